@@ -1,0 +1,66 @@
+"""Every tensordict key of a row: shape, dtype, unit, who writes it, who reads it.
+
+One row is one step: one prompt, one answer. One trajectory is one episode: its rows in order. A batch of rows is a
+lazy stack ``[R]`` (ragged tokens), ordered by (group, slot, step). Strings and bytes are non-tensor entries: read
+them with ``td[key]`` (``td.get`` returns the wrapper).
+
+Shapes below leave out the leading ``[R]``. P prompt tokens, L response tokens.
+
+| key | shape, dtype | written by | read by |
+|---|---|---|---|
+| TASK_ID | str | collector | cache, replacement, record |
+| INSTRUCTION | str, without plan | collector | prompt rebuilding |
+| GROUP_ID | [] int64, unique in a run | collector | replacement, trainer |
+| SLOT | [] int64, 0..N-1 in the group | collector | replacement, record |
+| STEP | [] int64, 0-based in the episode | collector | prompt rebuilding, record |
+| N_STEPS | [] int64, rows of the episode | collector | cache (rule ``shortest``) |
+| SOURCE | str, a :class:`Source` | collector, self-roll, replacement | loss diagnostics, record |
+| POLICY_VERSION | [] int64, optimiser steps of the behaviour policy | collector | staleness |
+| SCREENSHOT | bytes, PNG before the answer | collector | prompt rebuilding, record |
+| RESPONSE | str, the answer's text | collector | prompt rebuilding, record |
+| IMAGES | tuple of bytes, PNG in prompt order | policy's render | policy |
+| PROMPT_TOKENS | [P] int64, image tokens expanded | policy's render | policy |
+| RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
+| ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | diagnostics, U=highest_logprob |
+| OLD_LOG_PROB | [L] float32, nats, under pi_old with the plan-free prompt; NaN until known | collector, OldLogProb | loss |
+| RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement |
+| STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |
+| ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
+| DENOMINATOR | [1] float32, Z_group * G_step (numerics 1.7) | stepper | loss |
+| OFF_POLICY | [1] bool, injected by replacement or by LUFFY | replacement | loss (LUFFY, SFT), diagnostics |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Source(str, Enum):
+    """Where a trajectory came from."""
+
+    on_policy = "on_policy"  #: sampled by the current behaviour policy
+    self_rolled = "self_rolled"  #: LEVEL-1: the base policy with the plan appended
+    converted = "converted"  #: an expert's trace rewritten into the policy's format
+    raw_expert = "raw_expert"  #: an expert's trace in the expert's own words
+
+
+TASK_ID = "task_id"
+INSTRUCTION = "instruction"
+GROUP_ID = "group_id"
+SLOT = "slot"
+STEP = "step"
+N_STEPS = "n_steps"
+SOURCE = "source"
+POLICY_VERSION = "policy_version"
+SCREENSHOT = "screenshot_png"
+RESPONSE = "response"
+IMAGES = "images"
+PROMPT_TOKENS = ("tokens", "prompt")
+RESPONSE_TOKENS = ("tokens", "response")
+ROLLOUT_LOG_PROB = ("log_probs", "rollout")
+OLD_LOG_PROB = ("log_probs", "response")
+RETURN = "return"
+STOP_REASON = "stop_reason"
+ADVANTAGE = "advantage"
+DENOMINATOR = "loss_denominator"
+OFF_POLICY = "off_policy"

@@ -1,0 +1,81 @@
+"""The Desktop contract: the only thing that a provider writes. ``checks.py`` tests it for any provider."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from osworld_gym.types import Action, CommandResult, Screenshot
+
+
+class Desktop(ABC):
+    """One desktop that a policy can act on. Used by one thread at a time.
+
+    Every method ends within its deadline (seconds) and raises :class:`osworld_gym.DesktopError` when the desktop
+    died, hung or never got ready. After a DesktopError only :meth:`reset` and :meth:`close` may be called.
+    Paths are absolute paths inside the desktop; coordinates are screen pixels, (0, 0) top left.
+    """
+
+    #: whether :meth:`run` and :meth:`launch` work (the simulated desktop has no shell)
+    has_shell: bool = True
+    #: whether calls block on I/O, so that many desktops want threads; False means in-process and fast
+    blocking: bool = True
+
+    @property
+    @abstractmethod
+    def screen_size(self) -> tuple[int, int]:
+        """(width, height) in pixels; constant over the desktop's life."""
+
+    @abstractmethod
+    def reset(self, seed: int) -> None:
+        """Gives a pristine desktop: nothing of an earlier episode survives. The same seed gives the same screen."""
+
+    @abstractmethod
+    def screenshot(self) -> Screenshot:
+        """The current frame, of :attr:`screen_size`."""
+
+    @abstractmethod
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Turns actions (screen pixels) into input events and returns when the screen is still, or at the deadline.
+
+        ``wait`` waits for the screen; ``finished`` and ``call_user`` do nothing here. Any string and any finite
+        coordinate is accepted: points outside the screen are moved to its edge, unknown keys do nothing.
+        """
+
+    @abstractmethod
+    def setup(self, step: Mapping[str, Any]) -> None:
+        """Runs one OSWorld setup step ``{"type": ..., "parameters": {...}}``.
+
+        Raises:
+            TaskError: the provider does not know the step, or its parameters are wrong.
+            DesktopError: ``setup_failed`` when the step itself failed.
+        """
+
+    @abstractmethod
+    def read_file(self, path: str) -> bytes:
+        """The file's bytes. Raises FileNotFoundError when there is none."""
+
+    @abstractmethod
+    def write_file(self, path: str, data: bytes) -> None:
+        """Writes the file whole, making its folders."""
+
+    @abstractmethod
+    def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
+        """Runs a command to its end. A non-zero status is a result, not an error; ``timeout`` is in seconds.
+
+        Raises:
+            DesktopError: ``hung`` after ``timeout``.
+            NotImplementedError: ``has_shell`` is False.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends everything this desktop started. Never raises; may be called twice."""
+
+    def __enter__(self) -> Desktop:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

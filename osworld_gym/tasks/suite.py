@@ -1,0 +1,51 @@
+"""A suite: tasks, and disjoint named splits of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from osworld_gym.errors import TaskError
+from osworld_gym.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks by id and splits of ids (``train``, ``held_out``).
+
+    Raises:
+        TaskError: an id stands twice, or a split names an unknown id or shares one with another split.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    splits: Mapping[str, Sequence[str]]
+
+    def __post_init__(self) -> None:
+        ids = [task.id for task in self.tasks]
+        if len(set(ids)) != len(ids):
+            raise TaskError(f"suite {self.name!r}: a task id stands twice: {sorted({i for i in ids if ids.count(i) > 1})}")
+        seen: dict[str, str] = {}
+        for split, members in self.splits.items():
+            for member in members:
+                if member not in set(ids):
+                    raise TaskError(f"suite {self.name!r}: split {split!r} names unknown task {member!r}")
+                if member in seen:
+                    raise TaskError(f"suite {self.name!r}: task {member!r} is in both {seen[member]!r} and {split!r}")
+                seen[member] = split
+
+    def task(self, task_id: str) -> Task:
+        """The task, or a TaskError that names the suite."""
+        for task in self.tasks:
+            if task.id == task_id:
+                return task
+        raise TaskError(f"no task {task_id!r} in suite {self.name!r} ({len(self.tasks)} tasks)")
+
+    def split(self, name: str) -> tuple[Task, ...]:
+        """The tasks of a split, in its order; ``all`` gives every task."""
+        if name == "all":
+            return self.tasks
+        if name not in self.splits:
+            raise TaskError(f"no split {name!r} in suite {self.name!r}; it has: all, {', '.join(self.splits)}")
+        by_id = {task.id: task for task in self.tasks}
+        return tuple(by_id[i] for i in self.splits[name])

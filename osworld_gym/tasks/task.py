@@ -1,0 +1,92 @@
+"""A task in OSWorld's JSON shape: instruction, setup steps, evaluator; ours add an oracle, a domain and tags."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from osworld_gym.errors import TaskError
+
+_REQUIRED = {"id": str, "instruction": str, "evaluator": dict}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One OSWorld task (``evaluation_examples/examples/<domain>/<id>.json`` upstream).
+
+    Args:
+        id: unique within a suite.
+        instruction: what the policy is asked.
+        config: setup steps, each ``{"type": ..., "parameters": {...}}``, run in order.
+        evaluator: OSWorld's ``func``, ``result``, ``expected``, ``conj``, ``options``, ``postconfig``.
+        domain: the folder's name upstream (``chrome``, ``os``); here also the simulated application.
+        oracle: how our own tasks are solved (read by ``osworld_gym.tasks.oracle``), None for official ones.
+        tags: free labels, e.g. ``("known",)`` for tasks that the base policy's cloning data covers.
+        raw: every other key of the file, kept as it came.
+    """
+
+    id: str
+    instruction: str
+    config: tuple[Mapping[str, Any], ...] = ()
+    evaluator: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    oracle: Mapping[str, Any] | None = None
+    tags: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, where: str = "task") -> Task:
+        """Reads one task. ``where`` names the source in errors.
+
+        Raises:
+            TaskError: a required key is missing or of the wrong type; the message names ``where`` and the key.
+        """
+        for key, kind in _REQUIRED.items():
+            if not isinstance(data.get(key), kind):
+                raise TaskError(f"{where}: key {key!r} wants {kind.__name__}, got {type(data.get(key)).__name__}")
+        config = data.get("config") or []
+        if not isinstance(config, list):
+            raise TaskError(f"{where}: key 'config' wants a list of setup steps, got {type(config).__name__}")
+        for i, step in enumerate(config):
+            if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+                raise TaskError(f"{where}: config[{i}] wants an object with a string 'type', got {step!r}")
+        known = {"id", "instruction", "config", "evaluator", "domain", "oracle", "tags"}
+        return cls(
+            id=data["id"],
+            instruction=data["instruction"],
+            config=tuple(config),
+            evaluator=data["evaluator"],
+            domain=str(data.get("domain", "")),
+            oracle=data.get("oracle"),
+            tags=tuple(data.get("tags", ())),
+            raw={k: v for k, v in data.items() if k not in known},
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Task:
+        """Reads one task file; the parent folder is the domain when the file names none."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TaskError(f"{path}: not a readable task file ({error})") from error
+        if not isinstance(data, dict):
+            raise TaskError(f"{path}: wants a JSON object, got {type(data).__name__}")
+        return cls.from_json({"domain": path.parent.name, **data}, where=str(path))
+
+    def to_json(self) -> dict[str, Any]:
+        """The task as OSWorld writes it, with our keys beside."""
+        out: dict[str, Any] = {"id": self.id, "instruction": self.instruction, "config": [dict(s) for s in self.config]}
+        out |= {"evaluator": dict(self.evaluator), "domain": self.domain, "tags": list(self.tags)}
+        if self.oracle is not None:
+            out["oracle"] = dict(self.oracle)
+        return out | dict(self.raw)
+
+    @property
+    def content_hash(self) -> str:
+        """sha256 over the canonical JSON, 16 hex digits: pins a task set."""
+        text = json.dumps(self.to_json(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
