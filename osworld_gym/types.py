@@ -62,6 +62,20 @@ class Screenshot:
             self._png = buffer.getvalue()
         return self._png
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels; of PNG bytes read from the header, without decoding.
+
+        Raises:
+            ValueError: the PNG bytes are empty, torn (no end chunk) or no PNG.
+        """
+        if self._pixels is not None:
+            return self._pixels.shape[1], self._pixels.shape[0]
+        png = self._png or b""
+        if not png.startswith(b"\x89PNG\r\n\x1a\n") or png[-8:-4] != b"IEND":
+            raise ValueError(f"{len(png)} bytes that begin {png[:8]!r} are no whole PNG")
+        return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
