@@ -1,0 +1,51 @@
+"""Every formula of the paper as a pure tensor function: no key, no tensordict, no state; the losses call these.
+
+Shape letters, here and in the names: G rollouts of a group, E episodes, R rows (one row is one step), B rows of a
+batch, T padded response positions (left-padded, see ``mask_BT``), V vocabulary.
+"""
+
+from bepa_torchrl.functional.advantage import STD_RULES, group_advantage
+from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
+from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
+from bepa_torchrl.functional.ratio import log_ratio, per_step
+from bepa_torchrl.functional.statistics import (
+    approximate_kl,
+    clip_fraction,
+    effective_sample_size,
+    masked_max,
+    masked_mean,
+    token_entropy,
+)
+from bepa_torchrl.functional.supervised import cross_entropy
+from bepa_torchrl.functional.surrogate import (
+    clipped_surrogate,
+    luffy_shaping,
+    outside_clip,
+    shaped_surrogate,
+    surrogate,
+)
+
+__all__ = [
+    "AGGREGATIONS",
+    "STD_RULES",
+    "UNITS",
+    "approximate_kl",
+    "clip_fraction",
+    "clipped_surrogate",
+    "cross_entropy",
+    "effective_sample_size",
+    "group_advantage",
+    "jensen_shannon",
+    "log_ratio",
+    "luffy_shaping",
+    "masked_max",
+    "masked_mean",
+    "outside_clip",
+    "per_step",
+    "probability_histogram",
+    "row_denominators",
+    "shaped_surrogate",
+    "surrogate",
+    "tail_mass",
+    "token_entropy",
+]

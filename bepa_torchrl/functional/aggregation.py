@@ -1,0 +1,80 @@
+"""How token losses become one number: the denominator that each row carries, so that losses can simply be summed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+AGGREGATIONS = ("group", "token", "sequence", "sum_norm")
+UNITS = ("token", "step")
+
+
+def row_denominators(
+    lengths_R: Tensor,
+    group_R: Tensor,
+    slot_R: Tensor,
+    *,
+    aggregation: str = "group",
+    unit: str = "token",
+    max_length: int | None = None,
+) -> Tensor:
+    """The number by which each row's summed loss is divided. Paper eq. bepa-obj, ``Z = sum of |tau|`` per group.
+
+    The rows must be those of one whole optimiser step, groups without any advantage included. Dividing each row's sum
+    by its own number and adding up gives, whatever the split into micro-batches:
+
+    - ``group``: mean over groups of (sum over the group / Z), ``Z_group * G_step``; the paper's.
+    - ``token``: mean over all tokens of the step.
+    - ``sequence``: mean over groups of the mean over their episodes of the mean over the episode's tokens.
+    - ``sum_norm``: sum over tokens / (episodes of the step * ``max_length``).
+
+    Args:
+        lengths_R: ``[R]`` integer, response tokens of each row.
+        group_R: ``[R]`` integer, the group of each row.
+        slot_R: ``[R]`` integer, the episode of each row inside its group.
+        aggregation: one of ``group``, ``token``, ``sequence``, ``sum_norm``.
+        unit: ``token``, or ``step`` where a row counts as one whatever its length.
+        max_length: for ``sum_norm`` only: the longest episode there may be, in units.
+
+    Returns:
+        ``[R]`` float32, positive.
+
+    Raises:
+        ValueError: an unknown name, ``sum_norm`` without ``max_length``, ``max_length`` without ``sum_norm``, or
+            shapes that differ.
+    """
+    _check(lengths_R, group_R, slot_R, aggregation, unit, max_length)
+    lengths = torch.ones_like(lengths_R) if unit == "step" else lengths_R
+    lengths = lengths.to(torch.float64)
+    groups, group_of_row = torch.unique(group_R, return_inverse=True)
+    if aggregation == "token":
+        out = lengths.sum().expand_as(lengths)
+    elif aggregation == "group":
+        out = _sum_by(lengths, group_of_row)[group_of_row] * len(groups)
+    else:
+        episodes, episode_of_row = torch.unique(torch.stack([group_of_row, slot_R]), dim=1, return_inverse=True)
+        if aggregation == "sequence":
+            episodes_of_group = torch.bincount(episodes[0], minlength=len(groups))
+            out = _sum_by(lengths, episode_of_row)[episode_of_row] * episodes_of_group[group_of_row] * len(groups)
+        else:
+            assert max_length is not None
+            out = torch.full_like(lengths, episodes.shape[1] * max_length)
+    return out.clamp_min(1).to(torch.float32)
+
+
+def _sum_by(values: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros(int(index.max()) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
+
+
+def _check(lengths: Tensor, group: Tensor, slot: Tensor, aggregation: str, unit: str, max_length: int | None) -> None:
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}; got {aggregation!r}")
+    if unit not in UNITS:
+        raise ValueError(f"unit must be one of {', '.join(UNITS)}; got {unit!r}")
+    if (aggregation == "sum_norm") != (max_length is not None):
+        raise ValueError(f"max_length is for sum_norm, which needs it; got {max_length} with {aggregation!r}")
+    if max_length is not None and max_length < 1:
+        raise ValueError(f"max_length must be >= 1; got {max_length}")
+    if lengths.ndim != 1 or lengths.numel() == 0 or not lengths.shape == group.shape == slot.shape:
+        shapes = [tuple(x.shape) for x in (lengths, group, slot)]
+        raise ValueError(f"lengths, groups and slots must be three non-empty [R]; got {shapes}")

@@ -1,0 +1,67 @@
+"""The policy-gradient losses per token: clipped, plain, and LUFFY's shaped form. All are to be minimised."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """``-r A``, nothing clipped. LUFFY's released code uses it on policy. Shapes broadcast."""
+    return -log_ratio.exp() * advantage
+
+
+def clipped_surrogate(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    *,
+    low: float | Tensor = 0.2,
+    high: float | Tensor = 0.3,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """``-min(r A, clip(r, 1 - low, 1 + high) A)``. Paper eq. bepa-obj, L^CLIP, with the thresholds of the appendix.
+
+    Args:
+        log_ratio: ``[..., T]``, nats.
+        advantage: broadcasts against it.
+        low: how far below 1 the ratio counts, in [0, 1).
+        high: how far above 1.
+        dual_clip: ``c > 1``: with a negative advantage the loss is at most ``-c A``. None: no such bound (the paper).
+
+    Returns:
+        ``[..., T]``.
+
+    Raises:
+        ValueError: ``dual_clip`` not above 1.
+    """
+    if dual_clip is not None and dual_clip <= 1:
+        raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
+    ratio = log_ratio.exp()
+    loss = torch.maximum(-ratio * advantage, -ratio.clamp(1 - low, 1 + high) * advantage)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
+
+
+def outside_clip(log_ratio: Tensor, *, low: float | Tensor = 0.2, high: float | Tensor = 0.3) -> Tensor:
+    """True where the ratio lies outside ``[1 - low, 1 + high]``, whatever the advantage's sign. Same shape, bool."""
+    ratio = log_ratio.exp()
+    return (ratio < 1 - low) | (ratio > 1 + high)
+
+
+def luffy_shaping(probability: Tensor, *, gamma: float = 0.1) -> Tensor:
+    """``f(w) = w / (w + gamma)``: small probabilities weigh more. Paper appendix LUFFY, "Policy shaping".
+
+    Its derivative by the log-probability, ``gamma w / (w + gamma)^2``, is largest (1/4) at ``w = gamma``.
+
+    Raises:
+        ValueError: ``gamma`` not above 0.
+    """
+    if gamma <= 0:
+        raise ValueError(f"gamma must be above 0; got {gamma}")
+    return probability / (probability + gamma)
+
+
+def shaped_surrogate(log_prob: Tensor, advantage: Tensor, *, gamma: float = 0.1) -> Tensor:
+    """``-f(pi_theta / 1) A``: LUFFY's off-policy branch, unclipped. Paper appendix LUFFY, pi_phi = 1."""
+    return -luffy_shaping(log_prob.exp(), gamma=gamma) * advantage
