@@ -1,0 +1,54 @@
+"""Metrics: pure functions from a getter's result to a score in [0, 1]. The verifier finds them here by OSWorld's names.
+
+A metric is ``f(result, expected, **options) -> float``; without ``expected`` in the task it is called with the result
+alone. Files arrive as bytes (OSWorld passes paths), command output as text, None stands for "nothing there" and is
+worth 0. What differs from OSWorld's functions of the same name stands in each docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from osworld_gym.tasks.metrics.structured import check_direct_json_object, check_json, check_json_settings
+from osworld_gym.tasks.metrics.text import (
+    check_include_exclude,
+    check_list,
+    compare_config,
+    compare_csv,
+    compare_text_file,
+    diff_text_file,
+    file_contains,
+)
+from osworld_gym.tasks.metrics.values import exact_match, is_in_list, literal_match, match_in_list
+
+Metric = Callable[..., float]
+
+
+def sim_state(result: Any, rules: Mapping[str, Any]) -> float:
+    """Final state of the simulated desktop against the task's rules (``metrics/sim.py``)."""
+    from osworld_gym.tasks.metrics.sim import sim_state as compare
+
+    return compare(result, rules)
+
+
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric
+    for metric in (
+        exact_match,
+        match_in_list,
+        is_in_list,
+        literal_match,
+        check_include_exclude,
+        check_list,
+        compare_text_file,
+        compare_config,
+        compare_csv,
+        diff_text_file,
+        file_contains,
+        check_json,
+        check_json_settings,
+        check_direct_json_object,
+        sim_state,
+    )
+}
