@@ -1,0 +1,91 @@
+"""Model pixels ↔ screen pixels, by Qwen's smart_resize.
+
+Qwen2.5-VL says coordinates in pixels of the image after its own resizing, so they depend on ``factor``,
+``min_pixels`` and ``max_pixels``: the processor, the server and this file must be given the same three numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from osworld_gym.types import Action, Point
+
+MAX_RATIO = 200  #: Qwen refuses longer images
+
+
+@lru_cache(maxsize=256)
+def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Size (height, width) of the image that the model sees: multiples of ``factor``, area within the limits.
+
+    The rule of Qwen2-VL's image processor: round each side to a multiple; when the area is too large or too small,
+    scale both sides by the same root and round down or up.
+
+    Raises:
+        ValueError: a side is below 1 pixel, or one is over 200 times the other.
+    """
+    if min(height, width) < 1:
+        raise ValueError(f"smart_resize wants sides of at least 1 pixel, got {width}x{height}")
+    if max(height, width) > MAX_RATIO * min(height, width):
+        raise ValueError(f"smart_resize wants an aspect ratio of at most {MAX_RATIO}, got {width}x{height}")
+    h = max(factor, round(height / factor) * factor)
+    w = max(factor, round(width / factor) * factor)
+    if h * w > max_pixels:
+        scale = math.sqrt(height * width / max_pixels)
+        return (
+            max(factor, math.floor(height / scale / factor) * factor),
+            max(factor, math.floor(width / scale / factor) * factor),
+        )
+    if h * w < min_pixels:
+        scale = math.sqrt(min_pixels / (height * width))
+        return math.ceil(height * scale / factor) * factor, math.ceil(width * scale / factor) * factor
+    return h, w
+
+
+@dataclass(frozen=True, slots=True)
+class ImageScaling:
+    """The three numbers of the image processor, and the maps they give. Sizes are (width, height), points (x, y).
+
+    The defaults are those of OSWorld's UI-TARS-1.5 adapter. Points are not clamped: a desktop does that.
+    """
+
+    factor: int = 28
+    min_pixels: int = 100 * 28 * 28
+    max_pixels: int = 16384 * 28 * 28
+
+    def __post_init__(self) -> None:
+        if self.factor < 1 or not 0 <= self.min_pixels <= self.max_pixels:
+            raise ValueError(f"ImageScaling wants factor >= 1 and 0 <= min_pixels <= max_pixels, got {self}")
+
+    def model_size(self, screen_size: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) of the image that the model sees of a screen."""
+        width, height = screen_size
+        h, w = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        return w, h
+
+    def to_screen(self, point: Point, screen_size: tuple[int, int]) -> Point:
+        """A point of the model's image → the screen."""
+        w, h = self.model_size(screen_size)
+        return point[0] * screen_size[0] / w, point[1] * screen_size[1] / h
+
+    def to_model(self, point: Point, screen_size: tuple[int, int]) -> Point:
+        """A point of the screen → the model's image."""
+        w, h = self.model_size(screen_size)
+        return point[0] * w / screen_size[0], point[1] * h / screen_size[1]
+
+    def action_to_screen(self, action: Action, screen_size: tuple[int, int]) -> Action:
+        """The same action with its points on the screen."""
+        if action.start is None and action.end is None:
+            return action
+        start = None if action.start is None else self.to_screen(action.start, screen_size)
+        end = None if action.end is None else self.to_screen(action.end, screen_size)
+        return replace(action, start=start, end=end)
+
+    def action_to_model(self, action: Action, screen_size: tuple[int, int]) -> Action:
+        """The same action with its points in the model's image."""
+        if action.start is None and action.end is None:
+            return action
+        start = None if action.start is None else self.to_model(action.start, screen_size)
+        end = None if action.end is None else self.to_model(action.end, screen_size)
+        return replace(action, start=start, end=end)

@@ -1,0 +1,60 @@
+"""Thought and actions → the answer text, in the one spelling that training data uses. ``parse`` reads it back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from osworld_gym.types import Action, Point
+from osworld_gym.uitars.actions import ACTIONS, BOX_END, BOX_START
+
+_SPECS = {spec.name: spec for spec in ACTIONS}
+_ESCAPES = {"\\": "\\\\", "'": "\\'", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_MARKER_LINE = re.compile(r"\n\s*(?=Action[ \t]*[:：])")
+
+
+def format_point(point: Point) -> str:
+    """``<|box_start|>(72,40)<|box_end|>``: integers, halves rounded up."""
+    return f"{BOX_START}({math.floor(point[0] + 0.5)},{math.floor(point[1] + 0.5)}){BOX_END}"
+
+
+def escape(text: str) -> str:
+    """Text as it stands between single quotes in an answer."""
+    return "".join(_ESCAPES.get(character, character) for character in text)
+
+
+def format_action(action: Action) -> str:
+    """One action as a call, e.g. ``type(content='it\\'s')``; points in the model's pixels.
+
+    Raises:
+        ValueError: the kind is not of the table, or a required argument is None.
+    """
+    spec = _SPECS.get(action.kind)
+    if spec is None:
+        raise ValueError(f"no action {action.kind!r}; the table has: {', '.join(_SPECS)}")
+    parts = []
+    for argument in spec.arguments:
+        value = getattr(action, argument.field)
+        if value is None:
+            if argument.required:
+                raise ValueError(f"{action.kind} wants {argument.name}, got {action}")
+            continue
+        text = format_point(value) if argument.kind == "box" else escape(value)
+        parts.append(f"{argument.name}='{text}'")
+    return f"{action.kind}({', '.join(parts)})"
+
+
+def format_answer(thought: str, actions: Sequence[Action]) -> str:
+    """The whole answer. Several actions are separated by an empty line, as OSWorld's UI-TARS adapter splits them.
+
+    A line of the thought that starts with ``Action:`` is joined to the line before, or the parser would start there.
+
+    Raises:
+        ValueError: no action.
+    """
+    if not actions:
+        raise ValueError("format_answer wants at least one action, got none")
+    calls = "\n\n".join(format_action(action) for action in actions)
+    clean = _MARKER_LINE.sub(" ", thought.strip())
+    return f"Thought: {clean}\nAction: {calls}" if clean else f"Action: {calls}"

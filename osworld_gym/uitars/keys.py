@@ -1,0 +1,90 @@
+"""Key names: what models write → what pyautogui and X know. Used by the parser, both directions of pyautogui source."""
+
+from __future__ import annotations
+
+import re
+
+#: other spellings → pyautogui's name
+_SYNONYMS = {
+    "arrowleft": "left",
+    "arrowright": "right",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "leftarrow": "left",
+    "rightarrow": "right",
+    "uparrow": "up",
+    "downarrow": "down",
+    "control": "ctrl",
+    "ctl": "ctrl",
+    "return": "enter",
+    "escape": "esc",
+    "del": "delete",
+    "ins": "insert",
+    "bksp": "backspace",
+    "pgup": "pageup",
+    "pgdn": "pagedown",
+    "pgdown": "pagedown",
+    "spacebar": "space",
+    "option": "alt",
+    "opt": "alt",
+    "menu": "apps",
+    "plus": "+",
+    "minus": "-",
+    "equal": "=",
+    "equals": "=",
+    "comma": ",",
+    "period": ".",
+    "dot": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "quote": "'",
+    "print": "printscreen",
+    "prtsc": "printscreen",
+    "prntscrn": "printscreen",
+}
+#: the key with a logo: one name on every desktop
+_SYNONYMS |= dict.fromkeys(("cmd", "command", "meta", "super", "windows", "win", "superl", "metal"), "winleft")
+
+MODIFIERS = frozenset({"ctrl", "alt", "shift", "winleft", "ctrlleft", "ctrlright", "altleft", "altright", "shiftleft"})
+
+#: what pyautogui calls a key, besides single characters
+NAMED_KEYS = frozenset(
+    """alt altleft altright apps backspace capslock ctrl ctrlleft ctrlright delete down end enter esc home insert left
+    numlock pagedown pageup pause printscreen right scrolllock shift shiftleft shiftright space tab up winleft winright
+    f1 f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12""".split()
+)
+
+
+def key_name(name: str) -> str:
+    """One key's canonical name: lower case, pyautogui's spelling. An unknown name comes back lower-cased."""
+    lowered = name.lower()
+    if len(lowered) > 1:
+        lowered = re.sub(r"(?<=\w)[_\-](?=\w)", "", lowered)
+    return _SYNONYMS.get(lowered, lowered)
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """``ctrl c``, ``Ctrl+C``, ``ctrl-c`` and ``ctrl + c`` → ``("ctrl", "c")``; ``ctrl +`` → ``("ctrl", "+")``.
+
+    Names come back as :func:`key_name` writes them. An empty text gives an empty tuple.
+    """
+    words = text.split()
+    names: list[str] = []
+    for i, word in enumerate(words):
+        parts = _split_word(word)
+        if i < len(words) - 1 and names + parts != ["+"] and parts[-1:] == ["+"]:
+            parts = parts[:-1]  # a plus that something follows joins: "ctrl + c", "ctrl+ c"
+        names += parts
+    return tuple(key_name(name) for name in names)
+
+
+def _split_word(word: str) -> list[str]:
+    """One word between spaces → key names; a plus at its end is the key itself."""
+    if "+" in word:
+        names = [part for part in word.split("+") if part]
+        return [*names, "+"] if word.endswith("+") else names
+    head, dash, tail = word.partition("-")
+    if dash and tail and key_name(head) in MODIFIERS:
+        return [head, *_split_word(tail)]
+    return [word]

@@ -1,0 +1,119 @@
+"""What the policy is asked: task, plan, past answers and screenshots → chat messages. Texts live in ``prompts/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from osworld_gym.types import PromptContext
+from osworld_gym.uitars.actions import action_space_text
+from osworld_gym.uitars.parse import thought_of
+
+Message = dict[str, Any]  #: {"role": str, "content": list of {"type": "text"|"image", ...}}
+
+
+@lru_cache(maxsize=16)
+def prompt_text(name: str) -> str:
+    """A file of the ``prompts`` folder, as it stands."""
+    return resources.files("osworld_gym.uitars").joinpath("prompts", f"{name}.txt").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPreset:
+    """A prompt in the official shape: words first, then screenshot and answer in turn.
+
+    Args:
+        role: who says the words, ``system`` or ``user``.
+        system: a system message before it, or None.
+        template: text with ``{instruction}`` and nothing else left to fill.
+    """
+
+    role: str
+    system: str | None
+    template: str
+
+
+def _official(action_space: str, language: str) -> ChatPreset:
+    text = prompt_text("official").replace("{language}", language).replace("{action_space}", action_space)
+    return ChatPreset("user", "You are a helpful assistant.", text)
+
+
+def _presets() -> Mapping[str, ChatPreset]:
+    official_space = prompt_text("official_action_space")
+    return MappingProxyType(
+        {
+            "paper": ChatPreset("system", None, prompt_text("paper")),
+            "official": _official(official_space, "English"),
+            "official_chinese": _official(official_space, "Chinese"),
+            "table": _official(action_space_text("desktop"), "English"),
+            "mobile": _official(action_space_text("mobile"), "English"),
+        }
+    )
+
+
+#: presets in the official shape; ``compact`` is built apart
+CHAT_PRESETS = _presets()
+PRESETS = (*CHAT_PRESETS, "compact")
+
+
+def instruction_text(context: PromptContext) -> str:
+    """The instruction, with the plan after an empty line when there is one (LEVEL-1)."""
+    return f"{context.instruction}\n\n{context.plan}" if context.plan else context.instruction
+
+
+def build_messages(context: PromptContext, *, preset: str = "paper", history_images: int = 15) -> list[Message]:
+    """Chat messages for one step. Image parts hold the context's own PNG bytes, not copies.
+
+    ``paper``, ``official``, ``official_chinese``, ``table`` (the official words with the action space of our table)
+    and ``mobile``: all past answers word for word, and the last ``history_images`` screenshots, the current one
+    included. ``compact`` (ours, for the tiny model): one user message with the current screenshot, the instruction
+    and the last thought; it has no history.
+
+    Raises:
+        ValueError: an unknown preset, ``history_images`` below 1, or a context whose screenshots are not one more
+            than its answers.
+    """
+    if history_images < 1:
+        raise ValueError(f"history_images wants at least 1 (the current screenshot), got {history_images}")
+    if len(context.screenshots) != len(context.responses) + 1:
+        raise ValueError(
+            f"a prompt wants one screenshot more than answers, got {len(context.screenshots)} and {len(context.responses)}"
+        )
+    if preset == "compact":
+        return [_compact(context)]
+    if preset not in CHAT_PRESETS:
+        raise ValueError(f"no prompt preset {preset!r}; there are: {', '.join(PRESETS)}")
+    return _chat(context, CHAT_PRESETS[preset], history_images)
+
+
+def _compact(context: PromptContext) -> Message:
+    last = thought_of(context.responses[-1]) if context.responses else ""
+    words = f"{instruction_text(context)}\nLast: {last or 'none'}"
+    return {"role": "user", "content": [_image(context.screenshots[-1]), _text(words)]}
+
+
+def _chat(context: PromptContext, preset: ChatPreset, history_images: int) -> list[Message]:
+    words = preset.template.replace("{instruction}", instruction_text(context))
+    messages: list[Message] = []
+    if preset.system is not None:
+        messages.append({"role": "system", "content": [_text(preset.system)]})
+    messages.append({"role": preset.role, "content": [_text(words)]})
+    first_image = len(context.screenshots) - history_images
+    for step, screenshot in enumerate(context.screenshots):
+        if step >= first_image:
+            messages.append({"role": "user", "content": [_image(screenshot)]})
+        if step < len(context.responses):
+            messages.append({"role": "assistant", "content": [_text(context.responses[step])]})
+    return messages
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(png: bytes) -> dict[str, Any]:
+    return {"type": "image", "image": png}

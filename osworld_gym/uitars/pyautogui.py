@@ -1,0 +1,101 @@
+"""Actions (screen pixels) → pyautogui source, as OSWorld's ``/execute`` takes it. A string; nothing here runs it.
+
+Against the defects of the official adapter: strings are quoted by ``repr``, newlines become presses of enter, no
+thought stands in the code, key names are mapped, and text that pyautogui cannot type goes through the clipboard.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from osworld_gym.types import Action, Point
+from osworld_gym.uitars.keys import split_keys
+
+SCROLL_CLICKS = 5  #: wheel clicks per scroll action, as in OSWorld's adapter
+WAIT_SECONDS = 5  #: the prompt's own words: "Sleep for 5s"
+PASTE_SECONDS = 0.5  #: after a paste, before the clipboard may change; generated code has no event to wait for
+
+_SAFE = re.compile(r"[ -;=-~]*")  # printable ASCII without "<", which pyautogui types as ">" on X
+_PIECES = re.compile(r"(\r\n|\n|\r|\t)")
+
+
+def to_pyautogui(actions: Sequence[Action]) -> str:
+    """Source that performs the actions in order; imports only what it uses; "" when there is nothing to do.
+
+    ``finished`` and ``call_user`` do nothing. Coordinates are rounded (pyautogui itself truncates).
+
+    Raises:
+        ValueError: an action that a desktop does not have (``long_press``, ``open_app``, ...).
+    """
+    lines: list[str] = []
+    for action in actions:
+        if action.kind not in _WRITERS:
+            raise ValueError(f"no pyautogui source for {action.kind!r}; desktop actions are: {', '.join(_WRITERS)}")
+        lines += _WRITERS[action.kind](action)
+    if not lines:
+        return ""
+    body = "\n".join(lines)
+    modules = [name for name in ("pyautogui", "pyperclip", "time") if f"{name}." in _code_only(body)]
+    return "\n".join([f"import {name}" for name in modules] + lines)
+
+
+def _code_only(source: str) -> str:
+    """The source without its string literals."""
+    return re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "''", source)
+
+
+def _xy(point: Point | None) -> str:
+    if point is None:
+        raise ValueError("this action wants a point, got None")
+    return f"{math.floor(point[0] + 0.5)}, {math.floor(point[1] + 0.5)}"
+
+
+def _drag(action: Action) -> list[str]:
+    return [
+        f"pyautogui.moveTo({_xy(action.start)})",
+        f"pyautogui.dragTo({_xy(action.end)}, duration=1.0, button='left')",
+    ]
+
+
+def _hotkey(action: Action) -> list[str]:
+    keys = split_keys(action.key or "")
+    return [f"pyautogui.hotkey({', '.join(repr(key) for key in keys)})"] if keys else []
+
+
+def _type(action: Action) -> list[str]:
+    lines: list[str] = []
+    for piece in _PIECES.split(action.content or ""):
+        if piece in ("\n", "\r\n", "\r"):
+            lines.append("pyautogui.press('enter')")
+        elif piece == "\t":
+            lines.append("pyautogui.press('tab')")
+        elif piece and _SAFE.fullmatch(piece):
+            lines.append(f"pyautogui.write({piece!r}, interval=0.01)")
+        elif piece:
+            lines.append(f"pyperclip.copy({piece!r})")
+            lines.append("pyautogui.hotkey('ctrl', 'v')")
+            lines.append(f"time.sleep({PASTE_SECONDS})")
+    return lines
+
+
+def _scroll(action: Action) -> list[str]:
+    call = "scroll" if action.direction in ("up", "down") else "hscroll"
+    clicks = SCROLL_CLICKS if action.direction in ("up", "right") else -SCROLL_CLICKS
+    lines = [] if action.start is None else [f"pyautogui.moveTo({_xy(action.start)})"]
+    return [*lines, f"pyautogui.{call}({clicks})"]
+
+
+_WRITERS: dict[str, Callable[[Action], list[str]]] = {
+    "click": lambda a: [f"pyautogui.click({_xy(a.start)}, button='left')"],
+    "left_double": lambda a: [f"pyautogui.doubleClick({_xy(a.start)}, button='left')"],
+    "right_single": lambda a: [f"pyautogui.click({_xy(a.start)}, button='right')"],
+    "drag": _drag,
+    "hotkey": _hotkey,
+    "type": _type,
+    "scroll": _scroll,
+    "wait": lambda _: [f"time.sleep({WAIT_SECONDS})"],
+    "finished": lambda _: [],
+    "call_user": lambda _: [],
+}
