@@ -1,0 +1,44 @@
+"""Providers by name: what ``provider="sim"`` means. A provider's module is imported when it is first asked for."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from osworld_gym.desktops.base import Desktop
+
+#: name → ``module:class``; add a line to add a provider
+PROVIDERS: dict[str, str] = {
+    "sim": "osworld_gym.desktops.sim:SimDesktop",
+    "local": "osworld_gym.desktops.local:LocalDesktop",
+}
+
+
+def provider_class(provider: str) -> type[Desktop]:
+    """The Desktop class of a provider.
+
+    Raises:
+        ValueError: no provider of that name; the message lists the known ones.
+    """
+    if provider not in PROVIDERS:
+        raise ValueError(f"unknown provider {provider!r}; known: {', '.join(sorted(PROVIDERS))}")
+    module, name = PROVIDERS[provider].split(":")
+    return getattr(import_module(module), name)
+
+
+def make_desktop(provider: str, **options: Any) -> Desktop:
+    """Makes one desktop; ``options`` are the provider's own.
+
+    Raises:
+        ValueError: unknown provider or option; the message lists the known ones.
+        DesktopError: the desktop cannot be made on this machine.
+    """
+    kind = provider_class(provider)
+    known = [name for name in inspect.signature(kind).parameters if name != "self"]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"provider {provider!r} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}"
+        )
+    return kind(**options)

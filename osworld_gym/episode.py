@@ -1,0 +1,176 @@
+"""One episode on one desktop: task in, answers in, frames and a verdict out. Knows every way an episode ends.
+
+The step reads: parse, perform, look, end (verify). ``vector.py`` runs many of these; nothing here knows of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.errors import DesktopError, FailureReason, ParseError
+from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.verify import verify
+from osworld_gym.types import Action, Screenshot, StepResult, StopReason
+from osworld_gym.uitars.coords import ImageScaling
+from osworld_gym.uitars.parse import parse
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOptions:
+    """When an episode ends, and in which pixels the model speaks.
+
+    Args:
+        max_steps: answers until ``max_steps``.
+        parse_errors: unparsable answers in a row until ``parse_error``.
+        call_user_tolerance: ``call_user()`` ends the episode at this call (official setting: 3), counted over the
+            whole episode, at most once an answer.
+        scaling: how the model's image was scaled; None when the model speaks in screen pixels.
+    """
+
+    max_steps: int = 15
+    parse_errors: int = 3
+    call_user_tolerance: int = 3
+    scaling: ImageScaling | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "parse_errors", "call_user_tolerance"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"EpisodeOptions.{name} wants at least 1, got {getattr(self, name)}")
+
+
+def blank(size: tuple[int, int]) -> Screenshot:
+    """A black frame of ``(width, height)``: stands where a desktop never gave one."""
+    return Screenshot(pixels=np.zeros((size[1], size[0], 3), np.uint8))
+
+
+class Episode:
+    """Composes a desktop, a task and the answers of a policy.
+
+    No method raises DesktopError: a desktop that fails ends the episode with ``env_error`` and its reason, without
+    verdict. After that only :meth:`begin` may be called, and the desktop should be replaced first.
+
+    Raises:
+        TaskError: (any method) the task itself is wrong. The episode is over; the desktop needs a reset.
+        RuntimeError: :meth:`act` or :meth:`end` without a running episode.
+    """
+
+    def __init__(self, desktop: Desktop, options: EpisodeOptions) -> None:
+        self.desktop = desktop
+        self.options = options
+        self._task: Task | None = None
+        self._frame = blank(desktop.screen_size)
+
+    def begin(self, task: Task, seed: int) -> StepResult:
+        """Pristine desktop, the task's setup steps, first frame. ``stop`` is None, or ``env_error``."""
+        self._task = None
+        self._steps = self._parse_streak = self._calls = 0
+        self._frame = blank(self.desktop.screen_size)
+        start = perf_counter()
+        try:
+            self.desktop.reset(seed)
+            for step in task.config:
+                self.desktop.setup(step)
+            self._look()
+        except DesktopError as error:
+            return self._failed(error)
+        self._task = task
+        return StepResult(self._frame, info={"begin_s": perf_counter() - start})
+
+    def act(self, text: str) -> StepResult:
+        """One answer is one step, however many actions it holds.
+
+        Actions after one that ends the episode are dropped; ``StepResult.actions`` holds those that counted. An
+        answer that does not parse is a step that does nothing.
+        """
+        self._running()
+        self._steps += 1
+        start = perf_counter()
+        actions, stop, problem = self._read(text)
+        try:
+            if actions and (stop is None or len(actions) > 1):
+                self.desktop.perform(actions if stop is None else actions[:-1])
+            self._look()
+        except DesktopError as error:
+            return self._failed(error, actions)
+        if stop is None and self._steps >= self.options.max_steps:
+            stop = StopReason.max_steps
+        return self._result(stop, actions, problem, {"step_s": perf_counter() - start})
+
+    def end(self, stop: StopReason) -> StepResult:
+        """Ends the episode between two answers, e.g. with ``context_full``; verified as it stands, no step counted."""
+        self._running()
+        if stop is StopReason.env_error:
+            raise ValueError("end wants a stop that can be verified, got env_error; reset the desktop instead")
+        return self._result(stop, (), None, {})
+
+    def _read(self, text: str) -> tuple[tuple[Action, ...], StopReason | None, str | None]:
+        """The answer as (actions that count in screen pixels, stop that it asks for, reason of a parse error)."""
+        try:
+            parsed = parse(text)
+        except ParseError as error:
+            self._parse_streak += 1
+            full = self._parse_streak >= self.options.parse_errors
+            return (), StopReason.parse_error if full else None, error.reason
+        self._parse_streak = 0
+        actions, stop = self._until_end(parsed.actions)
+        if self.options.scaling is not None:
+            size = self.desktop.screen_size
+            actions = tuple(self.options.scaling.action_to_screen(action, size) for action in actions)
+        return actions, stop, None
+
+    def _until_end(self, actions: Sequence[Action]) -> tuple[tuple[Action, ...], StopReason | None]:
+        called = False
+        for i, action in enumerate(actions):
+            if action.kind == "finished":
+                return tuple(actions[: i + 1]), StopReason.finished
+            if action.kind == "call_user" and not called:
+                called = True
+                self._calls += 1
+                if self._calls >= self.options.call_user_tolerance:
+                    return tuple(actions[: i + 1]), StopReason.call_user
+        return tuple(actions), None
+
+    def _look(self) -> None:
+        frame = self.desktop.screenshot()
+        try:
+            size = frame.size
+        except ValueError as error:
+            raise DesktopError(FailureReason.bad_screenshot, str(error)) from error
+        if size != self.desktop.screen_size:
+            wanted = self.desktop.screen_size
+            raise DesktopError(FailureReason.bad_screenshot, f"the screen is {wanted}, the frame is {size}")
+        self._frame = frame
+
+    def _result(
+        self, stop: StopReason | None, actions: tuple[Action, ...], problem: str | None, info: dict[str, float]
+    ) -> StepResult:
+        if stop is None:
+            return StepResult(self._frame, actions=actions, parse_error=problem, info=info)
+        task = self._running()
+        self._task = None
+        start = perf_counter()
+        try:
+            verdict = verify(task, self.desktop, stop=stop)
+        except DesktopError as error:
+            return self._failed(error, actions)
+        info["verify_s"] = perf_counter() - start
+        return StepResult(self._frame, stop, verdict, actions=actions, parse_error=problem, info=info)
+
+    def _failed(self, error: DesktopError, actions: tuple[Action, ...] = ()) -> StepResult:
+        self._task = None
+        return failed(self._frame, error, actions)
+
+    def _running(self) -> Task:
+        if self._task is None:
+            raise RuntimeError("no episode is running on this desktop: begin one first")
+        return self._task
+
+
+def failed(frame: Screenshot, error: DesktopError, actions: tuple[Action, ...] = ()) -> StepResult:
+    """The ``env_error`` result of a desktop's failure; the message is kept in ``info["failure"]``."""
+    return StepResult(frame, StopReason.env_error, failure=error.reason, actions=actions, info={"failure": str(error)})

@@ -1,0 +1,76 @@
+"""Suites by name: ``sim``, ``local``, or the folder of an OSWorld checkout (``evaluation_examples``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from osworld_gym.errors import TaskError
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.task import Task
+
+
+def _sim() -> Suite:
+    from osworld_gym.tasks.sim_suite import sim_suite
+
+    return sim_suite()
+
+
+def _local() -> Suite:
+    from osworld_gym.tasks.local_suite import local_suite
+
+    return local_suite()
+
+
+#: name → function that makes the suite
+SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local}
+
+
+def load_suite(name: str | Path) -> Suite:
+    """The suite of that name, or of that folder.
+
+    Raises:
+        TaskError: neither a known name nor a folder with ``examples/<domain>/<id>.json``.
+    """
+    if str(name) in SUITES:
+        return SUITES[str(name)]()
+    path = Path(name).expanduser()
+    if (path / "examples").is_dir():
+        return osworld_suite(path)
+    known = ", ".join(sorted(SUITES))
+    raise TaskError(f"unknown suite {str(name)!r}; known: {known}, or a folder that has examples/<domain>/<id>.json")
+
+
+def osworld_suite(folder: Path) -> Suite:
+    """The tasks of an OSWorld ``evaluation_examples`` folder, ordered by domain and id.
+
+    Each list ``test_<label>.json`` (``{domain: [id, ...]}``; upstream has several, and they overlap) becomes the tag
+    ``<label>`` of its tasks, unless it is ``test_all.json``, which is the split ``test``; without it, all are.
+
+    Raises:
+        TaskError: a file is not a task, or a list names one that is not there.
+    """
+    tasks = [Task.load(path) for path in sorted((folder / "examples").glob("*/*.json"))]
+    if not tasks:
+        raise TaskError(f"{folder / 'examples'}: no <domain>/<id>.json in it")
+    known = {task.id for task in tasks}
+    lists = {path.stem.removeprefix("test_"): _read_list(path, known) for path in sorted(folder.glob("test_*.json"))}
+    test = lists.pop("all", [task.id for task in tasks])
+    tagged = [
+        replace(task, tags=(*task.tags, *(label for label, ids in lists.items() if task.id in ids))) for task in tasks
+    ]
+    return Suite(name=folder.name, tasks=tuple(tagged), splits={"test": test})
+
+
+def _read_list(path: Path, known: set[str]) -> list[str]:
+    try:
+        by_domain = json.loads(path.read_text(encoding="utf-8"))
+        ids = [str(i) for members in by_domain.values() for i in members]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise TaskError(f"{path}: wants {{domain: [task id, ...]}} ({error})") from error
+    missing = [i for i in ids if i not in known]
+    if missing:
+        raise TaskError(f"{path}: names {len(missing)} tasks without a file, first {missing[0]!r}")
+    return ids

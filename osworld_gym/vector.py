@@ -1,0 +1,310 @@
+"""Many desktops, one slow one stalls nobody: send an answer to each, receive whichever is ready.
+
+A blocking desktop lives on a thread of its own; a non-blocking one (the simulated desktop) runs inside ``send``.
+``OSWorldEnv``, the Gymnasium environment and the group collector stand on this; ``Episode`` is what runs below.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import monotonic
+from types import TracebackType
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.episode import Episode, EpisodeOptions, blank, failed
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import Screenshot, StepResult, StopReason
+
+logger = logging.getLogger(__name__)
+
+Make = Callable[[], Desktop]
+Call = Callable[[Episode], StepResult]
+Outcome = StepResult | TaskError
+Post = Callable[["Worker", Outcome], None]
+
+CLOSE_DEADLINE = 10.0  #: seconds that close() waits for desktops to end
+
+
+class Worker:
+    """One desktop and its episodes. :meth:`run` is called by one thread at a time and never raises.
+
+    After ``env_error`` the desktop is closed, and made anew for the next call: fresh state or nothing.
+    """
+
+    def __init__(self, make: Make, options: EpisodeOptions, size: tuple[int, int], desktop: Desktop | None) -> None:
+        self._make = make
+        self._options = options
+        self.desktop = desktop
+        self._episode: Episode | None = None
+        self.frame: Screenshot = blank(size)
+
+    def run(self, call: Call) -> Outcome:
+        """One call on the episode. What the desktop raises is an ``env_error`` result, logged when undeclared."""
+        try:
+            result = call(self._ready())
+        except TaskError as error:
+            return error
+        except DesktopError as error:  # only making a desktop raises it; an Episode never does
+            return failed(self.frame, error)
+        except Exception as error:  # a provider broke its contract: its own row must bear it, not its siblings
+            logger.exception("a desktop raised something else than DesktopError; its episode is masked")
+            return failed(self.frame, DesktopError(FailureReason.died, f"{type(error).__name__}: {error}"))
+        self.frame = result.screenshot
+        return result
+
+    def discard(self) -> None:
+        """Closes the desktop; the next :meth:`run` makes a fresh one."""
+        desktop, self.desktop, self._episode = self.desktop, None, None
+        if desktop is not None:
+            close_quietly(desktop)
+
+    def _ready(self) -> Episode:
+        if self._episode is None:
+            if self.desktop is None:
+                self.desktop = self._make()
+            self._episode = Episode(self.desktop, self._options)
+        return self._episode
+
+
+class ThreadedWorker(Worker):
+    """A worker on its own daemon thread. An abandoned one posts nothing more and closes what it still makes."""
+
+    def __init__(
+        self, make: Make, options: EpisodeOptions, size: tuple[int, int], desktop: Desktop | None, post: Post, name: str
+    ) -> None:
+        super().__init__(make, options, size, desktop)
+        self._post = post
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._abandoned = threading.Event()
+        self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self.thread.start()
+
+    def submit(self, call: Call) -> None:
+        self._calls.put(call)
+
+    def finish(self) -> None:
+        """Lets the thread close its desktop and end, after the call that it is in."""
+        self._calls.put(None)
+
+    def abandon(self) -> threading.Thread:
+        """Gives up a hung call: the desktop is closed from another thread, which is returned."""
+        self._abandoned.set()
+        self._calls.put(None)
+        closer = threading.Thread(target=self._close_hung, name=f"{self.thread.name}-closer", daemon=True)
+        closer.start()
+        return closer
+
+    def _ready(self) -> Episode:
+        episode = super()._ready()
+        if self._abandoned.is_set():
+            raise DesktopError(FailureReason.hung, "given up while the desktop was being made")
+        return episode
+
+    def _close_hung(self) -> None:
+        desktop = self.desktop
+        if desktop is not None:
+            close_quietly(desktop)
+
+    def _loop(self) -> None:
+        while (call := self._calls.get()) is not None:
+            outcome = self.run(call)
+            if self._abandoned.is_set():
+                break
+            self._post(self, outcome)
+            if broken(outcome):
+                self.discard()
+        self.discard()
+
+
+def close_quietly(desktop: Desktop) -> None:
+    """Closes a desktop that may be broken; what it raises against its contract is logged."""
+    try:
+        desktop.close()
+    except Exception:
+        logger.exception("Desktop.close raised; it must never raise")
+
+
+def broken(outcome: Outcome) -> bool:
+    """Whether the desktop must be replaced."""
+    return isinstance(outcome, StepResult) and outcome.stop is StopReason.env_error
+
+
+@dataclass(slots=True)
+class Slot:
+    """What the owner's side knows of one desktop: its worker, whether a call is under way, whether an episode runs."""
+
+    worker: Worker
+    deadline: float | None = None  #: monotonic second at which the call under way is given up; None: idle
+    running: bool = False
+
+
+class DesktopVector:
+    """``num`` desktops, each with its own episode; the order of events is the order in which they end.
+
+    Args:
+        make: makes one desktop. Called once here, for slot 0; the others are made at their first reset, on their own
+            threads, and again whenever one is replaced.
+        num: desktops.
+        options: of every episode.
+        deadline: seconds for one call (reset with setup, step with verification). A blocking desktop that outlives
+            it gives ``env_error`` with ``hung``, and its thread and desktop are replaced. Calls of non-blocking
+            desktops run in the caller's thread and have no deadline.
+
+    Raises:
+        DesktopError: the first desktop cannot be made.
+    """
+
+    def __init__(self, make: Make, num: int, options: EpisodeOptions | None = None, *, deadline: float = 120.0) -> None:
+        if num < 1 or deadline <= 0:
+            raise ValueError(f"DesktopVector wants num >= 1 and deadline > 0 s, got {num} and {deadline}")
+        self.options = options or EpisodeOptions()
+        self._make = make
+        self._deadline = deadline
+        self._changed = threading.Condition()
+        self._outcomes: deque[tuple[int, Outcome]] = deque()
+        self._closers: list[threading.Thread] = []
+        self._closed = False
+        first = make()
+        self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all
+        self.blocking = first.blocking
+        self._slots = [Slot(self._worker(i, first if i == 0 else None)) for i in range(num)]
+        atexit.register(self.close)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def send_reset(self, i: int, task: Task, seed: int) -> None:
+        """Begins an episode on desktop ``i``; an episode that still runs there is dropped without a verdict."""
+        self._send(i, lambda episode: episode.begin(task, seed))
+
+    def send(self, i: int, text: str) -> None:
+        """One answer of the policy to desktop ``i``."""
+        self._check_running(i)
+        self._send(i, lambda episode: episode.act(text))
+
+    def send_end(self, i: int, stop: StopReason) -> None:
+        """Ends the episode of desktop ``i`` between two answers, e.g. with ``context_full``; it is verified."""
+        self._check_running(i)
+        self._send(i, lambda episode: episode.end(stop))
+
+    def receive(self, min_count: int = 1, timeout: float | None = None) -> list[tuple[int, StepResult]]:
+        """All results that are ready, once there are ``min_count`` (or all that are under way, if fewer).
+
+        Args:
+            timeout: seconds to wait at most; fewer results, or none, may come back then. None: until they are there.
+
+        Raises:
+            TaskError: the task sent to a desktop is wrong. Results of the others are kept for the next call.
+        """
+        until = None if timeout is None else monotonic() + timeout
+        with self._changed:
+            while len(self._outcomes) < min(min_count, self._under_way()):
+                now = monotonic()
+                if until is not None and now >= until:
+                    break
+                if not self._give_up_hung(now):
+                    self._changed.wait(self._next_event(until, now))
+            return self._take()
+
+    def close(self) -> None:
+        """Closes every desktop, hung ones from another thread; waits for them at most ``CLOSE_DEADLINE`` seconds."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            atexit.unregister(self.close)
+            for slot in self._slots:
+                self._close_slot(slot)
+        until = monotonic() + CLOSE_DEADLINE
+        for thread in self._closers:
+            thread.join(max(0.0, until - monotonic()))
+
+    def __enter__(self) -> DesktopVector:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _worker(self, i: int, desktop: Desktop | None) -> Worker:
+        if not self.blocking:
+            return Worker(self._make, self.options, self.screen_size, desktop)
+        name = f"desktop-{i}"
+        return ThreadedWorker(
+            self._make, self.options, self.screen_size, desktop, lambda worker, out: self._post(i, worker, out), name
+        )
+
+    def _send(self, i: int, call: Call) -> None:
+        slot = self._slots[i]
+        if self._closed or slot.deadline is not None:
+            raise RuntimeError(f"desktop {i}: " + ("closed" if self._closed else "busy: receive its result first"))
+        slot.deadline = monotonic() + self._deadline
+        if isinstance(slot.worker, ThreadedWorker):
+            slot.worker.submit(call)
+            return
+        outcome = slot.worker.run(call)
+        if broken(outcome):
+            slot.worker.discard()
+        self._outcomes.append((i, outcome))
+
+    def _post(self, i: int, worker: Worker, outcome: Outcome) -> None:
+        with self._changed:
+            if self._slots[i].worker is worker:
+                self._outcomes.append((i, outcome))
+                self._changed.notify_all()
+
+    def _check_running(self, i: int) -> None:
+        if not self._slots[i].running:
+            raise RuntimeError(f"desktop {i}: no episode is running: send_reset and receive first")
+
+    def _under_way(self) -> int:
+        return sum(slot.deadline is not None for slot in self._slots)
+
+    def _next_event(self, until: float | None, now: float) -> float:
+        ready = {i for i, _ in self._outcomes}
+        ends = [s.deadline for i, s in enumerate(self._slots) if s.deadline is not None and i not in ready]
+        return max(0.0, min([*ends, *([] if until is None else [until])]) - now)
+
+    def _give_up_hung(self, now: float) -> bool:
+        """Replaces the workers whose call is past its deadline; True when there was one."""
+        ready = {i for i, _ in self._outcomes}
+        hung = [i for i, s in enumerate(self._slots) if i not in ready and s.deadline is not None and s.deadline <= now]
+        for i in hung:
+            slot = self._slots[i]
+            assert isinstance(slot.worker, ThreadedWorker)
+            self._closers.append(slot.worker.abandon())
+            error = DesktopError(FailureReason.hung, f"desktop {i}: no answer within {self._deadline:g} s")
+            self._outcomes.append((i, failed(slot.worker.frame, error)))
+            slot.worker = self._worker(i, None)
+        self._closers = [thread for thread in self._closers if thread.is_alive()]
+        return bool(hung)
+
+    def _take(self) -> list[tuple[int, StepResult]]:
+        results: list[tuple[int, StepResult]] = []
+        for _ in range(len(self._outcomes)):
+            i, outcome = self._outcomes[0]
+            if isinstance(outcome, TaskError) and results:
+                break
+            self._outcomes.popleft()
+            slot = self._slots[i]
+            slot.deadline = None
+            slot.running = isinstance(outcome, StepResult) and outcome.stop is None
+            if isinstance(outcome, TaskError):
+                raise outcome
+            results.append((i, outcome))
+        return results
+
+    def _close_slot(self, slot: Slot) -> None:
+        if not isinstance(slot.worker, ThreadedWorker):
+            slot.worker.discard()
+        elif slot.deadline is None:
+            slot.worker.finish()
+            self._closers.append(slot.worker.thread)
+        else:
+            self._closers.append(slot.worker.abandon())

@@ -1,0 +1,258 @@
+"""Many desktops: one that is slow, hung, dead or wrong delays and reaches nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from scripted_desktop import CLICK, FINISHED, BlockingDesktop, Fault, ScriptedDesktop, count_task
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.types import Action, StopReason
+from osworld_gym.vector import DesktopVector
+
+BOTH = pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+
+
+class Factory:
+    """Makes desktops with the faults planned for the first, second, … and keeps what it made."""
+
+    def __init__(self, kind: type[ScriptedDesktop], *faults: Fault | None) -> None:
+        self.kind = kind
+        self.plans: Iterator[Fault | None] = iter(faults)
+        self.made: list[ScriptedDesktop] = []
+
+    def __call__(self) -> Desktop:
+        fault = next(self.plans, None)
+        self.made.append(self.kind(*([fault] if fault else [])))
+        return self.made[-1]
+
+
+class GatedDesktop(BlockingDesktop):
+    """Performs when its gate is opened."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def perform(self, actions: list[Action]) -> None:  # type: ignore[override]
+        assert self.gate.wait(30)
+        super().perform(actions)
+
+
+def begin_all(vector: DesktopVector, count: int = 1) -> None:
+    for i in range(len(vector)):
+        vector.send_reset(i, count_task(count), seed=i)
+    assert {i: r.stop for i, r in vector.receive(len(vector))} == dict.fromkeys(range(len(vector)))
+
+
+@BOTH
+def test_each_desktop_has_its_own_episode(kind: type[ScriptedDesktop]) -> None:
+    with DesktopVector(Factory(kind), 3) as vector:
+        for i in range(3):
+            vector.send_reset(i, count_task(i), seed=10 + i)
+        frames = {i: result.screenshot.pixels[-1, -1, 0] for i, result in vector.receive(3)}
+        assert frames == {0: 10, 1: 11, 2: 12}
+        for i in range(3):
+            vector.send(i, CLICK)
+        vector.receive(3)
+        for i in range(3):
+            vector.send(i, FINISHED)
+        assert {i: result.reward for i, result in vector.receive(3)} == {0: 0.0, 1: 1.0, 2: 0.0}
+
+
+def test_a_slow_desktop_delays_only_itself() -> None:
+    gates = [threading.Event() for _ in range(3)]
+    desktops = iter([GatedDesktop(gate) for gate in gates])
+    gates[0].set()
+    gates[2].set()
+    with DesktopVector(lambda: next(desktops), 3) as vector:
+        begin_all(vector)
+        for i in range(3):
+            vector.send(i, CLICK)
+        assert {i for i, _ in vector.receive(2)} == {0, 2}
+        for i in (0, 2):
+            vector.send(i, FINISHED)
+        assert {(i, result.reward) for i, result in vector.receive(2)} == {(0, 1.0), (2, 1.0)}
+        assert vector.receive(timeout=0.01) == []
+        gates[1].set()
+        assert [i for i, _ in vector.receive()] == [1]
+
+
+@BOTH
+def test_a_dead_desktop_is_replaced_and_its_siblings_live_on(kind: type[ScriptedDesktop]) -> None:
+    factory = Factory(kind, None, Fault("perform", 1, "died"))
+    with DesktopVector(factory, 2) as vector:
+        vector.send_reset(0, count_task(1), 0)
+        vector.receive()
+        vector.send_reset(1, count_task(1), 0)
+        vector.receive()
+        for i in range(2):
+            vector.send(i, CLICK)
+        results = dict(vector.receive(2))
+        assert results[0].stop is None
+        assert (results[1].stop, results[1].failure) == (StopReason.env_error, FailureReason.died)
+        with pytest.raises(RuntimeError, match="no episode"):
+            vector.send(1, CLICK)
+        vector.send_reset(1, count_task(0), 5)
+        assert vector.receive()[0][1].stop is None
+        vector.send(1, FINISHED)
+        assert vector.receive()[0][1].reward == 1.0
+        assert len(factory.made) == 3
+        assert factory.made[1].closed == 1
+        assert factory.made[0].closed == 0
+    assert all(desktop.closed for desktop in factory.made)
+
+
+@BOTH
+def test_an_undeclared_exception_is_masked_too(kind: type[ScriptedDesktop], caplog: pytest.LogCaptureFixture) -> None:
+    with DesktopVector(Factory(kind, Fault("perform", 1, "bug")), 1) as vector:
+        begin_all(vector)
+        vector.send(0, CLICK)
+        ((_, result),) = vector.receive()
+        assert (result.stop, result.failure) == (StopReason.env_error, FailureReason.died)
+        assert "ZeroDivisionError" in result.info["failure"]
+        assert "something else than DesktopError" in caplog.text
+
+
+@BOTH
+def test_a_desktop_that_cannot_be_made_again_is_an_env_error_until_it_can(kind: type[ScriptedDesktop]) -> None:
+    refusals = iter([False, True, False])
+
+    def make() -> Desktop:
+        if next(refusals):
+            raise DesktopError(FailureReason.never_ready, "no port")
+        return kind(Fault("setup", 1, "setup_failed"))
+
+    broken = count_task(1, config=[{"type": "count", "parameters": {"count": 1}}])
+    with DesktopVector(make, 1) as vector:
+        reasons = []
+        for task in (broken, count_task(1), count_task(1)):
+            vector.send_reset(0, task, 0)
+            reasons.append(vector.receive()[0][1].failure)
+    assert reasons == [FailureReason.setup_failed, FailureReason.never_ready, None]
+
+
+def test_the_first_desktop_that_cannot_be_made_is_told_at_once() -> None:
+    def make() -> Desktop:
+        raise DesktopError(FailureReason.never_ready, "Xvfb is not installed")
+
+    with pytest.raises(DesktopError, match="Xvfb"):
+        DesktopVector(make, 2)
+
+
+@pytest.mark.parametrize("method", ["reset", "perform", "read_file"])
+def test_a_hung_call_is_given_up_at_its_deadline(method: str) -> None:
+    factory = Factory(BlockingDesktop, Fault(method, 1, "hang"))
+    with DesktopVector(factory, 2, deadline=0.3) as vector:
+        vector.send_reset(0, count_task(1), 0)
+        if method != "reset":
+            assert vector.receive()[0][1].stop is None
+        vector.send_reset(1, count_task(1), 0)
+        assert [(i, r.stop) for i, r in vector.receive()] == [(1, None)]
+        if method != "reset":
+            vector.send(0, CLICK if method == "perform" else FINISHED)
+        ((i, result),) = vector.receive()
+        assert (i, result.stop, result.failure) == (0, StopReason.env_error, FailureReason.hung)
+        vector.send_reset(0, count_task(0), 0)
+        assert vector.receive()[0][1].stop is None
+        vector.send(0, FINISHED)
+        assert vector.receive()[0][1].reward == 1.0
+    assert [desktop.closed > 0 for desktop in factory.made] == [True] * 3
+
+
+def test_a_desktop_that_hangs_while_it_is_made_is_closed_when_it_arrives() -> None:
+    gate = threading.Event()
+    made: list[ScriptedDesktop] = []
+    late_closed = threading.Event()
+
+    class Late(BlockingDesktop):
+        def close(self) -> None:
+            super().close()
+            late_closed.set()
+
+    def make() -> Desktop:
+        if len(made) == 1:
+            made.append(Late())
+            assert gate.wait(30)
+            return made[1]
+        made.append(BlockingDesktop())
+        return made[-1]
+
+    with DesktopVector(make, 2, deadline=0.2) as vector:
+        vector.send_reset(1, count_task(1), 0)
+        assert vector.receive()[0][1].failure is FailureReason.hung
+        vector.send_reset(1, count_task(1), 0)
+        assert vector.receive()[0][1].stop is None
+        gate.set()
+        assert late_closed.wait(10)
+        assert made[1].performed == []
+
+
+@BOTH
+def test_a_wrong_task_is_raised_to_the_caller_and_no_result_is_lost(kind: type[ScriptedDesktop]) -> None:
+    wrong = count_task(1, config=[{"type": "teleport"}])
+    with DesktopVector(Factory(kind), 3) as vector:
+        for i, task in enumerate([count_task(1), wrong, count_task(1)]):
+            vector.send_reset(i, task, 0)
+        seen: list[int] = []
+        raised: list[str] = []
+        while len(seen) + len(raised) < 3:
+            try:
+                seen += [i for i, _ in vector.receive(3)]
+            except TaskError as error:
+                raised.append(str(error))
+        assert sorted(seen) == [0, 2]
+        assert len(raised) == 1
+        assert "teleport" in raised[0]
+        vector.send_reset(1, count_task(1), 0)
+        assert vector.receive()[0][1].stop is None
+
+
+@BOTH
+def test_receive_never_waits_for_nothing(kind: type[ScriptedDesktop]) -> None:
+    with DesktopVector(Factory(kind), 2) as vector:
+        assert vector.receive() == []
+        vector.send_reset(0, count_task(1), 0)
+        assert len(vector.receive(min_count=2)) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("misuse", [lambda v: v.send(0, CLICK), lambda v: v.send_end(0, StopReason.context_full)])
+def test_answers_before_a_reset_are_refused(
+    kind: type[ScriptedDesktop], misuse: Callable[[DesktopVector], None]
+) -> None:
+    with DesktopVector(Factory(kind), 1) as vector, pytest.raises(RuntimeError, match="no episode"):
+        misuse(vector)
+
+
+@BOTH
+def test_one_call_at_a_time(kind: type[ScriptedDesktop]) -> None:
+    with DesktopVector(Factory(kind), 1) as vector:
+        vector.send_reset(0, count_task(1), 0)
+        with pytest.raises(RuntimeError, match="busy"):
+            vector.send_reset(0, count_task(1), 0)
+        vector.receive()
+        vector.send(0, CLICK)
+        vector.receive()
+        vector.send_end(0, StopReason.context_full)
+        assert vector.receive()[0][1].reward == 1.0
+    with pytest.raises(RuntimeError, match="closed"):
+        vector.send_reset(0, count_task(1), 0)
+    vector.close()
+
+
+def test_close_ends_threads_and_desktops_that_are_under_way() -> None:
+    factory = Factory(BlockingDesktop, Fault("perform", 1, "hang"))
+    vector = DesktopVector(factory, 2, EpisodeOptions(max_steps=3), deadline=60)
+    threads = [slot.worker.thread for slot in vector._slots]  # type: ignore[attr-defined]
+    begin_all(vector)
+    vector.send(0, CLICK)
+    vector.close()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(desktop.closed for desktop in factory.made)
