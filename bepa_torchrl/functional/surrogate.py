@@ -37,7 +37,8 @@ def clipped_surrogate(
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
     ratio = log_ratio.exp()
-    loss = torch.maximum(-ratio * advantage, -ratio.clamp(1 - low, 1 + high) * advantage)
+    clipped = ratio.clamp(torch.as_tensor(1 - low).to(ratio), torch.as_tensor(1 + high).to(ratio))
+    loss = torch.maximum(-ratio * advantage, -clipped * advantage)
     if dual_clip is None:
         return loss
     return torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)

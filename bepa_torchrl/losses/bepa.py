@@ -1,0 +1,154 @@
+"""BEPA's loss: TorchRL's GRPOLoss whose token losses are summed and divided by the number that each row carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.objectives.llm import GRPOLoss
+
+from bepa_torchrl import functional as F
+from bepa_torchrl import keys
+from bepa_torchrl.losses.output import BEPALossOutput, diagnostics
+from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask
+from bepa_torchrl.losses.terms import Objective, Terms
+
+
+class BEPALoss(GRPOLoss):
+    """``-min(r A, clip(r) A)`` per response token, summed per row, divided by the row's denominator, summed.
+
+    Paper eq. bepa-obj. No KL, no entropy bonus. Because each row carries its denominator (:meth:`denominators`, once
+    per optimiser step), the losses of micro-batches are *added*, and any split gives the same number.
+
+    Keys (``set_keys``): ``action`` (response tokens), ``sample_log_prob`` (old log-probabilities), ``advantage``
+    (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
+    :meth:`denominators` only); defaults as in :mod:`bepa_torchrl.keys`.
+
+    Args:
+        actor_network: has ``get_dist(rows, logits_key=...)`` giving a distribution with ``log_prob(tokens[B, T])`` and
+            a ``mask[B, T]``, left-padded, true for response tokens.
+        clip_epsilon: (low, high) distances from 1; buffers, so that they can be scheduled.
+        aggregation: ``group`` (the paper) | ``token`` | ``sequence`` | ``sum_norm``; see
+            :func:`bepa_torchrl.functional.row_denominators`.
+        unit: ``token``, or ``step``: one ratio per row, from summed log-probabilities.
+        dual_clip: bound of the loss for negative advantages; None: none.
+        max_length: longest possible episode in units; for ``sum_norm`` only.
+        device: of the buffers; default the actor's.
+
+    Raises:
+        ValueError: an unknown aggregation or unit, or settings that contradict each other.
+    """
+
+    @dataclass
+    class _AcceptedKeys(GRPOLoss._AcceptedKeys):
+        action: NestedKey = keys.RESPONSE_TOKENS
+        sample_log_prob: NestedKey = keys.OLD_LOG_PROB
+        advantage: NestedKey = keys.ADVANTAGE
+        denominator: NestedKey = keys.DENOMINATOR
+        off_policy: NestedKey = keys.OFF_POLICY
+        group: NestedKey = keys.GROUP_ID
+        slot: NestedKey = keys.SLOT
+
+    default_keys = _AcceptedKeys  # what set_keys(name=None) goes back to; the parent has none
+    output_type = BEPALossOutput
+    #: off-policy rows enter by their ratio to the old policy, so their old log-probabilities must be known
+    off_policy_has_ratio = True
+
+    def __init__(
+        self,
+        actor_network: TensorDictModuleBase,
+        *,
+        clip_epsilon: tuple[float, float] = (0.2, 0.3),
+        aggregation: str = "group",
+        unit: str = "token",
+        dual_clip: float | None = None,
+        max_length: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(actor_network, clip_epsilon=clip_epsilon, entropy_bonus=False, device=device)
+        one = torch.ones(
+            1, dtype=torch.int64
+        )  # the functions know what is allowed: ask them now, not at the first step
+        F.row_denominators(one, one, one, aggregation=aggregation, unit=unit, max_length=max_length)
+        F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=dual_clip)
+        self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
+        self.set_keys(action=keys.RESPONSE_TOKENS, sample_log_prob=keys.OLD_LOG_PROB)  # the parent set its own
+        self._out_keys = [f.name for f in BEPALossOutput.fields() if f.name not in _FOREIGN_FIELDS]
+
+    def _set_in_keys(self) -> None:
+        """The actor's keys and those that forward reads (the parent adds a reference policy's)."""
+        k = self.tensor_keys
+        own = [k.action, k.sample_log_prob, k.advantage]
+        if isinstance(k, BEPALoss._AcceptedKeys):
+            own += [k.denominator, k.off_policy]
+        self._in_keys = list(dict.fromkeys([*getattr(self.actor_network, "in_keys", ()), *own]))
+
+    def denominators(self, rows: TensorDictBase) -> Tensor:
+        """The ``denominator`` entry for all rows of one optimiser step, ``[R, 1]`` float32.
+
+        ``rows.set(keys.DENOMINATOR, loss.denominators(rows))`` before the rows are split into micro-batches. A group
+        must be whole in them.
+        """
+        k = self.tensor_keys
+        lengths = response_lengths(rows, k.action)
+        out = F.row_denominators(
+            lengths,
+            rows.get(k.group).reshape(-1),
+            rows.get(k.slot).reshape(-1),
+            aggregation=self.aggregation,
+            unit=self.unit,
+            max_length=self.max_length,
+        )
+        return out.unsqueeze(-1)
+
+    def forward(self, tensordict: TensorDictBase) -> BEPALossOutput:
+        """The losses and measurements of a (micro-)batch of rows ``[B]``.
+
+        Raises:
+            KeyError: a key is missing in the rows.
+            ValueError: an advantage that is not ``[1, 1]`` per row, an old log-probability that is not known, a
+                denominator that is not positive, or an actor whose shapes do not fit.
+        """
+        rows = tensordict.copy()
+        denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
+        if not (denominator > 0).all():
+            raise ValueError(f"denominators must be positive; got {denominator.min().item()}")
+        terms = self._terms(rows)
+        objective = self._objective(terms)
+        losses = {
+            name: (torch.where(terms.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()
+            for name, loss in objective.losses.items()
+        }
+        return self.output_type(**losses, **diagnostics(terms, objective), batch_size=[])
+
+    def _objective(self, terms: Terms) -> Objective:
+        """The hook: losses per unit. Paper eq. bepa-obj."""
+        clip = {"low": self.clip_epsilon_low, "high": self.clip_epsilon_high}
+        loss = F.clipped_surrogate(terms.log_ratio, terms.advantage, dual_clip=self.dual_clip, **clip)
+        return Objective({"loss_objective": loss}, F.outside_clip(terms.log_ratio, **clip))
+
+    def _terms(self, rows: TensorDictBase) -> Terms:
+        k = self.tensor_keys
+        advantage = per_row(rows, k.advantage, (1, 1), "one advantage for the whole answer").squeeze(-1)
+        off_policy = per_row(rows, k.off_policy, (1,), "False on rows that the policy sampled").bool()
+        log_prob, dist, _ = self._get_cur_log_prob(rows)
+        mask = response_mask(dist, log_prob)
+        old = padded(rows, k.sample_log_prob, fill=0.0)
+        if old.shape != log_prob.shape:
+            raise ValueError(f"{k.sample_log_prob!r} is {list(old.shape)}, the actor's log_prob {list(log_prob.shape)}")
+        if not self.off_policy_has_ratio:
+            old = torch.where(off_policy, log_prob.detach(), old)
+        if not torch.isfinite(old[mask]).all():
+            raise ValueError(f"{k.sample_log_prob!r} must be finite on responses; compute it under the old policy")
+        log_prob = torch.where(mask, log_prob, 0.0)
+        if self.unit == "step":
+            old, _ = F.per_step(old, mask)
+            log_prob, mask = F.per_step(log_prob, mask)
+        return Terms(log_prob, F.log_ratio(log_prob, old, mask), advantage, mask, off_policy)
+
+
+#: fields of the parent's output that this loss never fills
+_FOREIGN_FIELDS = ("entropy", "loss_entropy", "loss_kl_to_ref", "kl_to_ref", "loss_kl_to_inference", "kl_to_inference")

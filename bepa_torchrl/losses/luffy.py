@@ -1,0 +1,71 @@
+"""LUFFY: on-policy rows as GRPO, off-policy rows weighed by the shaped probability alone, unclipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+
+from bepa_torchrl import functional as F
+from bepa_torchrl.losses.bepa import BEPALoss
+from bepa_torchrl.losses.terms import Objective, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class LuffyPreset:
+    """Where the paper's reading of LUFFY and LUFFY's released code differ.
+
+    Args:
+        on_policy_clip: whether on-policy ratios are clipped.
+        advantage_std: ``std`` of :func:`bepa_torchrl.functional.group_advantage`, for whoever computes advantages.
+        aggregation: of the loss.
+    """
+
+    on_policy_clip: bool
+    advantage_std: str
+    aggregation: str
+
+
+LUFFY_PRESETS = {
+    "paper": LuffyPreset(on_policy_clip=True, advantage_std="population", aggregation="group"),
+    "released": LuffyPreset(on_policy_clip=False, advantage_std="none", aggregation="sum_norm"),
+}
+
+
+class LUFFYLoss(BEPALoss):
+    """``-f(pi_theta) A`` on off-policy rows, ``f(w) = w / (w + gamma)``; the others as in BEPALoss.
+
+    Paper appendix LUFFY. Off-policy rows need no old log-probabilities (pi_phi = 1); their ratio is reported as 1.
+
+    Args:
+        actor_network: as in :class:`BEPALoss`.
+        preset: ``paper`` or ``released``; a key of :data:`LUFFY_PRESETS`. It sets the on-policy clip and the
+            aggregation (``released`` needs ``max_length``); its ``advantage_std`` is for the caller.
+        gamma: of the shaping.
+        **options: further settings of :class:`BEPALoss`; ``aggregation`` overrides the preset's.
+
+    Raises:
+        ValueError: an unknown preset, or what :class:`BEPALoss` refuses.
+    """
+
+    off_policy_has_ratio = False
+
+    def __init__(
+        self, actor_network: TensorDictModuleBase, *, preset: str = "paper", gamma: float = 0.1, **options: Any
+    ) -> None:
+        if preset not in LUFFY_PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(LUFFY_PRESETS)}; got {preset!r}")
+        options.setdefault("aggregation", LUFFY_PRESETS[preset].aggregation)
+        super().__init__(actor_network, **options)
+        F.luffy_shaping(torch.ones(1), gamma=gamma)
+        self.preset, self.gamma = LUFFY_PRESETS[preset], gamma
+
+    def _objective(self, terms: Terms) -> Objective:
+        shaped = F.shaped_surrogate(terms.log_prob, terms.advantage, gamma=self.gamma)
+        grpo = super()._objective(terms)
+        on_policy, clipped = grpo.losses["loss_objective"], grpo.clipped & ~terms.off_policy
+        if not self.preset.on_policy_clip:
+            on_policy, clipped = F.surrogate(terms.log_ratio, terms.advantage), torch.zeros_like(clipped)
+        return Objective({"loss_objective": torch.where(terms.off_policy, shaped, on_policy)}, clipped)

@@ -1,0 +1,55 @@
+"""Reading rows for a loss: padded tensors out of a lazy stack of ragged tensordicts, with errors that name the mend."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+
+
+def response_lengths(rows: TensorDictBase, key: NestedKey) -> Tensor:
+    """Response tokens of each row, ``[R]`` int64."""
+    return torch.tensor([row.get(key).shape[0] for row in rows.unbind(0)])
+
+
+def padded(rows: TensorDictBase, key: NestedKey, *, fill: float) -> Tensor:
+    """The rows' ``[L]`` tensors as one ``[B, T]``, padded on the left.
+
+    Raises:
+        KeyError: the rows do not have the key.
+    """
+    value = rows.get(key, None, as_padded_tensor=True, padding_side="left", padding_value=fill)
+    if value is None:
+        raise KeyError(f"rows need {key!r}; they have {sorted(map(str, rows.keys(True, True)))}")
+    return value
+
+
+def per_row(rows: TensorDictBase, key: NestedKey, shape: tuple[int, ...], mend: str) -> Tensor:
+    """A value of fixed shape per row, ``[B, *shape]``.
+
+    Raises:
+        KeyError: the rows do not have the key.
+        ValueError: a row's value has another shape.
+    """
+    values = [row.get(key, None) for row in rows.unbind(0)]
+    if any(value is None for value in values):
+        raise KeyError(f"rows need {key!r} of shape {list(shape)} each; {mend}")
+    wrong = [list(value.shape) for value in values if tuple(value.shape) != shape]
+    if wrong:
+        raise ValueError(f"{key!r} must be {list(shape)} in each row; {mend}; got {wrong[0]}")
+    return torch.stack(values)
+
+
+def response_mask(dist: torch.distributions.Distribution, log_prob: Tensor) -> Tensor:
+    """The actor's response mask ``[B, T]`` bool.
+
+    Raises:
+        ValueError: the actor's distribution has none, or one of another shape.
+    """
+    mask = getattr(dist, "mask", None)
+    if mask is None or mask.shape != log_prob.shape:
+        raise ValueError(
+            f"the actor's get_dist must give a mask of its log-probabilities' shape {list(log_prob.shape)}, true for "
+            f"response tokens; got {None if mask is None else list(mask.shape)}"
+        )
+    return mask
