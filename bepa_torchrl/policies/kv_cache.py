@@ -1,0 +1,51 @@
+"""Keys and values of one decoding batch, in buffers made once: no concatenation per token, rows can be dropped."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class DecodeCache:
+    """What the decoder's attention layers ask of a cache (``update``), with room for ``capacity`` columns.
+
+    transformers' DynamicCache copies everything for every token; this one writes the new columns in place and hands
+    out views. Legend: B rows, N key-value heads, D head size.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._filled: dict[int, int] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: object, **_kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Appends ``[B, N, t, D]`` keys and values of one layer; returns views of all its columns so far."""
+        rows, heads, columns, size = key_states.shape
+        start = self._filled.get(layer_idx, 0)
+        if layer_idx not in self._keys:
+            shape = (rows, heads, self.capacity, size)
+            self._keys[layer_idx] = key_states.new_empty(shape)
+            self._values[layer_idx] = value_states.new_empty(shape)
+        end = start + columns
+        if end > self.capacity:
+            raise ValueError(f"the cache has {self.capacity} columns, {end} were asked for")
+        self._filled[layer_idx] = end
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns filled so far."""
+        return self._filled.get(layer_idx, 0)
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the given rows (int64 ``[b]``; a row may be named several times), in their order."""
+        for layer, filled in self._filled.items():
+            for store in (self._keys, self._values):
+                old = store[layer]
+                new = old.new_empty((len(rows), *old.shape[1:]))
+                new[:, :, :filled] = old[:, :, :filled].index_select(0, rows)
+                store[layer] = new

@@ -1,0 +1,81 @@
+"""Log-probabilities of chosen tokens from hidden states, in chunks: the ``[B, T, vocabulary]`` logits never exist.
+
+Legend: N tokens (response positions of a whole batch, flat), H hidden size, V vocabulary, C tokens of one chunk.
+At most two ``[C, V]`` float32 tensors live at a time, in the forward and in the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+#: float32 logits of one chunk, about 256 MB
+DEFAULT_CHUNK_ELEMENTS = 1 << 26
+
+
+def chunk_size(vocab_size: int, elements: int = DEFAULT_CHUNK_ELEMENTS) -> int:
+    """Tokens per chunk so that a chunk's logits have about ``elements`` numbers; at least 16."""
+    return max(16, elements // vocab_size)
+
+
+class _ChunkedLogProb(torch.autograd.Function):
+    """(hidden ``[N, H]``, weight ``[V, H]``, tokens ``[N]``, C) → log-probs ``[N]``, entropies ``[N]``."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+        log_probs = torch.empty(len(tokens), dtype=torch.float32, device=hidden.device)
+        entropy = torch.empty_like(log_probs)
+        normalizer = torch.empty_like(log_probs)
+        for i in range(0, len(tokens), chunk):
+            part = slice(i, i + chunk)
+            logits = (hidden[part] @ weight.T).float()
+            norm = torch.logsumexp(logits, -1)
+            normalizer[part] = norm
+            log_probs[part] = logits.gather(-1, tokens[part, None]).squeeze(-1) - norm
+            probs = (logits - norm[:, None]).exp_()
+            entropy[part] = norm - probs.mul_(logits).sum(-1)
+        ctx.save_for_backward(hidden, weight, tokens, normalizer)
+        ctx.chunk = chunk
+        ctx.mark_non_differentiable(entropy)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _grad_entropy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden, weight, tokens, normalizer = ctx.saved_tensors
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight) if wants_weight else None
+        for i in range(0, len(tokens), ctx.chunk):
+            part = slice(i, i + ctx.chunk)
+            # d log p(token) / d logits = onehot(token) - softmax
+            delta = (hidden[part] @ weight.T).float().sub_(normalizer[part, None]).exp_().neg_()
+            delta.scatter_add_(-1, tokens[part, None], torch.ones_like(tokens[part, None], dtype=delta.dtype))
+            delta = delta.mul_(grad[part, None]).to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(delta, weight, out=grad_hidden[part])
+            if grad_weight is not None:
+                grad_weight.addmm_(delta.T, hidden[part])
+        return grad_hidden, grad_weight, None, None
+
+
+def chunked_log_probs(
+    hidden: Tensor, weight: Tensor, tokens: Tensor, *, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """log softmax(hidden @ weight.T) at ``tokens``.
+
+    Args:
+        hidden: float ``[N, H]``: the hidden state *before* each token, that is, the one that predicts it.
+        weight: float ``[V, H]``, the output embedding (tied or not), same dtype as ``hidden``.
+        tokens: int64 ``[N]``.
+        chunk: tokens per chunk; None: about 256 MB of logits.
+
+    Returns:
+        log-probs float32 ``[N]`` in nats, differentiable in hidden and weight; entropies float32 ``[N]`` in nats,
+        without gradient. Both are computed in float32 from logits of the model's dtype.
+    """
+    size = chunk_size(weight.shape[0]) if chunk is None else chunk
+    return _ChunkedLogProb.apply(hidden, weight, tokens, size)

@@ -1,0 +1,55 @@
+"""Multimodal rotary positions (M-RoPE) of a prompt, and of the answer after it, without the model.
+
+The same numbers as ``Qwen2_5_VLModel.get_rope_index`` (transformers) for texts with still images: a text token counts
+up in all three axes; an image of r by c merged patches starting at s has time s, row s..s+r-1, column s..s+c-1, and
+the text after it goes on at s + max(r, c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def mrope_positions(
+    is_image: NDArray[np.bool_], merged_grids: Sequence[tuple[int, int]]
+) -> tuple[NDArray[np.int64], int]:
+    """Positions of one sequence.
+
+    Args:
+        is_image: bool ``[P]``, True at image tokens.
+        merged_grids: (rows, columns) of each image in merged patches, in prompt order.
+
+    Returns:
+        int64 ``[3, P]`` (time, row, column), and the position of the next text token.
+
+    Raises:
+        ValueError: the image tokens are not exactly one run of rows * columns tokens per image.
+    """
+    places = np.flatnonzero(is_image)
+    wanted = sum(rows * columns for rows, columns in merged_grids)
+    if len(places) != wanted:
+        raise ValueError(
+            f"the sequence holds {len(places)} image tokens, its {len(merged_grids)} images need {wanted}: "
+            "give the rows the images that they were rendered with"
+        )
+    out = np.empty((3, len(is_image)), dtype=np.int64)
+    column, position, seen = 0, 0, 0
+    for rows, columns in merged_grids:
+        start = int(places[seen])
+        seen += rows * columns
+        if int(places[seen - 1]) != start + rows * columns - 1:
+            raise ValueError(f"the image tokens at {start} are not one run of {rows} x {columns} tokens")
+        text = start - column
+        out[:, column:start] = np.arange(position, position + text)
+        position += text
+        end = start + rows * columns
+        out[0, start:end] = position
+        out[1, start:end] = np.repeat(np.arange(position, position + rows), columns)
+        out[2, start:end] = np.tile(np.arange(position, position + columns), rows)
+        position += max(rows, columns)
+        column = end
+    out[:, column:] = np.arange(position, position + len(is_image) - column)
+    return out, position + len(is_image) - column

@@ -1,0 +1,261 @@
+"""The vision-language policy on transformers: renders, samples, and scores answers. One class, tiny model or 7B.
+
+Three doors, one model:
+
+- rollouts (:class:`bepa_torchrl.policies.base.RolloutPolicy`): ``render(contexts)`` then ``sample(prompts, keys)``;
+- losses (TorchRL's ``GRPOLoss`` and heirs): ``get_dist(rows)`` gives response-only log-probs, left padded as
+  ``td.get(("tokens", "response"), as_padded_tensor=True, padding_side="left")`` is. Set the loss's keys to
+  ``action=("tokens", "response")``, ``sample_log_prob=("log_probs", "response")`` and ``entropy_bonus=False``;
+- stock TorchRL collectors: ``forward(td)`` reads instruction and screenshot and writes the answer's text.
+
+Example::
+
+    policy = load_policy("checkpoint", preset="compact")
+    prompts = policy.render([PromptContext("open the trash", screenshots=[png])])
+    answers = policy.sample(prompts, keys=[(seed, iteration, task, slot, step)])
+    rows = answered_rows(prompts, answers)        # a lazy stack with the keys of bepa_torchrl.keys
+    log_probs = policy.get_dist(rows).log_probs   # [B, L], differentiable
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, exploration_type
+
+from bepa_torchrl import keys
+from bepa_torchrl.policies.base import Answer, Prompt
+from bepa_torchrl.policies.load import Checkpoint, load_checkpoint
+from bepa_torchrl.policies.log_probs import chunked_log_probs
+from bepa_torchrl.policies.packing import hidden_states, pack
+from bepa_torchrl.policies.processor import PromptProcessor
+from bepa_torchrl.policies.rows import ResponseDistribution, as_list, left_pad, read_rows, screenshots
+from bepa_torchrl.policies.sampling import Sampler, budget_batches
+from osworld_gym.types import PromptContext
+from osworld_gym.uitars.coords import ImageScaling
+from osworld_gym.uitars.prompt import build_messages
+
+DETERMINISTIC = (ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN)
+
+
+class TransformersPolicy(TensorDictModuleBase):
+    """A Qwen2.5-VL checkpoint that acts and learns.
+
+    Args:
+        checkpoint: model, tokenizer and image processor, from :func:`bepa_torchrl.policies.load.load_checkpoint`.
+        preset: prompt preset of :func:`osworld_gym.uitars.prompt.build_messages`.
+        history_images: screenshots in the prompt at most, the current one included.
+        max_prompt_tokens: longer prompts are not answered (``render`` gives None).
+        max_new_tokens: tokens of one answer at most, end token included.
+        max_batch_tokens: tokens of one forward batch at most (prompt + answer, padding included), for memory.
+        max_rows: rows of one forward batch at most.
+        temperature: of ``forward``; ``sample`` takes its own.
+        seed: of ``forward``, whose draws have no place of their own.
+        action_key: where ``forward`` writes the answers' text.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        preset: str = "paper",
+        history_images: int = 15,
+        max_prompt_tokens: int = 65_536,
+        max_new_tokens: int = 512,
+        max_batch_tokens: int = 32_768,
+        max_rows: int = 128,
+        temperature: float = 1.0,
+        seed: int = 0,
+        action_key: str = "action",
+    ) -> None:
+        super().__init__()
+        self.in_keys = [keys.INSTRUCTION, keys.SCREENSHOT]
+        self.out_keys = [action_key]
+        self.model = checkpoint.model
+        self.processor = PromptProcessor(
+            checkpoint.tokenizer, checkpoint.image_processor, end_token_ids=checkpoint.end_token_ids
+        )
+        self.policy_version = 0
+        self.preset = preset
+        self.history_images = history_images
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_batch_tokens = max_batch_tokens
+        self.max_rows = max_rows
+        self.temperature = temperature
+        self.seed = seed
+        self._forward_count = 0
+        weight_rows = self.model.get_output_embeddings().weight.shape[0]
+        self.sampler = Sampler(
+            self.model,
+            self.processor.patcher,
+            image_token_id=self.processor.image_token_id,
+            end_token_ids=checkpoint.end_token_ids,
+            blocked_ids=[*self.processor.special_ids, *range(len(checkpoint.tokenizer), weight_rows)],
+            max_new_tokens=max_new_tokens,
+            max_batch_tokens=max_batch_tokens,
+            max_rows=max_rows,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @property
+    def image_scaling(self) -> ImageScaling:
+        """The image processor's numbers, for the episode's map from model pixels to screen pixels."""
+        patcher = self.processor.patcher
+        return ImageScaling(patcher.factor, patcher.min_pixels, patcher.max_pixels)
+
+    # --- rollouts -----------------------------------------------------------------------------------------------
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """One prompt per context; None where it has more than ``max_prompt_tokens``."""
+        conversations = [
+            build_messages(context, preset=self.preset, history_images=self.history_images) for context in contexts
+        ]
+        prompts = self.processor.render(conversations)
+        return [prompt if len(prompt.tokens) <= self.max_prompt_tokens else None for prompt in prompts]
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
+    ) -> list[Answer]:
+        """One answer per prompt; row i's randomness is that of ``keys[i]`` (see :class:`RolloutPolicy`)."""
+        rows = self.sampler.sample(prompts, keys, temperature=temperature)
+        texts = self.processor.decode_answers([row.tokens.tolist() for row in rows])
+        return [Answer(text, row.tokens, row.log_probs) for text, row in zip(texts, rows, strict=True)]
+
+    def encode_response(self, text: str) -> Tensor:
+        """int64 ``[L]``: an answer's text as tokens with the end token, for converted expert traces."""
+        return self.processor.encode_answer(text)
+
+    # --- losses -------------------------------------------------------------------------------------------------
+
+    def response_log_probs(
+        self, prompts: Sequence[Prompt], responses: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Log-probs and entropies of given answers, per row, float32 ``[L]`` in nats.
+
+        Log-probs are differentiable unless gradients are off; entropies never are. Rows go through the model in
+        batches of ``max_batch_tokens``, sorted by length; the result is in the rows' order.
+        """
+        lengths = [len(p.tokens) + len(r) for p, r in zip(prompts, responses, strict=True)]
+        log_probs: dict[int, Tensor] = {}
+        entropies: dict[int, Tensor] = {}
+        for batch in budget_batches(lengths, self.max_batch_tokens, self.max_rows):
+            found = self._score([prompts[i] for i in batch], [responses[i] for i in batch])
+            for i, row_log_probs, row_entropies in zip(batch, *found, strict=True):
+                log_probs[i], entropies[i] = row_log_probs, row_entropies
+        return [log_probs[i] for i in range(len(lengths))], [entropies[i] for i in range(len(lengths))]
+
+    def _score(
+        self, prompts: Sequence[Prompt], responses: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        patcher = self.processor.patcher
+        packed = pack(
+            prompts, responses, patcher=patcher, image_token_id=self.processor.image_token_id, device=self.device
+        )
+        hidden = hidden_states(self.model, packed, patcher, use_cache=False)
+        width = packed.tokens.shape[1]
+        # the state at place t - 1 predicts the token at t
+        places = [
+            torch.arange(len(r)) + i * width + len(p.tokens)
+            for i, (p, r) in enumerate(zip(prompts, responses, strict=True))
+        ]
+        at = torch.cat(places).to(self.device)
+        flat, entropy = chunked_log_probs(
+            hidden.flatten(0, 1)[at - 1], self.model.get_output_embeddings().weight, packed.tokens.flatten()[at]
+        )
+        counts = [len(r) for r in responses]
+        return flat.split(counts), entropy.split(counts)
+
+    def get_dist(self, tensordict: TensorDictBase, logits_key: str = "logits") -> ResponseDistribution:
+        """The distribution that TorchRL's losses ask for: log-probs of ``("tokens", "response")`` ``[B, T]``.
+
+        Reads PROMPT_TOKENS, RESPONSE_TOKENS and IMAGES of each row. Left padded; ``mask`` is True at response tokens.
+        ``logits_key`` is TorchRL's calling convention: no logits are ever made, so none are written.
+        """
+        del logits_key
+        prompts, responses = read_rows(tensordict)
+        log_probs, entropies = self.response_log_probs(prompts, responses)
+        lengths = torch.tensor([len(r) for r in responses], device=self.device)
+        width = int(lengths.max())
+        mask = torch.arange(width, device=self.device) >= width - lengths[:, None]
+        return ResponseDistribution(left_pad(log_probs, width), mask, left_pad(entropies, width))
+
+    def log_prob(self, tensordict: TensorDictBase) -> Tensor:
+        """float32 ``[B, T]``, nats: log-probs of the rows' responses, left padded with 0."""
+        return self.get_dist(tensordict).log_probs
+
+    # --- stock collectors -----------------------------------------------------------------------------------------
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes an answer's text for each row, from its instruction and current screenshot alone (no history).
+
+        Reads ``instruction`` and ``screenshot_png`` (bytes) or ``screenshot`` (uint8 ``[3, H, W]``). Greedy under
+        ``set_exploration_type(ExplorationType.DETERMINISTIC)``. Every call draws anew, from (seed, call, row).
+        """
+        instructions = as_list(tensordict, keys.INSTRUCTION)
+        contexts = [
+            PromptContext(instruction, [png])
+            for instruction, png in zip(instructions, screenshots(tensordict), strict=True)
+        ]
+        prompts = self.render(contexts)
+        too_long = [i for i, prompt in enumerate(prompts) if prompt is None]
+        if too_long:
+            raise ValueError(f"rows {too_long}: the prompt has more than max_prompt_tokens={self.max_prompt_tokens}")
+        places = [(self.seed, self._forward_count, i) for i in range(len(prompts))]
+        self._forward_count += 1
+        temperature = 0.0 if exploration_type() in DETERMINISTIC else self.temperature
+        answers = self.sample([p for p in prompts if p is not None], places, temperature=temperature)
+        texts = [answer.text for answer in answers]
+        tensordict[self.out_keys[0]] = texts if tensordict.batch_dims else texts[0]
+        return tensordict
+
+    # --- weights ----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a checkpoint folder that ``AutoModelForImageTextToText`` and :func:`load_policy` read.
+
+        The folder appears complete or not at all.
+
+        Raises:
+            FileExistsError: ``path`` exists; nothing is overwritten.
+        """
+        target = Path(path)
+        if target.exists():
+            raise FileExistsError(f"{target} exists; checkpoints are not overwritten: name another folder")
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+        unfinished.mkdir(parents=True)
+        try:
+            self.model.save_pretrained(unfinished)
+            self.processor.tokenizer.save_pretrained(unfinished)
+            self.processor.patcher.processor.save_pretrained(unfinished)
+            unfinished.rename(target)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # gone already when all went well
+        return target
+
+
+def load_policy(
+    path_or_id: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | str = torch.float32,
+    device: torch.device | str = "cpu",
+    attn: str = "sdpa",
+    **options: Any,
+) -> TransformersPolicy:
+    """A policy from a checkpoint folder or hub name; ``options`` are :class:`TransformersPolicy`'s keyword arguments.
+
+    Raises:
+        CheckpointError: see :func:`bepa_torchrl.policies.load.load_checkpoint`.
+    """
+    return TransformersPolicy(load_checkpoint(path_or_id, dtype=dtype, device=device, attn=attn), **options)
