@@ -124,6 +124,10 @@ class GroupRolloutCollector(Collector):
         """The base class resets every desktop here; ours are reset by the first job that they get."""
         self._carrier = TensorDict({}, batch_size=self.env.batch_size)
 
+    def _maybe_make_final_rollout(self, make_rollout: bool) -> None:
+        """The base class calls the policy once here to size its buffers; whole episodes have no fixed size."""
+        assert not make_rollout
+
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
         """Plays the groups of one iteration and gives the rows of the valid ones.

@@ -1,4 +1,4 @@
-"""Randomness by place: a seed from (seed, iteration, task, slot …), so that order, threads and restarts change nothing."""
+"""Randomness by place: a seed from (seed, iteration, task, slot …), so that order and restarts change nothing."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ parsed, performed and verified like any other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -162,9 +161,8 @@ class LampEnv(EnvBase):
         self.vector.close()
 
 
-def summary(batch: Any) -> str:
+def summary(batch: Any) -> list[tuple[Any, ...]]:
     """(group, slot, step, task, return) of every row, for comparisons."""
-    fields = [
+    return [
         (int(r[K.GROUP_ID]), int(r[K.SLOT]), int(r[K.STEP]), r[K.TASK_ID], float(r[K.RETURN])) for r in row_list(batch)
     ]
-    return json.dumps(fields)
