@@ -1,7 +1,7 @@
 """The UI-TARS action space as one table; the prompt text, the parser's grammar and the documentation come from it.
 
 Names and arguments: BEPA paper, table "The UITARS action space" and the prompt of Appendix F; ``open_app`` and the
-argument names ``point``, ``start_point``, ``end_point`` and ``app_name``: UI-TARS's own prompts (see prompts/SOURCES.txt).
+argument names ``point``, ``start_point``, ``end_point`` and ``app_name``: UI-TARS's own prompts (prompts/SOURCES.txt).
 """
 
 from __future__ import annotations

@@ -48,13 +48,6 @@ _SYNONYMS |= dict.fromkeys(("cmd", "command", "meta", "super", "windows", "win",
 
 MODIFIERS = frozenset({"ctrl", "alt", "shift", "winleft", "ctrlleft", "ctrlright", "altleft", "altright", "shiftleft"})
 
-#: what pyautogui calls a key, besides single characters
-NAMED_KEYS = frozenset(
-    """alt altleft altright apps backspace capslock ctrl ctrlleft ctrlright delete down end enter esc home insert left
-    numlock pagedown pageup pause printscreen right scrolllock shift shiftleft shiftright space tab up winleft winright
-    f1 f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12""".split()
-)
-
 
 def key_name(name: str) -> str:
     """One key's canonical name: lower case, pyautogui's spelling. An unknown name comes back lower-cased."""

@@ -106,10 +106,7 @@ def _clean_thought(text: str) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return found
+    return max(pattern.finditer(text), key=re.Match.start, default=None)
 
 
 def _find_actions(text: str) -> tuple[int, int]:
@@ -135,23 +132,28 @@ def _read_call(text: str, position: int, platform: Platform, *, first: bool) -> 
         raise ParseError("unknown_action" if first else "trailing_text", text)
     values: dict[str, Any] = {}
     position = head.end()
-    close = _CLOSE.match(text, position)
-    while close is None:
+    while (close := _CLOSE.match(text, position)) is None:
+        position = _next_argument(text, position, first=not values)
         argument, raw, position = _read_argument(text, position, spec)
         if argument.field in values:
             raise ParseError("repeated_argument", text)
         values[argument.field] = _read_value(argument, raw, text)
-        close = _CLOSE.match(text, position)
-        if close is None:
-            comma = _COMMA.match(text, position)
-            if comma is None:
-                raise ParseError("trailing_text" if _PAREN.match(text, position) else "bad_call", text)
-            position = comma.end()
-            close = _CLOSE.match(text, position)
     for argument in spec.arguments:
         if argument.required and argument.field not in values:
             raise ParseError("missing_argument", text)
     return Action(spec.name, **values), close.end()
+
+
+def _next_argument(text: str, position: int, *, first: bool) -> int:
+    """Where the next argument starts; the first one needs no comma before it."""
+    if _PAREN.match(text, position):
+        raise ParseError("trailing_text", text)
+    if first:
+        return position
+    comma = _COMMA.match(text, position)
+    if comma is None:
+        raise ParseError("bad_call", text)
+    return comma.end()
 
 
 def _read_argument(text: str, position: int, spec: ActionSpec) -> tuple[Argument, str, int]:

@@ -79,10 +79,9 @@ def build_messages(context: PromptContext, *, preset: str = "paper", history_ima
     """
     if history_images < 1:
         raise ValueError(f"history_images wants at least 1 (the current screenshot), got {history_images}")
-    if len(context.screenshots) != len(context.responses) + 1:
-        raise ValueError(
-            f"a prompt wants one screenshot more than answers, got {len(context.screenshots)} and {len(context.responses)}"
-        )
+    images, answers = len(context.screenshots), len(context.responses)
+    if images != answers + 1:
+        raise ValueError(f"a prompt wants one screenshot more than answers, got {images} and {answers}")
     if preset == "compact":
         return [_compact(context)]
     if preset not in CHAT_PRESETS:

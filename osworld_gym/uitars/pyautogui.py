@@ -1,5 +1,7 @@
 """Actions (screen pixels) → pyautogui source, as OSWorld's ``/execute`` takes it. A string; nothing here runs it.
 
+The way back is :mod:`osworld_gym.uitars.read_pyautogui`.
+
 Against the defects of the official adapter: strings are quoted by ``repr``, newlines become presses of enter, no
 thought stands in the code, key names are mapped, and text that pyautogui cannot type goes through the clipboard.
 """
@@ -12,6 +14,9 @@ from collections.abc import Callable, Sequence
 
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
+from osworld_gym.uitars.read_pyautogui import from_pyautogui
+
+__all__ = ["from_pyautogui", "to_pyautogui"]
 
 SCROLL_CLICKS = 5  #: wheel clicks per scroll action, as in OSWorld's adapter
 WAIT_SECONDS = 5  #: the prompt's own words: "Sleep for 5s"

@@ -1,0 +1,265 @@
+"""The parser reads every spelling that UI-TARS uses, and refuses the rest with ParseError and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osworld_gym import Action, ParseError
+from osworld_gym.uitars import format_answer, parse, thought_of
+from osworld_gym.uitars.actions import ACTIONS, GRAMMAR
+
+BOX = "start_box='<|box_start|>(72,40)<|box_end|>'"
+
+
+def one(call: str, **options) -> Action:
+    (action,) = parse(f"Thought: go\nAction: {call}", **options).actions
+    return action
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'<|box_start|>(72,40)<|box_end|>'",
+        "'(72,40)'",
+        '"(72, 40)"',
+        "'[72,40]'",
+        "'72 40'",
+        "'<point>72 40</point>'",
+        "'[70,38,74,42]'",
+        "'<|box_start|>[70, 38, 74, 42]<|box_end|>'",
+        "'(70,38),(74,42)'",
+        "'<bbox>70 38 74 42</bbox>'",
+        "'(72.0,40.0)'",
+    ],
+)
+def test_every_spelling_of_a_box_gives_the_same_point(value: str) -> None:
+    assert one(f"click(start_box={value})") == Action("click", start=(72.0, 40.0))
+
+
+def test_point_arguments_of_the_newer_prompts() -> None:
+    assert one("click(point='<point>1 2</point>')").start == (1.0, 2.0)
+    drag = one("drag(start_point='<point>1 2</point>', end_point='<point>3 4</point>')")
+    assert (drag.start, drag.end) == ((1.0, 2.0), (3.0, 4.0))
+
+
+def test_odd_box_has_a_half_centre() -> None:
+    assert one("click(start_box='[1,2,4,9]')").start == (2.5, 5.5)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"'a\'b'", "a'b"),
+        (r"'say \"hi\"'", 'say "hi"'),
+        (r"'ls\n'", "ls\n"),
+        (r"'a\nb\n'", "a\nb\n"),
+        (r"'a\\nb'", r"a\nb"),
+        (r"'C:\dir'", r"C:\dir"),
+        (r"'\t1'", "\t1"),
+        ("'it's'", "it's"),
+        ("'print('a')'", "print('a')"),
+        ('"it\'s"', "it's"),
+        ("'你好，世界'", "你好，世界"),
+        ("' lead'", " lead"),
+        (r"'\n'", "\n"),
+        ("''", ""),
+        ("'a\nb'", "a\nb"),
+        (r"'fun\\n'", r"fun\n"),
+        ("'f(x), y'", "f(x), y"),
+    ],
+)
+def test_text_escapes(written: str, meant: str) -> None:
+    assert one(f"type(content={written})").content == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "keys"),
+    [
+        ("ctrl c", "ctrl c"),
+        ("Ctrl+C", "ctrl c"),
+        ("ctrl + c", "ctrl c"),
+        ("ctrl+ c", "ctrl c"),
+        ("ctrl-c", "ctrl c"),
+        ("ctrl -", "ctrl -"),
+        ("ctrl +", "ctrl +"),
+        ("ctrl++", "ctrl +"),
+        ("+", "+"),
+        ("shift arrowleft", "shift left"),
+        ("page_down", "pagedown"),
+        ("PageDown", "pagedown"),
+        ("cmd space", "winleft space"),
+        ("control shift esc", "ctrl shift esc"),
+        ("Return", "enter"),
+    ],
+)
+def test_key_names(written: str, keys: str) -> None:
+    assert one(f"hotkey(key='{written}')").key == keys
+
+
+def test_thought_and_several_actions() -> None:
+    text = f"Thought: 先点击。\nthen type\nAction: click({BOX})\n\ntype(content='a')\nAction: wait()"
+    parsed = parse(text)
+    assert parsed.thought == "先点击。\nthen type"
+    assert [a.kind for a in parsed.actions] == ["click", "type", "wait"]
+
+
+def test_blank_line_inside_a_text_is_text() -> None:
+    assert one("type(content='a\n\nb')").content == "a\n\nb"
+
+
+def test_action_on_the_thoughts_line() -> None:
+    assert parse("Thought: x Action: wait()").thought == "x"
+
+
+def test_remark_fence_and_semicolon_after_a_call() -> None:
+    assert one("wait() #Sleep for 5s") == Action("wait")
+    assert parse("```\nThought: x\nAction: wait();\n```").actions == (Action("wait"),)
+
+
+def test_aliases_of_the_official_table() -> None:
+    assert one(f"left_single({BOX})").kind == "click"
+    assert one("select(start_box='(1,2)', end_box='(3,4)')").kind == "drag"
+    assert one("press(key='enter')") == Action("hotkey", key="enter")
+    assert one("hotkey(hotkey='ctrl s')").key == "ctrl s"
+
+
+def test_scroll_needs_no_box_and_a_direction() -> None:
+    assert one("scroll(direction='Down')") == Action("scroll", direction="down")
+    assert one(f"scroll({BOX}, direction='left')").start == (72.0, 40.0)
+
+
+def test_mobile_actions_only_on_mobile() -> None:
+    assert one("press_back()", platform="mobile") == Action("press_back")
+    assert one("open_app(app_name='Clock')", platform="mobile").content == "Clock"
+    for call in ("press_back()", "long_press(start_box='(1,2)')"):
+        with pytest.raises(ParseError, match="unknown_action"):
+            one(call)
+    with pytest.raises(ParseError, match="unknown_action"):
+        one("hotkey(key='a')", platform="mobile")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no_action"),
+        ("Thought: done", "no_action"),
+        ("click(start_box='(1,2)')", "no_action"),
+        ("Action:", "no_action"),
+        ("Action: I will click", "bad_call"),
+        ("Action: click", "bad_call"),
+        ("Action: click(", "bad_call"),
+        ("Action: click('(1,2)')", "bad_call"),
+        ("Action: click(start_box=(1,2))", "bad_call"),
+        ("Action: click(start_box='(1,2)'", "bad_call"),
+        ("Action: click(start_box='(1,2)", "bad_string"),
+        ("Action: click()", "missing_argument"),
+        ("Action: drag(start_box='(1,2)')", "missing_argument"),
+        ("Action: hotkey()", "missing_argument"),
+        ("Action: click(start_box='')", "bad_box"),
+        ("Action: click(start_box='(1)')", "bad_box"),
+        ("Action: click(start_box='(1,2,3)')", "bad_box"),
+        ("Action: click(start_box='(nan,2)')", "bad_box"),
+        ("Action: click(start_box='(inf,2)')", "bad_box"),
+        ("Action: click(start_box='(1e99,2)')", "bad_box"),
+        ("Action: click(start_box='(１,２)')", "bad_box"),
+        ("Action: click(start_box='(9999999999999999,2)')", "bad_box"),
+        ("Action: click(start_box='(100001,2)')", "bad_coordinate"),
+        ("Action: click(start_box='(1,2)', start_box='(1,2)')", "repeated_argument"),
+        ("Action: click(start_box='(1,2)', point='(1,2)')", "repeated_argument"),
+        ("Action: click(box='(1,2)')", "unknown_argument"),
+        ("Action: scroll(direction='sideways')", "bad_direction"),
+        ("Action: hotkey(key=' ')", "empty_key"),
+        ("Action: hover(start_box='(1,2)')", "unknown_action"),
+        ("Action: __import__('os').system('ls')", "unknown_action"),
+        ("Action: click(start_box='(1,2)') and go", "trailing_text"),
+        ("Action: wait() wait()", "trailing_text"),
+        ("Action: wait()\nThat is all.", "trailing_text"),
+        ("Action: " + "a" * 100_001, "too_long"),
+        (None, "not_text"),
+        (b"Action: wait()", "not_text"),
+    ],
+)
+def test_everything_else_is_a_parse_error(text, reason: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse(text)
+    assert caught.value.reason == reason
+    assert isinstance(caught.value.text, str)
+
+
+def test_a_hundred_thousand_broken_answers_raise_only_parse_errors() -> None:
+    generator = random.Random(0)
+    seeds = [
+        f"Thought: click mute\nAction: click({BOX})",
+        "Action: drag(start_box='[1,2,3,4]', end_box='<point>5 6</point>')",
+        "Thought: 你好\nAction: type(content='it\\'s \\\"x\\\" \\n 世界')\n\nhotkey(key='ctrl+c')\nAction: finished()",
+        "Thought: x\nAction: scroll(start_box='(1,2)', direction='down') # go\ncall_user()",
+    ]
+    words = (
+        """Action: Thought: <|box_start|> <|box_end|> <point> start_box= click( type(content=' 1e999 nan ``` Action："""
+    )
+    pieces = [*"()[]{}'\"\\,=#:;+-.0123456789 \n\t\0aé中\ud800\x1b", *words.split(), "\n\n", "\\u4e2d", "'''", "9" * 30]
+    parsed = 0
+    for _ in range(100_000):
+        text = generator.choice(seeds)
+        for _ in range(generator.randint(1, 4)):
+            at, cut = generator.randrange(len(text) + 1), generator.choice((0, 0, 1, 1, 3, 20))
+            text = text[:at] + (generator.choice(pieces) if generator.random() < 0.7 else "") + text[at + cut :]
+        with contextlib.suppress(ParseError):
+            for action in parse(text).actions:
+                assert action.kind in GRAMMAR["desktop"]
+                assert all(abs(v) <= 100_000 for p in (action.start, action.end) if p for v in p)
+            parsed += 1
+    assert 5_000 < parsed < 90_000  # the mutations reach both outcomes
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.text().map("Thought: a\nAction: {}".format), st.binary(), st.none()))
+def test_any_value_parses_or_raises_parse_error(text) -> None:
+    with contextlib.suppress(ParseError):
+        parse(text)
+    if isinstance(text, str):
+        assert isinstance(thought_of(text), str)
+
+
+_POINTS = st.tuples(st.integers(-99, 9999).map(float), st.integers(-99, 9999).map(float))
+_FIELDS = {
+    "box": _POINTS,
+    "text": st.text(),
+    "keys": st.lists(st.sampled_from(["ctrl", "alt", "a", "f5", "+", "-", "left"]), min_size=1, max_size=3).map(
+        " ".join
+    ),
+    "direction": st.sampled_from(["up", "down", "left", "right"]),
+}
+
+
+@st.composite
+def _actions(draw, platform: str) -> Action:
+    spec = draw(st.sampled_from([spec for spec in ACTIONS if platform in spec.platforms]))
+    return Action(spec.name, **{a.field: draw(_FIELDS[a.kind]) for a in spec.arguments})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(["desktop", "mobile"]), st.text())
+def test_format_then_parse_gives_the_actions_back(data, platform: str, thought: str) -> None:
+    actions = tuple(data.draw(st.lists(_actions(platform), min_size=1, max_size=3)))
+    parsed = parse(format_answer(thought, actions), platform=platform)
+    wanted = tuple(a if a.key != "+ +" and "+ " not in (a.key or "") else None for a in actions)
+    for got, want in zip(parsed.actions, wanted, strict=True):
+        assert want is None or got == want
+
+
+def test_format_is_the_canonical_spelling() -> None:
+    text = format_answer("click mute", [Action("click", start=(71.5, 40.2))])
+    assert text == "Thought: click mute\nAction: click(start_box='<|box_start|>(72,40)<|box_end|>')"
+    assert format_answer("", [Action("wait"), Action("type", content="it's")]) == (
+        "Action: wait()\n\ntype(content='it\\'s')"
+    )
+    thought = "first\nAction: wait()"
+    assert parse(format_answer(thought, [Action("finished")])).actions == (Action("finished"),)
+    with pytest.raises(ValueError, match="start_box"):
+        format_answer("x", [Action("click")])

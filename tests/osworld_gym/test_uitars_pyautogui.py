@@ -1,0 +1,188 @@
+"""Actions → pyautogui source and back; the source is executed against a recorder, never against a screen."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osworld_gym import Action, ParseError
+from osworld_gym.uitars.pyautogui import from_pyautogui, to_pyautogui
+
+
+def calls(source: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
+    """Name, arguments and keywords of each call of the source."""
+    found = []
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Import):
+            continue
+        assert isinstance(statement, ast.Expr)
+        call = statement.value
+        assert isinstance(call, ast.Call)
+        found.append(
+            (
+                ast.unparse(call.func),
+                [ast.literal_eval(a) for a in call.args],
+                {str(k.arg): ast.literal_eval(k.value) for k in call.keywords},
+            )
+        )
+    return found
+
+
+def test_each_action_as_source() -> None:
+    source = to_pyautogui(
+        [
+            Action("click", start=(954.4, 533.5)),
+            Action("left_double", start=(1, 2)),
+            Action("right_single", start=(3, 4)),
+            Action("drag", start=(1, 2), end=(3, 4)),
+            Action("scroll", start=(5, 6), direction="down"),
+            Action("scroll", direction="right"),
+            Action("hotkey", key="ctrl+shift arrowleft"),
+            Action("wait"),
+        ]
+    )
+    assert source.splitlines() == [
+        "import pyautogui",
+        "import time",
+        "pyautogui.click(954, 534, button='left')",
+        "pyautogui.doubleClick(1, 2, button='left')",
+        "pyautogui.click(3, 4, button='right')",
+        "pyautogui.moveTo(1, 2)",
+        "pyautogui.dragTo(3, 4, duration=1.0, button='left')",
+        "pyautogui.moveTo(5, 6)",
+        "pyautogui.scroll(-5)",
+        "pyautogui.hscroll(5)",
+        "pyautogui.hotkey('ctrl', 'shift', 'left')",
+        "time.sleep(5)",
+    ]
+
+
+def test_text_is_typed_pasted_and_entered_in_pieces() -> None:
+    found = calls(to_pyautogui([Action("type", content="ls 'a'\n你好 <b>\tx\n")]))
+    assert [(name, arguments) for name, arguments, _ in found] == [
+        ("pyautogui.write", ["ls 'a'"]),
+        ("pyautogui.press", ["enter"]),
+        ("pyperclip.copy", ["你好 <b>"]),
+        ("pyautogui.hotkey", ["ctrl", "v"]),
+        ("time.sleep", [0.5]),
+        ("pyautogui.press", ["tab"]),
+        ("pyautogui.write", ["x"]),
+        ("pyautogui.press", ["enter"]),
+    ]
+
+
+def test_only_needed_modules_are_imported() -> None:
+    assert to_pyautogui([Action("type", content="time.sleep pyperclip.")]).startswith(
+        "import pyautogui\npyautogui.write"
+    )
+    assert to_pyautogui([Action("finished"), Action("call_user")]) == ""
+
+
+def test_mobile_actions_have_no_source() -> None:
+    with pytest.raises(ValueError, match="no pyautogui source for 'press_back'"):
+        to_pyautogui([Action("press_back")])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text())
+def test_any_text_is_safe_source_and_comes_back(text: str) -> None:
+    source = to_pyautogui([Action("type", content=text)])
+    found = calls(source) if source else []
+    typed = {"enter": "\n", "tab": "\t"}
+    parts = []
+    for name, arguments, _ in found:
+        if name == "pyautogui.press":
+            parts.append(typed[arguments[0]])
+        elif name in ("pyautogui.write", "pyperclip.copy"):
+            parts.append(arguments[0])
+    assert "".join(parts) == text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action("click", start=(1, 2)),
+        Action("left_double", start=(1, 2)),
+        Action("right_single", start=(1, 2)),
+        Action("drag", start=(1, 2), end=(3, 4)),
+        Action("hotkey", key="ctrl shift t"),
+        Action("hotkey", key="ctrl +"),
+        Action("type", content="it's 你好\n"),
+        Action("scroll", start=(1, 2), direction="left"),
+        Action("scroll", direction="up"),
+        Action("wait"),
+    ],
+)
+def test_source_reads_back_as_the_action(action: Action) -> None:
+    assert from_pyautogui(to_pyautogui([action])) == [action]
+
+
+def test_agent_s2s_own_idioms() -> None:
+    read = from_pyautogui
+    assert read("import pyautogui; pyautogui.click(1265, 245, clicks=1, button='left'); ") == [
+        Action("click", start=(1265, 245))
+    ]
+    assert read("pyautogui.click(5, 6, clicks=2, button='left')") == [Action("left_double", start=(5, 6))]
+    assert read("pyautogui.click(5, 6, clicks=1, button='right')") == [Action("right_single", start=(5, 6))]
+    source = "import pyautogui; pyautogui.click(5, 6); pyautogui.hotkey('ctrl', 'a'); pyautogui.press('backspace'); "
+    assert read(source + "pyautogui.write('x y'); pyautogui.press('enter'); ") == [
+        Action("click", start=(5, 6)),
+        Action("hotkey", key="ctrl a"),
+        Action("hotkey", key="backspace"),
+        Action("type", content="x y\n"),
+    ]
+    source = "import pyautogui; import time; pyautogui.moveTo(5, 6); time.sleep(0.5); pyautogui.vscroll(-10)"
+    assert read(source) == [Action("scroll", start=(5, 6), direction="down")] * 2
+    assert read(
+        "pyautogui.moveTo(1, 2); pyautogui.dragTo(3, 4, duration=1., button='left'); pyautogui.mouseUp(); "
+    ) == [Action("drag", start=(1, 2), end=(3, 4))]
+    assert read("pyautogui.keyDown('ctrl'); pyautogui.press('c'); pyautogui.keyUp('ctrl')") == [
+        Action("hotkey", key="ctrl c")
+    ]
+    assert read("pyautogui.keyDown('alt'); pyautogui.keyUp('alt')") == [Action("hotkey", key="alt")]
+    source = "import pyautogui; import time; pyautogui.hotkey('win'); time.sleep(0.5); pyautogui.write('gimp'); "
+    assert read(source + "time.sleep(1.0); pyautogui.hotkey('enter'); time.sleep(0.5)") == [
+        Action("hotkey", key="winleft"),
+        Action("type", content="gimp\n"),
+    ]
+    assert read("import time; time.sleep(1.5);") == [Action("wait")]
+    assert [read(word) for word in ("DONE", "FAIL", "WAIT")] == [
+        [Action("finished")],
+        [Action("call_user")],
+        [Action("wait")],
+    ]
+    assert read("pyautogui.mouseDown(1, 2); pyautogui.moveTo(3, 4); pyautogui.mouseUp()") == [
+        Action("drag", start=(1, 2), end=(3, 4))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("pyautogui.keyDown('ctrl'); pyautogui.click(1, 2); pyautogui.keyUp('ctrl')", "not_convertible"),
+        ("pyautogui.click(1, 2, button='middle')", "not_convertible"),
+        ("pyautogui.click(1, 2, clicks=3)", "not_convertible"),
+        ("pyautogui.click()", "not_convertible"),
+        ("pyautogui.moveTo(1, 2)", "not_convertible"),
+        ("pyautogui.keyDown('ctrl')", "not_convertible"),
+        ("import os; os.system('ls')", "bad_source"),
+        ("import subprocess", "bad_source"),
+        ("pyautogui.write(open('x').read())", "bad_source"),
+        ("for i in range(3): pyautogui.press('a')", "bad_source"),
+        ("pyautogui.screenshot()", "bad_source"),
+        ("pyautogui.click(*xs)", "bad_source"),
+        ("pyautogui.scroll('a')", "bad_source"),
+        ("pyautogui.press(3)", "bad_source"),
+        ("x = 1", "bad_source"),
+        ("pyautogui.write('", "bad_source"),
+        ("\0", "bad_source"),
+    ],
+)
+def test_other_source_is_refused(source: str, reason: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        from_pyautogui(source)
+    assert caught.value.reason == reason
