@@ -17,6 +17,7 @@ from torch import Tensor
 from bepa_torchrl.policies.base import Prompt
 from bepa_torchrl.policies.images import Grid, ImagePatcher
 from bepa_torchrl.policies.positions import mrope_positions
+from bepa_torchrl.policies.vision import ImageEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +88,14 @@ def pack(
     )
 
 
-def embed(model: Any, batch: PackedBatch, patcher: ImagePatcher) -> Tensor:
+def embed(model: Any, batch: PackedBatch, encoder: ImageEncoder) -> Tensor:
     """Input embeddings ``[B, T, H]``: token embeddings, image features in the places of the image tokens."""
     embeddings = model.get_input_embeddings()(batch.tokens)
     if not batch.images:
         return embeddings
-    patches = np.concatenate([patcher.patches(image) for image in batch.images])
-    features = model.get_image_features(
-        torch.from_numpy(patches).to(embeddings.device),
-        torch.tensor(batch.grids, dtype=torch.int64, device=embeddings.device),
-        return_dict=True,
-    ).pooler_output
+    features = encoder.features(batch.images)
     scattered = torch.cat([features[i] for i in batch.image_order]).to(embeddings.dtype)
-    flat = embeddings.flatten(0, 1).index_copy(0, batch.image_places, scattered)
-    return flat.view_as(embeddings)
+    return embeddings.flatten(0, 1).index_copy(0, batch.image_places, scattered).view_as(embeddings)
 
 
 def decoder(model: Any) -> Any:
@@ -108,10 +103,10 @@ def decoder(model: Any) -> Any:
     return model.model.language_model
 
 
-def hidden_states(model: Any, batch: PackedBatch, patcher: ImagePatcher, **kwargs: Any) -> Tensor:
+def hidden_states(model: Any, batch: PackedBatch, encoder: ImageEncoder, **kwargs: Any) -> Tensor:
     """Last hidden states ``[B, T, H]`` (after the final norm); ``kwargs`` go to the decoder (its KV cache)."""
     return decoder(model)(
-        inputs_embeds=embed(model, batch, patcher),
+        inputs_embeds=embed(model, batch, encoder),
         position_ids=batch.positions,
         attention_mask={"full_attention": None},  # causal; right padding needs no mask
         **kwargs,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bepa_torchrl.policies.base import Prompt
-from bepa_torchrl.policies.images import ImagePatcher
 from bepa_torchrl.policies.kv_cache import DecodeCache
 from bepa_torchrl.policies.packing import decoder, hidden_states, pack
+from bepa_torchrl.policies.vision import ImageEncoder
 
 
 def place_uniforms(key: Sequence[int], count: int) -> NDArray[np.float64]:
@@ -73,7 +73,7 @@ class Sampler:
 
     Args:
         model: the conditional-generation model, in eval mode.
-        patcher: PNG bytes → patches.
+        encoder: PNG bytes → image features.
         image_token_id: the token that stands for a merged patch.
         end_token_ids: sampling of a row stops after one of these.
         blocked_ids: never sampled (an image token in an answer would break the next forward pass).
@@ -85,7 +85,7 @@ class Sampler:
     def __init__(
         self,
         model: Any,
-        patcher: ImagePatcher,
+        encoder: ImageEncoder,
         *,
         image_token_id: int,
         end_token_ids: Iterable[int],
@@ -95,7 +95,7 @@ class Sampler:
         max_rows: int,
     ) -> None:
         self.model = model
-        self.patcher = patcher
+        self.encoder = encoder
         self.image_token_id = image_token_id
         self.end_token_ids = frozenset(end_token_ids)
         self.blocked_ids = sorted(set(blocked_ids) - self.end_token_ids)
@@ -158,13 +158,13 @@ class Sampler:
         batch = pack(
             [prompts[i] for i in firsts],
             None,
-            patcher=self.patcher,
+            patcher=self.encoder.patcher,
             image_token_id=self.image_token_id,
             device=device,
         )
         width = batch.tokens.shape[1]
         cache = DecodeCache(width + self.max_new_tokens)
-        hidden = hidden_states(self.model, batch, self.patcher, past_key_values=cache, use_cache=True)
+        hidden = hidden_states(self.model, batch, self.encoder, past_key_values=cache, use_cache=True)
         last = torch.tensor(batch.lengths, device=device) - 1
         logits = self.model.lm_head(hidden[torch.arange(len(firsts), device=device), last])
         positions = torch.tensor(batch.next_positions, device=device)

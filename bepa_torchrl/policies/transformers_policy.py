@@ -39,6 +39,7 @@ from bepa_torchrl.policies.packing import hidden_states, pack
 from bepa_torchrl.policies.processor import PromptProcessor
 from bepa_torchrl.policies.rows import ResponseDistribution, as_list, left_pad, read_rows, screenshots
 from bepa_torchrl.policies.sampling import Sampler, budget_batches
+from bepa_torchrl.policies.vision import ImageEncoder, use_linear_patches
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.prompt import build_messages
@@ -60,6 +61,8 @@ class TransformersPolicy(TensorDictModuleBase):
         temperature: of ``forward``; ``sample`` takes its own.
         seed: of ``forward``, whose draws have no place of their own.
         action_key: where ``forward`` writes the answers' text.
+        train_vision: False freezes the vision tower; its features are then kept between calls, in training too.
+        image_cache_bytes: of image features kept while the vision tower does not change.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class TransformersPolicy(TensorDictModuleBase):
         temperature: float = 1.0,
         seed: int = 0,
         action_key: str = "action",
+        train_vision: bool = True,
+        image_cache_bytes: int = 1 << 28,
     ) -> None:
         super().__init__()
         self.in_keys = [keys.INSTRUCTION, keys.SCREENSHOT]
@@ -84,6 +89,8 @@ class TransformersPolicy(TensorDictModuleBase):
             checkpoint.tokenizer, checkpoint.image_processor, end_token_ids=checkpoint.end_token_ids
         )
         self.policy_version = 0
+        self.model.model.visual.requires_grad_(train_vision)
+        use_linear_patches(self.model.model.visual)
         self.preset = preset
         self.history_images = history_images
         self.max_prompt_tokens = max_prompt_tokens
@@ -93,9 +100,10 @@ class TransformersPolicy(TensorDictModuleBase):
         self.seed = seed
         self._forward_count = 0
         weight_rows = self.model.get_output_embeddings().weight.shape[0]
+        self.encoder = ImageEncoder(self.model, self.processor.patcher, image_cache_bytes)
         self.sampler = Sampler(
             self.model,
-            self.processor.patcher,
+            self.encoder,
             image_token_id=self.processor.image_token_id,
             end_token_ids=checkpoint.end_token_ids,
             blocked_ids=[*self.processor.special_ids, *range(len(checkpoint.tokenizer), weight_rows)],
@@ -159,11 +167,14 @@ class TransformersPolicy(TensorDictModuleBase):
     def _score(
         self, prompts: Sequence[Prompt], responses: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        patcher = self.processor.patcher
         packed = pack(
-            prompts, responses, patcher=patcher, image_token_id=self.processor.image_token_id, device=self.device
+            prompts,
+            responses,
+            patcher=self.processor.patcher,
+            image_token_id=self.processor.image_token_id,
+            device=self.device,
         )
-        hidden = hidden_states(self.model, packed, patcher, use_cache=False)
+        hidden = hidden_states(self.model, packed, self.encoder, use_cache=False)
         width = packed.tokens.shape[1]
         # the state at place t - 1 predicts the token at t
         places = [
