@@ -1,6 +1,7 @@
 """osworld_gym: OSWorld tasks on fast desktops, for any RL code. Importing it does not import torch."""
 
 from osworld_gym.errors import DesktopError, FailureReason, OSWorldGymError, ParseError, TaskError
+from osworld_gym.registration import register
 from osworld_gym.types import Action, PromptContext, Screenshot, StepResult, StopReason, Verdict
 
 __version__ = "0.1.0"
@@ -17,3 +18,5 @@ __all__ = [
     "TaskError",
     "Verdict",
 ]
+
+register()  # gymnasium.make("osworld_gym:OSWorld-v0") imports this module and wants the name there

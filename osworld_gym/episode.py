@@ -19,6 +19,9 @@ from osworld_gym.types import Action, Screenshot, StepResult, StopReason
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.parse import parse
 
+#: stops that cut an episode off (``truncated``); the others end it (``terminated``)
+TRUNCATING = frozenset({StopReason.max_steps, StopReason.context_full, StopReason.env_error})
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:

@@ -1,0 +1,127 @@
+"""The Gymnasium environment: registered, checked by Gymnasium's own checker, and honest about failures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from scripted_desktop import CLICK, FINISHED, NONSENSE, BlockingDesktop, Fault, ScriptedDesktop, count_task
+
+from osworld_gym.env import OSWorldGymnasiumEnv
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.errors import DesktopError, TaskError
+from osworld_gym.tasks.suite import Suite
+
+SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"], "held_out": ["count-2"]})
+
+
+def make(*faults: Fault, **options: object) -> OSWorldGymnasiumEnv:
+    return OSWorldGymnasiumEnv(lambda: ScriptedDesktop(*faults), suite=SUITE, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_gymnasiums_checker_passes(kind: type[ScriptedDesktop]) -> None:
+    env = gymnasium.make(
+        "osworld_gym:OSWorld-v0", provider=kind, suite=SUITE, split="train", render_mode="rgb_array"
+    ).unwrapped
+    check_env(env, skip_close_check=True)  # the check of double closing wants a spec that is JSON
+    env.close()
+    env.close()
+
+
+def test_an_episode_in_a_plain_loop() -> None:
+    env = make(split="held_out")
+    observation, info = env.reset(seed=1)
+    assert observation["instruction"] == "Click 2 times."
+    assert observation["screenshot"].shape == (32, 48, 3)
+    assert (info["task_id"], info["stop_reason"], info["env_error"]) == ("count-2", "", False)
+    assert env.step(CLICK)[1:4] == (0.0, False, False)
+    env.step(CLICK)
+    _, reward, terminated, truncated, info = env.step(FINISHED)
+    assert (reward, terminated, truncated, info["stop_reason"], info["success"]) == (1.0, True, False, "finished", True)
+    env.close()
+
+
+def test_the_step_limit_truncates() -> None:
+    env = make(split="train", options=EpisodeOptions(max_steps=1))
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(CLICK)
+    assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, False, True, "max_steps")
+
+
+def test_the_seed_fixes_task_and_screen() -> None:
+    first, second = make(), make()
+    seen = []
+    for seed in range(8):
+        (a, info_a), (b, info_b) = first.reset(seed=seed), second.reset(seed=seed)
+        assert info_a == info_b
+        np.testing.assert_array_equal(a["screenshot"], b["screenshot"])
+        seen.append((info_a["task_id"], a["screenshot"][-1, -1, 0]))
+    assert len({task for task, _ in seen}) > 1
+    assert len({shade for _, shade in seen}) > 1
+
+
+def test_a_task_can_be_named() -> None:
+    env = make()
+    assert env.reset(options={"task": "count-3"})[1]["task_id"] == "count-3"
+    assert env.reset(options={"task": count_task(9)})[0]["instruction"] == "Click 9 times."
+    with pytest.raises(TaskError, match="count-99"):
+        env.reset(options={"task": "count-99"})
+    with pytest.raises(ValueError, match="tusk"):
+        env.reset(options={"tusk": "count-3"})
+
+
+def test_an_unparsable_answer_is_told() -> None:
+    env = make()
+    env.reset(seed=0)
+    assert env.step(NONSENSE)[4]["parse_error"]
+
+
+def test_a_dead_desktop_truncates_and_says_so_and_the_next_reset_works() -> None:
+    env = make(Fault("perform", 1, "died"))
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(CLICK)
+    assert (reward, terminated, truncated, info["env_error"]) == (0.0, False, True, True)
+    assert info["failure"].startswith("died: ")
+    assert env.reset(seed=0)[1]["env_error"] is False
+
+
+def test_a_reset_that_fails_for_good_raises() -> None:
+    env = make(Fault("reset", 1, "never_ready"), reset_retries=1)
+    with pytest.raises(DesktopError, match=r"^never_ready: planned"):
+        env.reset(seed=0)
+
+
+def test_a_reset_is_tried_again_on_a_fresh_desktop() -> None:
+    made: list[ScriptedDesktop] = []
+
+    def factory() -> ScriptedDesktop:
+        made.append(ScriptedDesktop(*([Fault("reset", 1, "never_ready")] if not made else [])))
+        return made[-1]
+
+    env = OSWorldGymnasiumEnv(factory, suite=SUITE)
+    env.reset(seed=0)
+    assert [desktop.closed for desktop in made] == [1, 0]
+
+
+def test_bad_names_are_told_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'sym'.*local, sim"):
+        gymnasium.make("osworld_gym:OSWorld-v0", provider="sym")
+    with pytest.raises(TaskError, match=r"'sym'.*local, sim"):
+        OSWorldGymnasiumEnv(ScriptedDesktop, suite="sym")
+    with pytest.raises(TaskError, match=r"'tests'.*all, train, held_out"):
+        make(split="tests")
+    with pytest.raises(TaskError, match="name one with suite="):
+        OSWorldGymnasiumEnv(ScriptedDesktop)
+
+
+def test_importing_the_package_registers_the_name_without_torch() -> None:
+    code = (
+        "import sys, gymnasium, osworld_gym; assert 'torch' not in sys.modules; gymnasium.spec('OSWorld-v0');"
+        "import osworld_gym.env; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

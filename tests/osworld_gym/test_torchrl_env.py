@@ -1,0 +1,198 @@
+"""OSWorldEnv: TorchRL's own checker, the `_reset` and `_step` masks, failures on their own row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scripted_desktop import CALL_USER, CLICK, FINISHED, BlockingDesktop, Fault, ScriptedDesktop, count_task
+from tensordict import NonTensorStack, TensorDictBase
+from torchrl.envs import check_env_specs
+
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.errors import TaskError
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.torchrl_env import OSWorldEnv
+
+SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"]})
+
+
+def make(n: int, *faults: Fault | None, kind: type[ScriptedDesktop] = ScriptedDesktop, **options: object) -> OSWorldEnv:
+    """``faults[k]`` is planned for the k-th desktop that is made; slot 0 is made first, the others in row order."""
+    plans = iter(faults)
+
+    def factory() -> ScriptedDesktop:
+        fault = next(plans, None)
+        return kind(*([fault] if fault else []))
+
+    return OSWorldEnv(factory, n, suite=SUITE, **options)  # type: ignore[arg-type]
+
+
+def step(env: OSWorldEnv, td: TensorDictBase, *texts: str, live: list[bool] | None = None) -> TensorDictBase:
+    td["action"] = NonTensorStack(*texts)
+    if live is not None:
+        td["_step"] = torch.tensor(live)
+    return env.step(td)["next"]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("observation", ["array", "png"])
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_torchrls_checker_passes(n: int, observation: str, kind: type[ScriptedDesktop]) -> None:
+    env = make(n, kind=kind, observation=observation)
+    check_env_specs(env)
+    env.close()
+
+
+def test_each_row_plays_its_own_task_to_its_own_reward() -> None:
+    env = make(3)
+    td = env.reset(tasks=["count-1", count_task(2), "count-3"], seeds=[5, 6, 7])
+    assert list(td["task_id"]) == ["count-1", "count-2", "count-3"]
+    assert list(td["instruction"]) == ["Click 1 times.", "Click 2 times.", "Click 3 times."]
+    assert td["screenshot"].shape == (3, 3, 32, 48)
+    assert td["screenshot"][:, 0, -1, -1].tolist() == [5, 6, 7]
+    after = step(env, td, CLICK, CLICK, CLICK)
+    assert after["screenshot"][0, :, 0, 0].tolist() == [255, 255, 255]
+    assert after["reward"].tolist() == [[0.0], [0.0], [0.0]]
+    assert list(after["stop_reason"]) == ["", "", ""]
+    last = step(env, after, FINISHED, FINISHED, FINISHED)
+    assert last["reward"].tolist() == [[1.0], [0.0], [0.0]]
+    assert last["success"].tolist() == [[True], [False], [False]]
+    assert list(last["stop_reason"]) == ["finished"] * 3
+    assert last["step_count"].tolist() == [[2], [2], [2]]
+
+
+def test_terminated_and_truncated() -> None:
+    env = make(3, options=EpisodeOptions(max_steps=1, call_user_tolerance=1))
+    after = step(env, env.reset(), FINISHED, CLICK, CALL_USER)
+    assert list(after["stop_reason"]) == ["finished", "max_steps", "call_user"]
+    assert after["done"].tolist() == [[True]] * 3
+    assert after["terminated"].tolist() == [[True], [False], [True]]
+    assert after["truncated"].tolist() == [[False], [True], [False]]
+
+
+def test_rows_outside_the_step_mask_stand_still() -> None:
+    env = make(2)
+    td = env.reset(tasks=["count-1", "count-1"])
+    after = step(env, td, CLICK, CLICK, live=[True, False])
+    assert after["step_count"].tolist() == [[1], [0]]
+    assert after["screenshot"][:, 0, 0, 0].tolist()[0] == 255
+    assert after["screenshot"][1].eq(td["screenshot"][1]).all()
+
+
+def test_a_finished_row_stays_without_reward_until_it_is_reset() -> None:
+    env = make(2)
+    td = env.reset(tasks=["count-1", "count-2"])
+    td = step(env, td, CLICK, CLICK)
+    td = step(env, td, FINISHED, CLICK)
+    assert td["reward"].tolist() == [[1.0], [0.0]]
+    last = step(env, td, CLICK, FINISHED)
+    assert last["reward"].tolist() == [[0.0], [1.0]]
+    assert last["step_count"].tolist() == [[2], [3]]
+    assert last["done"].tolist() == [[True], [True]]
+
+
+def test_a_partial_reset_begins_only_its_rows() -> None:
+    env = make(2)
+    td = step(env, env.reset(tasks=["count-1", "count-2"]), FINISHED, CLICK)
+    td["_reset"] = td["done"].clone()
+    again = env.reset(td, tasks=["count-4"], seeds=[9])
+    assert list(again["task_id"]) == ["count-4", "count-2"]
+    assert again["step_count"].tolist() == [[0], [1]]
+    assert again["done"].tolist() == [[False], [False]]
+    assert again["screenshot"][0, 0, -1, -1] == 9
+    assert again["screenshot"][1, 0, 0, 0] == 255
+
+
+def test_the_task_choice_depends_on_seed_row_and_episode_only() -> None:
+    def choices(n: int, seed: int) -> list[list[str]]:
+        env = make(n, seed=seed)
+        return [list(env.reset()["task_id"]) for _ in range(6)]
+
+    assert choices(3, seed=1) == choices(3, seed=1)
+    assert [row[:2] for row in choices(3, seed=1)] == choices(2, seed=1)
+    assert choices(3, seed=1) != choices(3, seed=2)
+    assert len({task for row in choices(3, seed=1) for task in row}) > 1
+    env = make(3, seed=2)
+    env.reset()
+    env.set_seed(1)
+    assert list(env.reset()["task_id"]) == choices(3, seed=1)[0]
+
+
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_a_dead_desktop_is_an_env_error_on_its_own_row(kind: type[ScriptedDesktop]) -> None:
+    env = make(2, Fault("perform", 1, "died"), kind=kind)
+    td = step(env, env.reset(tasks=["count-1", "count-1"]), CLICK, CLICK)
+    assert td["env_error"].tolist() == [[True], [False]]
+    assert td["truncated"].tolist() == [[True], [False]]
+    assert td["terminated"].tolist() == [[False], [False]]
+    assert td["reward"].tolist() == [[0.0], [0.0]]
+    assert list(td["stop_reason"]) == ["env_error", ""]
+    last = step(env, td, CLICK, FINISHED)
+    assert last["reward"].tolist() == [[0.0], [1.0]]
+    last["_reset"] = torch.tensor([[True], [False]])
+    assert env.reset(last, tasks=["count-1"])["env_error"].tolist() == [[False], [False]]
+    env.close()
+
+
+def test_a_hung_desktop_is_an_env_error_on_its_own_row() -> None:
+    env = make(2, Fault("perform", 1, "hang"), kind=BlockingDesktop, deadline=0.3)
+    td = step(env, env.reset(tasks=["count-1", "count-1"]), CLICK, CLICK)
+    assert td["env_error"].tolist() == [[True], [False]]
+    env.close()
+
+
+def test_a_failed_reset_is_tried_again_on_a_fresh_desktop() -> None:
+    env = make(1, Fault("reset", 1, "never_ready"), Fault("reset", 1, "died"))
+    td = env.reset(tasks=["count-1"])
+    assert td["env_error"].tolist() == [[False]]
+    assert step(env, step(env, td, CLICK), FINISHED)["reward"].tolist() == [[1.0]]
+
+
+def test_a_reset_that_fails_for_good_gives_a_row_that_ends_masked() -> None:
+    env = make(1, Fault("reset", 1, "never_ready"), reset_retries=0)
+    td = env.reset()
+    assert td["env_error"].tolist() == [[True]]
+    assert td["done"].tolist() == [[False]]
+    assert td["screenshot"].sum() == 0
+    after = step(env, td, CLICK)
+    assert (after["truncated"].item(), after["env_error"].item(), after["reward"].item()) == (True, True, 0.0)
+    assert env.reset()["env_error"].tolist() == [[False]]
+
+
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_a_wrong_task_is_raised_and_the_environment_lives_on(kind: type[ScriptedDesktop]) -> None:
+    env = make(3, kind=kind)
+    wrong = count_task(1, config=[{"type": "teleport"}])
+    with pytest.raises(TaskError, match="teleport"):
+        env.reset(tasks=["count-1", wrong, "count-1"])
+    td = env.reset(tasks=["count-1"] * 3)
+    assert step(env, td, FINISHED, FINISHED, FINISHED)["done"].all()
+    env.close()
+
+
+def test_misuse_is_told() -> None:
+    env = make(2)
+    with pytest.raises(ValueError, match="tasks wants one per row being reset, 2, got 1"):
+        env.reset(tasks=["count-1"])
+    with pytest.raises(TaskError, match="count-9"):
+        env.reset(tasks=["count-1", "count-9"])
+    with pytest.raises(ValueError, match="pixels"):
+        make(1, observation="pixels")
+    with pytest.raises(ValueError, match="known: local, sim"):
+        OSWorldEnv("sym")
+
+
+def test_a_stock_rollout_ends_when_every_row_is_done() -> None:
+    env = make(2, options=EpisodeOptions(max_steps=3), observation="png")
+
+    def policy(td: TensorDictBase) -> TensorDictBase:
+        clicks = [int(instruction.split()[1]) for instruction in td["instruction"]]
+        steps = td["step_count"].squeeze(-1).tolist()
+        answers = [FINISHED if done >= want else CLICK for done, want in zip(steps, clicks, strict=True)]
+        return td.set("action", NonTensorStack(*answers))
+
+    rollout = env.rollout(10, policy, break_when_all_done=True)
+    assert rollout["next", "done"][:, -1].all()
+    lengths = [int(done.squeeze(-1).float().argmax()) + 1 for done in rollout["next", "done"]]
+    wanted = [min(int(text.split()[1]) + 1, 3) for text in rollout[:, 0]["instruction"]]
+    assert lengths == wanted
