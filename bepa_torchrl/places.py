@@ -9,4 +9,5 @@ def place_seed(*place: int) -> int:
     """A seed in [0, 2**31) that depends on the integers of ``place`` and nothing else."""
     if any(part < 0 for part in place):
         raise ValueError(f"a place is made of integers >= 0, got {place}")
-    return int(np.random.SeedSequence(place).generate_state(1)[0] >> 1)
+    entropy = (len(place), *place)  # the length: SeedSequence ignores trailing zeros
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 from torchrl.data import Bounded, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.modules.llm.policies.common import LogProbDistribution
 
 from bepa_torchrl import keys as K
 from bepa_torchrl.policies.base import Answer, Prompt
@@ -93,7 +93,7 @@ class LampDesktop(Desktop):
 class ScriptedPolicy:
     """Answers from a table; ``wins(place)`` decides per (seed, iteration, task number, slot).
 
-    Every answer token has the log-probability ``-0.5``; ``log_prob`` says ``-0.25``, so that recomputed ones show.
+    Every sampled token has the log-probability ``-0.5``; ``get_dist`` says ``-0.25``, so that recomputed ones show.
     """
 
     policy_version = 0
@@ -127,8 +127,11 @@ class ScriptedPolicy:
         tokens = torch.tensor(list(text.encode())[:7], dtype=torch.int64)
         return Answer(text, tokens, torch.full((7,), -0.5))
 
-    def log_prob_rows(self, rows: Sequence[Any]) -> list[Tensor]:
-        return [torch.full((row.get(K.RESPONSE_TOKENS).shape[-1],), -0.25) for row in rows]
+    def get_dist(self, rows: Any) -> LogProbDistribution:
+        lengths = torch.tensor([row.get(K.RESPONSE_TOKENS).shape[-1] for row in row_list(rows)])
+        width = int(lengths.max())
+        mask = torch.arange(width) >= width - lengths[:, None]
+        return LogProbDistribution(torch.where(mask, -0.25, 0.0), mask)
 
 
 def lamp_vector(num: int, *, dies: Callable[[], bool] = lambda: False, max_steps: int = 5) -> DesktopVector:
