@@ -62,7 +62,7 @@ class TransformersPolicy(TensorDictModuleBase):
         seed: of ``forward``, whose draws have no place of their own.
         action_key: where ``forward`` writes the answers' text.
         train_vision: False freezes the vision tower; its features are then kept between calls, in training too.
-        image_cache_bytes: of image features kept while the vision tower does not change.
+        image_cache_bytes: of a frozen tower's features and their PNGs, kept between calls.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class TransformersPolicy(TensorDictModuleBase):
     ) -> list[Answer]:
         """One answer per prompt; row i's randomness is that of ``keys[i]`` (see :class:`RolloutPolicy`)."""
         rows = self.sampler.sample(prompts, keys, temperature=temperature)
+        if not rows:
+            return []
         texts = self.processor.decode_answers([row.tokens.tolist() for row in rows])
         return [Answer(text, row.tokens, row.log_probs) for text, row in zip(texts, rows, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Screenshots → features of the vision tower: each distinct image once, and not again while the tower is unchanged."""
+"""Screenshots → features of the vision tower: each distinct image once, and not again when the tower is frozen."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def use_linear_patches(visual: Any) -> None:
 class ImageEncoder:
     """Features of images, kept by their PNG bytes.
 
-    A kept feature is used while no gradient to the tower is wanted and the tower's weights are the same: every
-    in-place change (an optimiser's step, ``load_state_dict``) and every replaced tensor is noticed; writing through
-    ``parameter.data`` is not, call :meth:`forget` after it.
+    Only a frozen tower's features are kept (no parameter of it requires a gradient). ``load_state_dict``, ``to`` and
+    other in-place changes of frozen weights are noticed and drop them; writing through ``parameter.data`` is not: call
+    :meth:`forget` after it. A tower that learns is never kept, since a fused optimiser changes weights unnoticed.
 
     Args:
         model: the conditional-generation model.
@@ -62,7 +62,7 @@ class ImageEncoder:
     def features(self, images: Sequence[bytes]) -> list[Tensor]:
         """One ``[tokens, H]`` per image (distinct ones), float of the model's dtype, on its device."""
         weights = list(self.model.model.visual.parameters())
-        if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
+        if any(weight.requires_grad for weight in weights):
             return self._encode(images)
         fingerprint = tuple((weight.data_ptr(), weight._version) for weight in weights)
         if fingerprint != self._fingerprint:
