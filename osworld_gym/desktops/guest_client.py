@@ -1,0 +1,107 @@
+"""HTTP to a guest server, from the host: one kept-alive connection, deadlines, failures as DesktopError."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from osworld_gym.errors import DesktopError, FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status and body of an answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    def json(self) -> Any:
+        """The body as JSON. Raises DesktopError (``died``) when it is none: whoever answered is not a guest."""
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            text = self.body[:100]
+            raise DesktopError(FailureReason.died, f"the guest answered {text!r}, which is not JSON") from error
+
+    @property
+    def message(self) -> str:
+        """What a refusal says."""
+        try:
+            fields = json.loads(self.body)
+        except ValueError:
+            return self.body[:200].decode("utf-8", "replace")
+        return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
+
+
+class GuestClient:
+    """Talks to one guest. Used by one thread at a time.
+
+    Args:
+        host, port: where the guest listens.
+        token: its bearer token; empty when it wants none.
+    """
+
+    def __init__(self, host: str, port: int, token: str = "") -> None:
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._connection = http.client.HTTPConnection(host, port)
+
+    def get(self, path: str, *, timeout: float) -> Reply:
+        """GET; asked once more when the connection broke, since it changes nothing."""
+        return self._ask("GET", path, b"", "", timeout, again=True)
+
+    def post(self, path: str, fields: Mapping[str, Any], *, timeout: float, again: bool = False) -> Reply:
+        """POST of a JSON object. ``again``: it may be sent twice without harm."""
+        return self._ask("POST", path, json.dumps(dict(fields)).encode(), "application/json", timeout, again)
+
+    def post_form(self, path: str, fields: Mapping[str, str], *, timeout: float) -> Reply:
+        """POST of an url-encoded form."""
+        return self._ask("POST", path, urlencode(fields).encode(), "application/x-www-form-urlencoded", timeout, True)
+
+    def upload(self, path: str, target: str, data: bytes, *, timeout: float) -> Reply:
+        """POST of a multipart form with ``file_path`` and ``file_data``, as OSWorld's client sends it."""
+        boundary = secrets.token_hex(16)
+        head = 'Content-Disposition: form-data; name="{}"'
+        body = b"".join(
+            (
+                f"--{boundary}\r\n{head.format('file_path')}\r\n\r\n{target}\r\n".encode(),
+                f'--{boundary}\r\n{head.format("file_data")}; filename="file"\r\n'.encode(),
+                b"Content-Type: application/octet-stream\r\n\r\n" + data + f"\r\n--{boundary}--\r\n".encode(),
+            )
+        )
+        return self._ask("POST", path, body, f"multipart/form-data; boundary={boundary}", timeout, True)
+
+    def _ask(self, method: str, path: str, body: bytes, kind: str, timeout: float, again: bool) -> Reply:
+        headers = self._headers | ({"Content-Type": kind} if kind else {})
+        for last in (not again, True):
+            try:
+                return self._once(method, path, body, headers, timeout)
+            except TimeoutError as error:
+                self.close()
+                raise DesktopError(FailureReason.hung, f"{method} {path} took longer than {timeout:g} s") from error
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if last:
+                    message = f"{method} {path}: {type(error).__name__}: {error}"
+                    raise DesktopError(FailureReason.died, message) from error
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _once(self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
+        self._connection.timeout = timeout
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout)
+        self._connection.request(method, path, body or None, dict(headers))
+        answer = self._connection.getresponse()
+        return Reply(answer.status, answer.read())
+
+    def close(self) -> None:
+        """Closes the connection; the next question opens a new one."""
+        self._connection.close()

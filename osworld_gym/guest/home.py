@@ -1,0 +1,189 @@
+"""The pristine HOME: settings that make applications still, plain and the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDERS = ("Desktop", "Documents", "Downloads", "Pictures", ".config", ".cache", ".local/share")
+
+_GTK3 = """[Settings]
+gtk-cursor-blink=false
+gtk-enable-animations=false
+gtk-double-click-time=250
+gtk-recent-files-enabled=false
+gtk-font-name=DejaVu Sans 10
+gtk-theme-name=Adwaita
+gtk-icon-theme-name=Adwaita
+"""
+
+_GTK2 = """gtk-cursor-blink = 0
+gtk-double-click-time = 250
+gtk-recent-files-enabled = 0
+gtk-font-name = "DejaVu Sans 10"
+"""
+
+_OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
+<openbox_config xmlns="http://openbox.org/3.4/rc">
+  <focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
+  <placement><policy>Smart</policy><center>yes</center></placement>
+  <theme><name>Clearlooks</name><titleLayout>NLIMC</titleLayout><animateIconify>no</animateIconify></theme>
+  <desktops><number>1</number><popupTime>0</popupTime></desktops>
+  <resize><popupShow>Never</popupShow></resize>
+  <keyboard>
+    <keybind key="A-F4"><action name="Close"/></keybind>
+    <keybind key="A-Tab"><action name="NextWindow"><finalactions><action name="Focus"/><action name="Raise"/>
+      <action name="Unshade"/></finalactions></action></keybind>
+    <keybind key="C-A-t"><action name="Execute"><command>xterm</command></action></keybind>
+  </keyboard>
+  <mouse>
+    <dragThreshold>4</dragThreshold><doubleClickTime>250</doubleClickTime>
+    <context name="Frame">
+      <mousebind button="A-Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+    </context>
+    <context name="Titlebar">
+      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Left" action="Drag"><action name="Move"/></mousebind>
+      <mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
+    </context>
+    <context name="Client">
+      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Middle" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Right" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+    </context>
+    <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
+    <context name="Maximize">
+      <mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind>
+    </context>
+    <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
+  </mouse>
+  <applications>
+    <application type="normal"><maximized>yes</maximized></application>
+  </applications>
+</openbox_config>
+"""
+
+_PCMANFM = """[config]
+bm_open_method=0
+[volume]
+mount_on_startup=0
+mount_removable=0
+autorun=0
+[ui]
+always_show_tabs=0
+max_tab_chars=32
+win_width=1000
+win_height=600
+splitter_pos=150
+media_in_new_tab=0
+desktop_folder_new_win=0
+change_tab_on_drop=1
+close_on_unmount=1
+focus_previous=0
+side_pane_mode=places
+view_mode=icon
+show_hidden=0
+sort=name;ascending;
+toolbar=newtab;navigation;home;
+show_statusbar=0
+pathbar_mode_buttons=0
+"""
+
+_LIBFM = """[config]
+single_click=0
+use_trash=1
+confirm_del=1
+confirm_trash=0
+advanced_mode=0
+si_unit=0
+force_startup_notify=1
+backup_as_hidden=1
+no_usb_trash=1
+no_child_non_expandable=0
+show_full_names=0
+only_user_templates=1
+template_run_app=0
+template_type_once=0
+auto_selection_delay=600
+drag_default_action=auto
+defer_content_test=1
+quick_exec=0
+thumbnail_local=0
+[ui]
+big_icon_size=48
+small_icon_size=24
+pane_icon_size=24
+thumbnail_size=128
+show_thumbnail=0
+shadow_hidden=0
+[places]
+places_home=1
+places_desktop=1
+places_root=0
+places_computer=0
+places_trash=1
+places_applications=0
+places_network=0
+places_unmounted=0
+"""
+
+_XRESOURCES = """xterm*cursorBlink: false
+xterm*faceName: DejaVu Sans Mono
+xterm*faceSize: 12
+xterm*scrollBar: false
+xterm*utf8: 2
+xterm*allowTitleOps: false
+"""
+
+_MIMEAPPS = """[Default Applications]
+text/plain=org.xfce.mousepad.desktop
+application/json=org.xfce.mousepad.desktop
+text/csv=org.xfce.mousepad.desktop
+text/markdown=org.xfce.mousepad.desktop
+inode/directory=pcmanfm.desktop
+"""
+
+_BASHRC = "PS1='\\w\\$ '\nunset HISTFILE\n"
+
+#: GSettings of the keyfile backend: no blinking, no session restored, nothing remembered
+_GSETTINGS = """[org/xfce/mousepad/preferences/view]
+font-name='DejaVu Sans Mono 12'
+use-default-monospace-font=false
+show-line-numbers=true
+highlight-current-line=true
+
+[org/xfce/mousepad/preferences/file]
+session-restore='never'
+autosave-timer=uint32 0
+
+[org/xfce/mousepad/preferences/window]
+statusbar-visible=true
+toolbar-visible=true
+remember-size=false
+remember-position=false
+remember-state=false
+path-in-title=false
+"""
+
+FILES = {
+    ".config/gtk-3.0/settings.ini": _GTK3,
+    ".gtkrc-2.0": _GTK2,
+    ".config/openbox/rc.xml": _OPENBOX,
+    ".config/pcmanfm/default/pcmanfm.conf": _PCMANFM,
+    ".config/libfm/libfm.conf": _LIBFM,
+    ".config/mimeapps.list": _MIMEAPPS,
+    ".config/glib-2.0/settings/keyfile": _GSETTINGS,
+    ".config/user-dirs.dirs": 'XDG_DESKTOP_DIR="$HOME/Desktop"\nXDG_DOCUMENTS_DIR="$HOME/Documents"\n',
+    ".Xresources": _XRESOURCES,
+    ".bashrc": _BASHRC,
+}
+
+
+def make_home(home: Path) -> None:
+    """Writes a new HOME. Raises FileExistsError when there is one already: nothing is ever mixed with an old one."""
+    home.mkdir(mode=0o700)
+    for folder in FOLDERS:
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

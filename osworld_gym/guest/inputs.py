@@ -1,0 +1,186 @@
+"""Actions as data → mouse and key events by XTest. The only place of the guest that touches the input devices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from Xlib import X
+from Xlib.display import Display
+from Xlib.ext import xtest
+
+from .keyboard import Keyboard, name_keysym
+
+LEFT, RIGHT = 1, 3
+WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+WHEEL_CLICKS = 5  # OSWorld's UI-TARS adapter scrolls by 5
+DOUBLE_CLICK = 0.25  # seconds; the desktop's GTK settings say the same
+DOUBLE_CLICK_DISTANCE = 8  # pixels
+DRAG_STEPS = 8
+LONG_PRESS = 0.8  # seconds
+WAIT = 5.0  # seconds that the ``wait`` action stands for; it ends when the screen is still
+
+Settle = Callable[[float, float], bool]
+
+
+class Inputs:
+    """Mouse and keyboard of one X display.
+
+    Args:
+        display: the connection, shared; ``lock`` guards it.
+        size: (width, height) of the screen in pixels.
+        settle: waits until the screen is still: ``(quiet, deadline)`` in seconds.
+    """
+
+    def __init__(self, display: Display, lock: threading.RLock, size: tuple[int, int], settle: Settle) -> None:
+        self._display, self._lock, self._size, self._settle = display, lock, size, settle
+        self._keyboard = Keyboard(display)
+        self._last_click: tuple[float, int, int] = (float("-inf"), 0, 0)
+        self.kinds: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "click": lambda a: self.click(a["start"], LEFT, 1),
+            "left_double": lambda a: self.click(a["start"], LEFT, 2),
+            "right_single": lambda a: self.click(a["start"], RIGHT, 1),
+            "hover": lambda a: self.move(a["start"]),
+            "long_press": lambda a: self.long_press(a["start"]),
+            "drag": lambda a: self.drag(a["start"], a["end"]),
+            "scroll": lambda a: self.scroll(a.get("start"), a["direction"]),
+            "hotkey": lambda a: self.hotkey(a.get("key") or ""),
+            "type": lambda a: self.type(a.get("content") or ""),
+            "press_enter": lambda a: self.hotkey("enter"),  # noqa: ARG005
+            "wait": lambda a: self._wait(),  # noqa: ARG005
+        } | dict.fromkeys(("finished", "call_user", "open_app", "press_home", "press_back"), lambda a: None)  # noqa: ARG005
+
+    def perform(self, action: Mapping[str, Any]) -> None:
+        """One action ``{"kind", "start", "end", "key", "content", "direction"}``, points in screen pixels.
+
+        Raises:
+            ValueError: the kind is unknown, or an argument is missing or of the wrong type.
+        """
+        kind = action.get("kind")
+        if kind not in self.kinds:
+            raise ValueError(f"unknown action {kind!r}; known: {', '.join(self.kinds)}")
+        try:
+            self.kinds[kind](action)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"action {kind!r}: argument missing or wrong: {error}") from error
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is."""
+        with self._lock:
+            at = self._display.screen().root.query_pointer()
+        return at.root_x, at.root_y
+
+    def _fake(self, event: int, detail: int = 0, x: int = 0, y: int = 0) -> None:
+        xtest.fake_input(self._display, event, detail, x=x, y=y)
+
+    def move(self, point: tuple[float, float]) -> tuple[int, int]:
+        """Moves the pointer; a point outside the screen is moved to its edge."""
+        x = int(min(max(float(point[0]), 0), self._size[0] - 1))
+        y = int(min(max(float(point[1]), 0), self._size[1] - 1))
+        with self._lock:
+            self._fake(X.MotionNotify, 0, x, y)
+            self._display.sync()
+        return x, y
+
+    def click(self, point: tuple[float, float], button: int, times: int) -> None:
+        """Clicks; a click soon after another one at the same place waits, so that two clicks are not a double one."""
+        x, y = self.move(point)
+        then, last_x, last_y = self._last_click
+        near = max(abs(x - last_x), abs(y - last_y)) <= DOUBLE_CLICK_DISTANCE
+        if near and (left := then + 1.2 * DOUBLE_CLICK - time.monotonic()) > 0:
+            time.sleep(left)
+        with self._lock:
+            for _ in range(times):
+                self._fake(X.ButtonPress, button)
+                self._fake(X.ButtonRelease, button)
+            self._display.sync()
+        self._last_click = (time.monotonic(), x, y)
+
+    @contextmanager
+    def _held(self, button: int) -> Iterator[None]:
+        with self._lock:
+            self._fake(X.ButtonPress, button)
+            self._display.sync()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._fake(X.ButtonRelease, button)
+                self._display.sync()
+
+    def long_press(self, point: tuple[float, float]) -> None:
+        self.move(point)
+        with self._held(LEFT):
+            time.sleep(LONG_PRESS)  # the length of the press is its meaning
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Presses at ``start``, moves in steps, releases at ``end``; applications get time to follow."""
+        (x0, y0), (x1, y1) = map(float, start), map(float, end)
+        self.move((x0, y0))
+        with self._held(LEFT):
+            for i in range(1, DRAG_STEPS + 1):
+                self._settle(0.02, 0.1)
+                part = i / DRAG_STEPS
+                self.move((x0 + part * (x1 - x0), y0 + part * (y1 - y0)))
+            self._settle(0.04, 0.4)
+
+    def scroll(self, point: tuple[float, float] | None, direction: str) -> None:
+        """Turns the wheel at ``point``, or where the pointer is; an unknown direction does nothing."""
+        if point is not None:
+            self.move(point)
+        if direction not in WHEEL:
+            return
+        with self._lock:
+            for _ in range(WHEEL_CLICKS):
+                self._fake(X.ButtonPress, WHEEL[direction])
+                self._fake(X.ButtonRelease, WHEEL[direction])
+            self._display.sync()
+
+    def hotkey(self, keys: str) -> None:
+        """Presses the named keys in order and releases them in reverse; unknown names do nothing."""
+        keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
+        self._provide(set(keysyms))
+        held: list[int] = []
+        with self._lock:
+            try:
+                for keysym in keysyms:
+                    code, shift = self._keyboard.lookup(keysym) or (0, False)
+                    for key in (self._keyboard.shift, code) if shift and self._keyboard.shift not in held else (code,):
+                        if key in held:
+                            self._fake(X.KeyRelease, key)
+                            held.remove(key)
+                        self._fake(X.KeyPress, key)
+                        held.append(key)
+            finally:
+                for key in reversed(held):
+                    self._fake(X.KeyRelease, key)
+                self._display.sync()
+
+    def type(self, text: str) -> None:
+        """Types the text; characters without a key get a spare one, a newline is Return."""
+        for keysyms, extra in self._keyboard.chunks(text):
+            self._provide(extra)
+            with self._lock:
+                for keysym in keysyms:
+                    self._tap(*(self._keyboard.lookup(keysym) or (0, False)))
+                self._display.sync()
+
+    def _tap(self, code: int, shift: bool) -> None:
+        if shift:
+            self._fake(X.KeyPress, self._keyboard.shift)
+        self._fake(X.KeyPress, code)
+        self._fake(X.KeyRelease, code)
+        if shift:
+            self._fake(X.KeyRelease, self._keyboard.shift)
+
+    def _provide(self, keysyms: set[int]) -> None:
+        with self._lock:
+            changed = self._keyboard.provide(keysyms)
+        if changed:
+            self._settle(0.05, 1.0)  # applications read the new map before its keys come
+
+    def _wait(self) -> None:
+        self._settle(0.5, WAIT)

@@ -1,0 +1,150 @@
+"""The keyboard: characters and key names → key codes of the X server, with spare codes for what has no key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from Xlib import XK
+from Xlib.display import Display
+
+_CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape"}
+
+#: pyautogui's key names (and usual spellings) → X keysym names
+_NAMES = {
+    "ctrl": "Control_L",
+    "control": "Control_L",
+    "ctrlleft": "Control_L",
+    "ctrlright": "Control_R",
+    "shift": "Shift_L",
+    "shiftleft": "Shift_L",
+    "shiftright": "Shift_R",
+    "alt": "Alt_L",
+    "altleft": "Alt_L",
+    "altright": "Alt_R",
+    "win": "Super_L",
+    "winleft": "Super_L",
+    "winright": "Super_R",
+    "super": "Super_L",
+    "meta": "Super_L",
+    "cmd": "Super_L",
+    "command": "Super_L",
+    "enter": "Return",
+    "return": "Return",
+    "tab": "Tab",
+    "space": "space",
+    "esc": "Escape",
+    "escape": "Escape",
+    "backspace": "BackSpace",
+    "del": "Delete",
+    "delete": "Delete",
+    "ins": "Insert",
+    "insert": "Insert",
+    "home": "Home",
+    "end": "End",
+    "pageup": "Prior",
+    "pgup": "Prior",
+    "pagedown": "Next",
+    "pgdn": "Next",
+    "up": "Up",
+    "down": "Down",
+    "left": "Left",
+    "right": "Right",
+    "apps": "Menu",
+    "menu": "Menu",
+    "capslock": "Caps_Lock",
+    "numlock": "Num_Lock",
+    "scrolllock": "Scroll_Lock",
+    "pause": "Pause",
+    "printscreen": "Print",
+    "print": "Print",
+} | {f"f{i}": f"F{i}" for i in range(1, 25)}
+
+
+def char_keysym(char: str) -> int | None:
+    """The keysym that enters ``char``: Latin-1 as it is, the rest by Unicode; None for what cannot be typed."""
+    if char in _CONTROL:
+        return XK.string_to_keysym(_CONTROL[char])
+    point = ord(char)
+    if 0x20 <= point <= 0x7E or 0xA0 <= point <= 0xFF:
+        return point
+    if point < 0x100 or 0xD800 <= point <= 0xDFFF:
+        return None
+    return 0x01000000 | point
+
+
+def name_keysym(name: str) -> int | None:
+    """The keysym of a key name or of a single character; None for an unknown name."""
+    lowered = name.lower()
+    if lowered in _NAMES:
+        return XK.string_to_keysym(_NAMES[lowered]) or None
+    return char_keysym(lowered) if len(lowered) == 1 else None
+
+
+class Keyboard:
+    """The X server's map from key codes to keysyms. Keysyms without a key are given a spare code, oldest first."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        first, count = display.display.info.min_keycode, display.display.info.max_keycode
+        self._width = 0
+        #: keysym → (key code, whether shift is needed)
+        self._codes: dict[int, tuple[int, bool]] = {}
+        self._spare: OrderedDict[int, int | None] = OrderedDict()
+        for code, row in enumerate(display.get_keyboard_mapping(first, count - first + 1), start=first):
+            self._width = max(self._width, len(row))
+            if not any(row):
+                self._spare[code] = None
+            for level in (1, 0):
+                if level < len(row) and row[level] and row[level] not in self._codes:
+                    self._codes[row[level]] = (code, level == 1)
+        # a lower level wins: a key that gives the character without shift
+        for code, row in enumerate(display.get_keyboard_mapping(first, count - first + 1), start=first):
+            if row and row[0] and self._codes.get(row[0], (0, True))[1]:
+                self._codes[row[0]] = (code, False)
+        self.shift = self._codes[XK.string_to_keysym("Shift_L")][0]
+
+    @property
+    def spare(self) -> int:
+        """How many keysyms without a key can be typed in one go."""
+        return len(self._spare)
+
+    def lookup(self, keysym: int) -> tuple[int, bool] | None:
+        """(key code, shift) of a keysym that has one."""
+        return self._codes.get(keysym)
+
+    def provide(self, keysyms: set[int]) -> bool:
+        """Gives each keysym a code, at most :attr:`spare` new ones; True when the map had to be changed."""
+        for keysym in keysyms:
+            code = self._codes.get(keysym, (0, False))[0]
+            if code in self._spare:
+                self._spare.move_to_end(code)
+        missing = sorted(keysym for keysym in keysyms if keysym not in self._codes)
+        for keysym in missing:
+            code, old = self._spare.popitem(last=False)
+            if old is not None:
+                del self._codes[old]
+            self._spare[code] = keysym
+            self._codes[keysym] = (code, False)
+            self._display.change_keyboard_mapping(code, [[keysym] * self._width])
+        if missing:
+            self._display.sync()
+        return bool(missing)
+
+    def chunks(self, text: str) -> Iterator[tuple[list[int], set[int]]]:
+        """``text`` in pieces of (keysyms to type, those without a key of their own), each within the spare codes."""
+        keysyms: list[int] = []
+        extra: set[int] = set()
+        for char in text:
+            keysym = char_keysym(char)
+            if keysym is None:
+                continue
+            found = self._codes.get(keysym)
+            own = found is not None and found[0] not in self._spare
+            if not own and keysym not in extra and len(extra) == self.spare:
+                yield keysyms, extra
+                keysyms, extra = [], set()
+            keysyms.append(keysym)
+            if not own:
+                extra.add(keysym)
+        yield keysyms, extra

@@ -1,0 +1,110 @@
+"""The guest's life: read the order on stdin, start the session and the server, say "ready", serve until stdin ends.
+
+stdin is the owner's hold on the desktop: one line of JSON first, then nothing; when it ends, because the owner closed
+it or died, every process of the desktop is ended. stdout carries one line of JSON: the port, or the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from Xlib.display import Display
+
+from .commands import Commands
+from .handlers import Handlers
+from .inputs import Inputs
+from .processes import any_running, become_subreaper, descendants, reap
+from .screen import Screen, Workload
+from .session import READY_DEADLINE, Session
+from .web import GuestServer
+from .windows import Windows
+
+TICK = 1.0  # seconds between two looks at dead children and at the owner
+BACKGROUNDS = (0x2E3440, 0x3B5B4A, 0x4A3B5B, 0x5B4A3B, 0x2F4F6F, 0x6F4F2F)
+
+
+def main() -> int:
+    """Runs one desktop; returns the exit status."""
+    become_subreaper()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)
+    owner = os.getppid()
+    order = json.loads(sys.stdin.readline())
+    try:
+        session = Session(Path(order["folder"]), (order["width"], order["height"]), order["marker"])
+    except (RuntimeError, OSError) as error:
+        _say({"error": str(error)})
+        shutil.rmtree(order["folder"], ignore_errors=True)
+        return 1
+    try:
+        server, handlers = _serve(session, order)
+        _say({"port": server.server_address[1], "display": session.display})
+        _watch(session, handlers.commands, owner)
+    except (RuntimeError, OSError) as error:
+        _say({"error": str(error)})
+        return 1
+    finally:
+        session.close()
+        shutil.rmtree(session.folder, ignore_errors=True)
+    return 0
+
+
+def _leave(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say(line: dict[str, Any]) -> None:
+    try:
+        print(json.dumps(line), flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the owner is gone; nobody reads
+
+
+def _serve(session: Session, order: dict[str, Any]) -> tuple[GuestServer, Handlers]:
+    """Connects to the X server, once; starts the HTTP server's thread."""
+    os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
+    display, lock = Display(), threading.RLock()
+    display.set_error_handler(lambda *_: None)  # errors of requests without answer: the window is gone
+    windows = Windows(display, lock)
+    own = session.own() | {os.getpid()}
+    workload = Workload(lambda: [pid for pid in descendants(os.getpid()) if pid not in own], any_running)
+    screen = Screen(session.framebuffer, workload)
+    inputs = Inputs(display, lock, screen.size, screen.wait_still)
+    _await_manager(windows)
+    windows.paint_root(BACKGROUNDS[order["seed"] % len(BACKGROUNDS)])
+    inputs.move((screen.size[0] / 2, screen.size[1] / 2))
+    handlers = Handlers(screen, inputs, windows, Commands(session.env, session.folder / "launched.log"))
+    server = GuestServer(handlers, order["token"], ("127.0.0.1", order.get("port", 0)))
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    screen.wait_still(0.05, 5.0)
+    return server, handlers
+
+
+def _await_manager(windows: Windows) -> None:
+    end = time.monotonic() + READY_DEADLINE
+    while not windows.managed():
+        if time.monotonic() > end:
+            raise RuntimeError(f"openbox was not ready within {READY_DEADLINE} s")
+        time.sleep(0.005)  # the manager's mark on the root window is looked for
+
+
+def _watch(session: Session, commands: Commands, owner: int) -> None:
+    """Returns when the owner let go of stdin or is gone, or when the session broke; collects orphans meanwhile."""
+    while True:
+        ready, _, _ = select.select([sys.stdin], [], [], TICK)
+        if ready and not os.read(sys.stdin.fileno(), 4096):
+            return
+        if os.getppid() != owner or session.dead():
+            return
+        tree = descendants(os.getpid())
+        dead = {pid for pid, state in tree.items() if state == "Z"}
+        reap(dead - commands.own() - session.own())

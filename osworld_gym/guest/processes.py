@@ -1,0 +1,117 @@
+"""The processes of one desktop: who they are, whether one is at work, and how all of them end.
+
+The guest is a subreaper: whatever it starts stays below it in the tree, also after a double fork. Every process also
+carries the desktop's marker in its environment, so that the owner finds them when the guest itself was killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+
+MARKER = "OSWORLD_GYM_DESKTOP"
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants of this process become its children, not init's."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """(state letter, parent) of a process, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else None
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Every process below ``root``: pid → state letter (``R`` running, ``S`` asleep, ``Z`` dead and not reaped)."""
+    children: dict[int, list[int]] = {}
+    states: dict[int, str] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := _stat(int(name))) is not None:
+            states[int(name)] = found[0]
+            children.setdefault(found[1], []).append(int(name))
+    out: dict[int, str] = {}
+    queue = list(children.get(root, ()))
+    while queue:
+        pid = queue.pop()
+        out[pid] = states[pid]
+        queue += children.get(pid, ())
+    return out
+
+
+def any_running(pids: Iterable[int]) -> bool:
+    """Whether one of these processes is on a CPU or waits for one (its main thread)."""
+    return any(found is not None and found[0] in "RD" for found in map(_stat, pids))
+
+
+def marked(value: str) -> list[int]:
+    """Every process of this user whose environment has the marker with that value."""
+    wanted = f"{MARKER}={value}".encode()
+    out = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    out.append(int(name))
+        except OSError:
+            continue
+    return out
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Sends a signal to each; one that is gone is skipped."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def reap(pids: Iterable[int]) -> None:
+    """Collects those of our children among ``pids`` that are dead."""
+    for pid in pids:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue
+
+
+def end_tree(root: int, gentle: Sequence[int] = (), patience: float = 1.0) -> None:
+    """Ends every process below ``root``, which must be this process.
+
+    ``gentle`` ones (the X server, which removes its own lock) get SIGTERM and ``patience`` seconds, the others SIGKILL
+    at once, again and again until none is left.
+    """
+    send((pid for pid in descendants(root) if pid not in gentle), signal.SIGKILL)
+    send(gentle, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while tree := descendants(root):
+        reap(tree)
+        late = time.monotonic() > deadline
+        send((pid for pid in tree if late or pid not in gentle), signal.SIGKILL)
+        time.sleep(0.002)  # processes that are not our children yet give no event
+
+
+def end_marked(value: str, patience: float = 1.0) -> int:
+    """Ends every process that carries the marker (SIGTERM, after ``patience`` seconds SIGKILL); returns how many."""
+    found = marked(value)
+    send(found, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while left := [pid for pid in marked(value) if (state := _stat(pid)) is not None and state[0] != "Z"]:
+        if time.monotonic() > deadline:
+            send(left, signal.SIGKILL)
+        reap(left)
+        time.sleep(0.005)
+    return len(found)

@@ -1,0 +1,104 @@
+"""The screen: the X server's framebuffer mapped into memory, as PNG, and the wait until it is still."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image, ImageChops
+
+POLL = 0.01  # seconds between two looks at the framebuffer
+CARET = (4, 48)  # a change within so many pixels (width, height) is a blinking caret, not news
+BUSY_LIMIT = 1.0  # seconds that processes at work, with an unchanged screen, can hold up stillness
+REFRESH = 0.25  # seconds between two listings of the desktop's processes
+
+
+class Screen:
+    """Reads Xvfb's framebuffer file (``-fbdir``, XWD format, 32 bits a pixel), cursor included.
+
+    Args:
+        path: the file ``Xvfb_screen0``.
+        busy: whether a process of the desktop is at work; asked while the screen does not change.
+    """
+
+    def __init__(self, path: Path, busy: Callable[[], bool]) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        header = struct.unpack(">25I", self._map[:100])
+        self.size = (header[4], header[5])
+        self._stride, bits = header[12], header[11]
+        if bits != 32:
+            raise ValueError(f"{path}: wants 32 bits per pixel, got {bits}")
+        self._start = header[0] + 12 * header[19]
+        self._end = self._start + self._stride * self.size[1]
+        self._busy = busy
+        self._lock = threading.Lock()
+        self._last = self.raw()
+        #: how often a look found the screen changed; grows only
+        self.changes = 0
+
+    def raw(self) -> bytes:
+        """The pixels now: BGRX, ``height * stride`` bytes."""
+        return self._map[self._start : self._end]
+
+    def image(self, raw: bytes | None = None) -> Image.Image:
+        """RGB image of ``raw``, or of the screen now."""
+        data = self.raw() if raw is None else raw
+        return Image.frombuffer("RGB", self.size, data, "raw", "BGRX", self._stride, 1)
+
+    def png(self) -> bytes:
+        """The screen now as PNG, zlib level 1."""
+        buffer = io.BytesIO()
+        self.image().save(buffer, format="PNG", compress_level=1)
+        return buffer.getvalue()
+
+    def wait_still(self, quiet: float, deadline: float) -> bool:
+        """Waits until nothing but a caret has changed for ``quiet`` seconds and no process is at work.
+
+        Returns:
+            True when the screen is still, False when ``deadline`` seconds went by first.
+        """
+        start = since = last_change = time.monotonic()
+        while True:
+            changed = self._look()
+            now = time.monotonic()
+            if changed:
+                since = last_change = now
+            elif now - last_change < BUSY_LIMIT and self._busy():
+                since = now
+            if now - since >= quiet:
+                return True
+            if now - start >= deadline:
+                return False
+            time.sleep(POLL)  # a mapped framebuffer gives no event
+
+    def _look(self) -> bool:
+        raw = self.raw()
+        with self._lock:
+            before, self._last = self._last, raw
+            if raw == before:
+                return False
+            self.changes += 1
+        box = ImageChops.difference(self.image(before), self.image(raw)).getbbox()
+        return box is not None and (box[2] - box[0] > CARET[0] or box[3] - box[1] > CARET[1])
+
+
+class Workload:
+    """Whether a process of the desktop is at work; lists the processes anew every ``REFRESH`` seconds."""
+
+    def __init__(self, processes: Callable[[], list[int]], running: Callable[[list[int]], bool]) -> None:
+        self._processes, self._running = processes, running
+        self._pids: list[int] = []
+        self._listed = float("-inf")
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._listed > REFRESH:
+            self._pids, self._listed = [pid for pid in self._processes() if pid != os.getpid()], now
+        return self._running(self._pids)

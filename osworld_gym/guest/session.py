@@ -1,0 +1,169 @@
+"""One X session: X server, message bus and window manager, each started when the one before is ready."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from .home import make_home
+from .processes import MARKER, end_tree
+
+#: program → Debian package
+PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
+READY_DEADLINE = 20.0  # seconds for each program to be there
+_FAMILY_LOCAL, _FAMILY_WILD = 256, 0xFFFF
+
+
+class Session:
+    """Xvfb with its own display number and cookie, D-Bus, openbox; all children of this process.
+
+    Args:
+        folder: the desktop's private folder; HOME, framebuffer, cookie, bus and logs are made in it.
+        size: (width, height) of the screen in pixels.
+        marker: the value of the marker variable in the environment of every process.
+
+    Raises:
+        RuntimeError: a program is missing, ended early, or was not ready in time. Nothing is left running.
+    """
+
+    def __init__(self, folder: Path, size: tuple[int, int], marker: str) -> None:
+        missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+        if missing:
+            raise RuntimeError(f"missing Debian packages; mend: apt-get install {' '.join(missing)}")
+        self.folder, self.size = folder, size
+        self.home = folder / "home"
+        make_home(self.home)
+        self.framebuffer = folder / "Xvfb_screen0"
+        self.env = self._environment(marker)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self.display = -1
+        try:
+            self._start_x()
+            self._start_bus()
+            self._spawn("openbox", ["openbox", "--sm-disable", "--config-file", f"{self.home}/.config/openbox/rc.xml"])
+        except RuntimeError:
+            self.close()
+            raise
+
+    def _environment(self, marker: str) -> dict[str, str]:
+        """All that a process of the desktop is told: nothing of the owner's environment but PATH and the language."""
+        runtime = self.folder / "run"
+        runtime.mkdir(mode=0o700)
+        return {
+            MARKER: marker,
+            "HOME": str(self.home),
+            "USER": "user",
+            "LOGNAME": "user",
+            "SHELL": "/bin/bash",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "XAUTHORITY": str(self.folder / "xauthority"),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_CACHE_HOME": str(self.home / ".cache"),
+            "XDG_DATA_HOME": str(self.home / ".local/share"),
+            "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus",
+            "XENVIRONMENT": str(self.home / ".Xresources"),
+            "GSETTINGS_BACKEND": "keyfile",
+            "GTK_USE_PORTAL": "0",
+            "GVFS_DISABLE_FUSE": "1",
+            "GIO_USE_VFS": "local",
+            "GIO_USE_VOLUME_MONITOR": "unix",
+            "NO_AT_BRIDGE": "1",
+            "GTK_A11Y": "none",
+        }
+
+    def _spawn(self, name: str, command: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            child = subprocess.Popen(
+                command,
+                env=self.env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        self._children[name] = child
+        return child
+
+    def _start_x(self) -> None:
+        cookie = secrets.token_bytes(16)
+        self._write_cookie(cookie, _FAMILY_WILD, b"", b"")
+        read, write = os.pipe()
+        width, height = self.size
+        try:
+            screen = ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(self.folder)]
+            options = ["-nolisten", "tcp", "-noreset", "-maxclients", "512", "-auth", self.env["XAUTHORITY"]]
+            self._spawn("Xvfb", ["Xvfb", "-displayfd", str(write), *screen, *options], pass_fds=(write,))
+            os.close(write)
+            self.display = self._read_number("Xvfb", read)
+        finally:
+            os.close(read)
+        # python-xlib wants the entry by host name and number, libxcb takes either
+        self._write_cookie(cookie, _FAMILY_LOCAL, socket.gethostname().encode(), str(self.display).encode())
+        self.env["DISPLAY"] = f":{self.display}"
+
+    def _start_bus(self) -> None:
+        read, write = os.pipe()
+        try:
+            address = self.env["DBUS_SESSION_BUS_ADDRESS"]
+            options = ["--session", "--nofork", "--nopidfile", f"--address={address}", f"--print-pid={write}"]
+            self._spawn("dbus-daemon", ["dbus-daemon", *options], pass_fds=(write,))
+            os.close(write)
+            self._read_number("dbus-daemon", read)
+        finally:
+            os.close(read)
+
+    def _read_number(self, name: str, pipe: int) -> int:
+        """The number that a program writes on its pipe when it is ready."""
+        text, end = b"", time.monotonic() + READY_DEADLINE
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+            part = os.read(pipe, 64) if ready else b""
+            if not part:
+                raise RuntimeError(f"{name} was not ready within {READY_DEADLINE} s; it said: {self._log_tail(name)}")
+            text += part
+        return int(text)
+
+    def _log_tail(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-300:].strip() or "nothing"
+
+    def _write_cookie(self, cookie: bytes, family: int, address: bytes, number: bytes) -> None:
+        """An Xauthority file with one MIT-MAGIC-COOKIE-1 entry (big-endian: family, then length-prefixed fields)."""
+        entry = struct.pack(">H", family)
+        for part in (address, number, b"MIT-MAGIC-COOKIE-1", cookie):
+            entry += struct.pack(">H", len(part)) + part
+        path = Path(self.env["XAUTHORITY"])
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(entry)
+
+    def dead(self) -> Mapping[str, int]:
+        """Those of the session's programs that have ended, with their exit status."""
+        polled = {name: child.poll() for name, child in self._children.items()}
+        return {name: status for name, status in polled.items() if status is not None}
+
+    def own(self) -> set[int]:
+        """Children that this object waits for itself."""
+        return {child.pid for child in self._children.values()}
+
+    def close(self) -> None:
+        """Ends every process of the desktop; the X server removes its own lock and socket."""
+        x = self._children.get("Xvfb")
+        end_tree(os.getpid(), gentle=[x.pid] if x is not None and x.poll() is None else [])
+        if self.display >= 0 and x is not None and x.poll() not in (0, -signal.SIGTERM):
+            for path in (f"/tmp/.X{self.display}-lock", f"/tmp/.X11-unix/X{self.display}"):
+                Path(path).unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""The windows of the desktop, by the window manager's own lists (EWMH): find, wait for, activate, close."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from Xlib import X, error
+from Xlib.display import Display
+from Xlib.protocol import event
+
+POLL = 0.01  # seconds between two looks at the window list
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of an application. The box is its content, without the frame, in screen pixels."""
+
+    id: int
+    title: str
+    name: str  #: ``instance.class`` of WM_CLASS
+    x: int
+    y: int
+    width: int
+    height: int
+    active: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Windows:
+    """Reads and steers the windows of one X display. ``lock`` guards the shared connection."""
+
+    def __init__(self, display: Display, lock: threading.RLock) -> None:
+        self._display, self._lock = display, lock
+        self._root = display.screen().root
+
+    def _property(self, window: Any, name: str) -> Any:
+        value = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+        return None if value is None else value.value
+
+    def managed(self) -> bool:
+        """Whether a window manager is there."""
+        with self._lock:
+            return self._property(self._root, "_NET_SUPPORTING_WM_CHECK") is not None
+
+    def all(self) -> list[Window]:
+        """Every window of the window manager's list, the one mapped first first."""
+        with self._lock:
+            ids = self._property(self._root, "_NET_CLIENT_LIST")
+            active = self._property(self._root, "_NET_ACTIVE_WINDOW")
+            front = int(active[0]) if active is not None and len(active) else 0
+            found = (self._window(int(i), int(i) == front) for i in (ids if ids is not None else ()))
+            return [window for window in found if window is not None]
+
+    def _window(self, ident: int, active: bool) -> Window | None:
+        window = self._display.create_resource_object("window", ident)
+        try:
+            title = self._property(window, "_NET_WM_NAME") or self._property(window, "WM_NAME") or b""
+            name = window.get_wm_class() or ("", "")
+            box = window.get_geometry()
+            at = self._root.translate_coords(window, 0, 0)
+        except (error.BadWindow, error.BadDrawable):
+            return None  # gone since it was listed
+        text = title.decode("utf-8", errors="replace") if isinstance(title, bytes) else str(title)
+        return Window(ident, text, ".".join(name), at.x, at.y, box.width, box.height, active)
+
+    def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
+        """The first window whose title contains ``name`` (whatever the case), or is ``name`` when ``strict``.
+
+        ``by_class`` looks at ``instance.class`` instead of the title. The rules are wmctrl's (``-F``, ``-x``).
+        """
+        for window in self.all():
+            text = window.name if by_class else window.title
+            if text == name or (not strict and name.lower() in text.lower()):
+                return window
+        return None
+
+    def wait(self, found: Callable[[list[Window]], bool], deadline: float) -> bool:
+        """Waits until ``found`` says yes to the list of windows; False after ``deadline`` seconds."""
+        end = time.monotonic() + deadline
+        while not found(self.all()):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(POLL)
+        return True
+
+    def activate(self, window: Window) -> None:
+        """Raises the window and gives it the focus."""
+        self._ask(window, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
+
+    def close(self, window: Window) -> None:
+        """Asks the window to close, as its close button does."""
+        self._ask(window, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
+
+    def _ask(self, window: Window, message: str, data: list[int]) -> None:
+        with self._lock:
+            target = self._display.create_resource_object("window", window.id)
+            note = event.ClientMessage(window=target, client_type=self._display.intern_atom(message), data=(32, data))
+            self._root.send_event(note, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            self._display.sync()
+
+    def paint_root(self, colour: int) -> None:
+        """Fills the background with ``0xRRGGBB``."""
+        with self._lock:
+            self._root.change_attributes(background_pixel=colour)
+            self._root.clear_area(0, 0, 0, 0)
+            self._display.sync()
