@@ -1,1 +1,42 @@
-"""."""
+"""Expert traces: recording and reading them, plans (φ), conversion to the policy's format, self-rolling (LEVEL-1)."""
+
+from bepa_torchrl.experts.convert import Converted, convert, convert_trace
+from bepa_torchrl.experts.datasets import Manifest, check_disjoint, expert_only, pass_counts, split_pool, task_hashes
+from bepa_torchrl.experts.plan import plan_from_trace, plan_with_model
+from bepa_torchrl.experts.raw import raw_pairs, worker_messages
+from bepa_torchrl.experts.readers import READERS, read_agent_s2, read_gui_owl
+from bepa_torchrl.experts.record import record_expert
+from bepa_torchrl.experts.rows import plan_free_rows, trace_rows
+from bepa_torchrl.experts.selfroll import SelfRoll, SelfRolled, self_roll
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_trace, load_traces, save_trace, save_traces
+
+__all__ = [
+    "READERS",
+    "Converted",
+    "ExpertTrace",
+    "Manifest",
+    "SelfRoll",
+    "SelfRolled",
+    "TraceError",
+    "check_disjoint",
+    "convert",
+    "convert_trace",
+    "expert_only",
+    "load_trace",
+    "load_traces",
+    "pass_counts",
+    "plan_free_rows",
+    "plan_from_trace",
+    "plan_with_model",
+    "raw_pairs",
+    "read_agent_s2",
+    "read_gui_owl",
+    "record_expert",
+    "save_trace",
+    "save_traces",
+    "self_roll",
+    "split_pool",
+    "task_hashes",
+    "trace_rows",
+    "worker_messages",
+]

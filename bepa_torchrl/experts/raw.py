@@ -1,0 +1,57 @@
+"""The expert's trace in its own words: LUFFY on raw traces, and the log-probability diagnostics (Appendix E.4)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from bepa_torchrl.experts.convert import Pair
+from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.experts.words import prompt_text, sections
+from osworld_gym.tasks.oracle import ExpertStep
+
+
+def raw_response(step: ExpertStep) -> str:
+    """The step's ``executor_plan`` with its grounded action, as the framework's worker said it."""
+    if "Grounded Action" in sections(step.plan) or not step.call:
+        return step.plan
+    return f"{step.plan}\n\n(Grounded Action)\n```python\n{step.call}\n```"
+
+
+def raw_pairs(trace: ExpertTrace) -> list[Pair]:
+    """(PNG before the step, the expert's words) for each step."""
+    return [(png, raw_response(step)) for png, step in zip(trace.screenshots, trace.steps, strict=True)]
+
+
+def worker_messages(trace: ExpertTrace, index: int, *, platform: str = "linux") -> list[dict[str, Any]]:
+    """The synthetic single-turn call of S2's worker for step ``index``: system and user message with the screenshot.
+
+    The first step of a subtask gets the subtask's text as its information, later ones the reflection.
+    """
+    step = trace.steps[index]
+    order = list(dict.fromkeys(other.subtask for other in trace.steps))
+    place = order.index(step.subtask)
+    system = _fill(
+        prompt_text("s2_worker_system"),
+        current_subtask=step.subtask,
+        task_instruction=trace.instruction,
+        done_tasks="', '".join(order[:place]),
+        future_tasks="', '".join(order[place + 1 :]),
+        platform=platform,
+        agent_api_methods=prompt_text("s2_agent_api").strip(),
+    )
+    first = index == 0 or trace.steps[index - 1].subtask != step.subtask
+    if first:
+        user = _fill(prompt_text("s2_worker_first"), current_subtask=step.subtask, current_subtask_info=step.subtask)
+    else:
+        user = _fill(prompt_text("s2_worker_next"), reflection_text=step.reflection or "")
+    image = {"type": "image", "image": trace.screenshots[index]}
+    return [
+        {"role": "system", "content": [{"type": "text", "text": system.strip()}]},
+        {"role": "user", "content": [{"type": "text", "text": user.strip()}, image]},
+    ]
+
+
+def _fill(template: str, **values: str) -> str:
+    """The template with each ``{name}`` replaced, in one pass: a value may hold braces of its own."""
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), template)

@@ -1,0 +1,99 @@
+"""Expert traces → rows of ``keys.py``: plan-free prompts by the policy's own renderer, answers by its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from bepa_torchrl import keys as K
+from bepa_torchrl.experts.convert import Pair
+from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.policies.base import Answer, Prompt
+from bepa_torchrl.rows import Turn, contexts_of, episode_rows, row_list, stack_rows
+from osworld_gym.types import PromptContext, StopReason
+
+
+class EncodingPolicy(Protocol):
+    """What this room asks of a policy: prompts from contexts, and tokens of a text that it did not sample."""
+
+    policy_version: int
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]: ...
+
+    def encode_response(self, text: str) -> Tensor:
+        """int64 ``[L]``, end token included."""
+        ...
+
+
+def trace_rows(
+    policy: EncodingPolicy,
+    task_id: str,
+    instruction: str,
+    pairs: Sequence[Pair],
+    *,
+    source: K.Source = K.Source.converted,
+    group_id: int = 0,
+    slot: int = 0,
+    reward: float = 1.0,
+) -> TensorDictBase:
+    """A converted or raw trace as a lazy stack ``[S]`` of rows. Both log-probs are NaN: nobody sampled these tokens.
+
+    Raises:
+        TraceError: a prompt does not fit the policy, or there is no pair.
+    """
+    if not pairs:
+        raise TraceError(f"trace of {task_id!r}: has no answer to make rows from")
+    screenshots = [png for png, _ in pairs]
+    texts = [text for _, text in pairs]
+    contexts = [PromptContext(instruction, screenshots[: t + 1], texts[:t]) for t in range(len(pairs))]
+    prompts = _fitting(policy, contexts, task_id)
+    turns = []
+    for (png, text), prompt in zip(pairs, prompts, strict=True):
+        tokens = policy.encode_response(text)
+        unknown = torch.full((tokens.shape[-1],), torch.nan, dtype=torch.float32)
+        turns.append(Turn(png, prompt, Answer(text, tokens, unknown)))
+    return episode_rows(
+        turns,
+        task_id=task_id,
+        instruction=instruction,
+        group_id=group_id,
+        slot=slot,
+        source=source,
+        policy_version=policy.policy_version,
+        reward=reward,
+        stop=StopReason.finished,
+        plan_free=False,
+    )
+
+
+def plan_free_rows(policy: EncodingPolicy, rows: TensorDictBase) -> TensorDictBase:
+    """The rows of a self-rolled episode with prompts that hold no plan; answers keep their sampled token ids.
+
+    ROLLOUT_LOG_PROB stays as sampled (with the plan); OLD_LOG_PROB is NaN until it is computed.
+
+    Raises:
+        TraceError: a plan-free prompt does not fit the policy.
+    """
+    old = row_list(rows)
+    prompts = _fitting(policy, contexts_of(old), cast(str, old[0][K.TASK_ID]))
+    new = []
+    for row, prompt in zip(old, prompts, strict=True):
+        fresh = row.clone(recurse=False)
+        fresh.set(K.PROMPT_TOKENS, prompt.tokens)
+        fresh.set_non_tensor(K.IMAGES, prompt.images)
+        fresh.set(K.OLD_LOG_PROB, torch.full_like(cast(Tensor, row.get(K.OLD_LOG_PROB)), torch.nan))
+        new.append(fresh)
+    return stack_rows(new)
+
+
+def _fitting(policy: EncodingPolicy, contexts: Sequence[PromptContext], task_id: str) -> list[Prompt]:
+    prompts = []
+    for step, prompt in enumerate(policy.render(contexts)):
+        if prompt is None:
+            raise TraceError(f"trace of {task_id!r}: the prompt of step {step} does not fit the policy's context")
+        prompts.append(prompt)
+    return prompts

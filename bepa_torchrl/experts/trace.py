@@ -1,0 +1,202 @@
+"""An expert's run as data: steps in its own form, the screenshot before each, how it ended. JSON and PNG files.
+
+A folder of traces is ``traces/<expert>/<task>.json`` beside ``images/<sha256>.png``; an image that occurs twice is
+stored once. Nothing is pickled; every image is checked against its name when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from osworld_gym.tasks.oracle import ExpertStep
+from osworld_gym.types import Action, Screenshot
+
+SCHEMA = "bepa.expert-trace/1"
+
+
+class TraceError(ValueError):
+    """An expert trace, or a file of one, is not what it should be. The message names the file and the mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTrace:
+    """One run of an expert.
+
+    Args:
+        task_id: the task's id in its suite.
+        instruction: what was asked, without plan.
+        expert: who did it, e.g. ``agent_s2``.
+        steps: the expert's steps, in order.
+        screenshots: PNG bytes, one before each step.
+        success: what the verifier said.
+        final_screenshot: PNG bytes after the last step, or None where a log has none.
+        env_seed: seed of the desktop, or None for a log from elsewhere.
+
+    Raises:
+        TraceError: the numbers of steps and screenshots differ.
+    """
+
+    task_id: str
+    instruction: str
+    expert: str
+    steps: tuple[ExpertStep, ...]
+    screenshots: tuple[bytes, ...]
+    success: bool
+    final_screenshot: bytes | None = None
+    env_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.steps) != len(self.screenshots):
+            steps, images = len(self.steps), len(self.screenshots)
+            raise TraceError(f"{self.where}: wants one screenshot per step, got {images} for {steps} steps")
+
+    @property
+    def where(self) -> str:
+        """How errors name the trace."""
+        return f"trace of {self.task_id!r} by {self.expert!r}"
+
+    @property
+    def screen_size(self) -> tuple[int, int]:
+        """(width, height) in pixels of the screen that the expert worked on.
+
+        Raises:
+            TraceError: there is no screenshot.
+        """
+        images = [*self.screenshots, *([self.final_screenshot] if self.final_screenshot else [])]
+        if not images:
+            raise TraceError(f"{self.where}: has no screenshot, so the screen's size is unknown")
+        return Screenshot(png=images[0]).size
+
+
+def save_trace(trace: ExpertTrace, folder: Path) -> Path:
+    """Writes the trace under ``folder`` and returns its JSON file. Both kinds of file appear whole or not at all."""
+    images = [_save_image(png, folder) for png in trace.screenshots]
+    final = None if trace.final_screenshot is None else _save_image(trace.final_screenshot, folder)
+    data = {
+        "schema": SCHEMA,
+        "task_id": trace.task_id,
+        "instruction": trace.instruction,
+        "expert": trace.expert,
+        "success": trace.success,
+        "env_seed": trace.env_seed,
+        "steps": [asdict(step) for step in trace.steps],
+        "screenshots": images,
+        "final_screenshot": final,
+    }
+    path = folder / "traces" / _file_name(trace.expert) / f"{_file_name(trace.task_id)}.json"
+    _write(path, json.dumps(data, ensure_ascii=False, indent=1).encode())
+    return path
+
+
+def save_traces(traces: Iterable[ExpertTrace], folder: Path) -> list[Path]:
+    """:func:`save_trace` for each."""
+    return [save_trace(trace, folder) for trace in traces]
+
+
+def load_trace(path: Path) -> ExpertTrace:
+    """Reads one trace file of a folder that :func:`save_trace` wrote.
+
+    Raises:
+        TraceError: not such a file, of another schema, or an image is missing or damaged.
+    """
+    data = read_json(path)
+    if data.get("schema") != SCHEMA:
+        raise TraceError(f"{path}: wants schema {SCHEMA!r}, got {data.get('schema')!r}: record the trace again")
+    folder = path.parent.parent.parent
+    try:
+        final = data["final_screenshot"]
+        return ExpertTrace(
+            task_id=str(data["task_id"]),
+            instruction=str(data["instruction"]),
+            expert=str(data["expert"]),
+            steps=tuple(_step(step) for step in data["steps"]),
+            screenshots=tuple(_load_image(name, folder) for name in data["screenshots"]),
+            success=bool(data["success"]),
+            final_screenshot=None if final is None else _load_image(final, folder),
+            env_seed=None if data["env_seed"] is None else int(data["env_seed"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path}: not a whole trace ({type(error).__name__}: {error}): record it again") from error
+
+
+def load_traces(folder: Path, expert: str | None = None) -> list[ExpertTrace]:
+    """All traces of a folder, or those of one expert, ordered by file name.
+
+    Raises:
+        TraceError: the folder holds none, or one cannot be read.
+    """
+    paths = sorted((folder / "traces").glob(f"{_file_name(expert) if expert else '*'}/*.json"))
+    if not paths:
+        raise TraceError(
+            f"{folder}: no traces{f' of {expert!r}' if expert else ''} in it; record or convert some first"
+        )
+    return [load_trace(path) for path in paths]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        TraceError: unreadable, torn, or not an object.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: not a readable JSON file ({error})") from error
+    if not isinstance(data, dict):
+        raise TraceError(f"{path}: wants a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _file_name(name: str) -> str:
+    """A name as one path component: itself when harmless, else made harmless and told apart by a hash."""
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name):
+        return name
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60] + "-" + hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def _save_image(png: bytes, folder: Path) -> str:
+    name = hashlib.sha256(png).hexdigest()
+    path = folder / "images" / f"{name}.png"
+    if not path.exists():
+        _write(path, png)
+    return name
+
+
+def _load_image(name: str, folder: Path) -> bytes:
+    if not re.fullmatch(r"[0-9a-f]{64}", name):
+        raise TraceError(f"{folder}: an image's name wants 64 hex digits, got {name!r}")
+    path = folder / "images" / f"{name}.png"
+    try:
+        png = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: image of a trace is missing ({error})") from error
+    if hashlib.sha256(png).hexdigest() != name:
+        raise TraceError(f"{path}: image is damaged: its bytes do not have its name's hash")
+    return png
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def _step(data: Mapping[str, Any]) -> ExpertStep:
+    fields = {key: data[key] for key in ("subtask", "plan", "reflection", "call", "pyautogui", "intent")}
+    return ExpertStep(**fields, actions=tuple(_action(action) for action in data["actions"]))
+
+
+def _action(data: Mapping[str, Any]) -> Action:
+    points = {
+        key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
+    }
+    return Action(data["kind"], **points, key=data["key"], content=data["content"], direction=data["direction"])

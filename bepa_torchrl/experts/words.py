@@ -1,0 +1,51 @@
+"""The expert's words taken apart: Agent S2's sections, sentences; and the prompt texts of this folder."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib import resources
+
+SECTIONS = ("Previous action verification", "Screenshot Analysis", "Next Action", "Grounded Action")
+
+_HEADING = re.compile(rf"^[ \t]*\(({'|'.join(SECTIONS)})\)[ \t]*:?[ \t]*", re.MULTILINE | re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")
+_FAILED = re.compile(
+    r"\b(?:fail(?:ed|s)?|unsuccessful|(?:was|were|is|has|have|did|does|do)(?:\s+not|n't)|no\s+(?:effect|change)|"
+    r"nothing\s+(?:happened|changed)|incorrect|wrong|mistake)\b",
+    re.IGNORECASE,
+)
+_NOTHING_BEFORE = re.compile(
+    r"\b(?:no\s+previous|nothing\s+to\s+verify|first\s+(?:action|step)|not\s+applicable)\b", re.I
+)
+
+
+@lru_cache(maxsize=16)
+def prompt_text(name: str) -> str:
+    """A file of the ``prompts`` folder, as it stands."""
+    return resources.files("bepa_torchrl.experts").joinpath("prompts", f"{name}.txt").read_text(encoding="utf-8")
+
+
+def sections(executor_plan: str) -> dict[str, str]:
+    """Agent S2's sections by name (:data:`SECTIONS`); words without headings come under ``Next Action``."""
+    headings = list(_HEADING.finditer(executor_plan))
+    if not headings:
+        return {"Next Action": executor_plan.strip()}
+    names = {name.lower(): name for name in SECTIONS}
+    ends = [*(heading.start() for heading in headings[1:]), len(executor_plan)]
+    return {
+        names[heading[1].lower()]: executor_plan[heading.end() : end].strip()
+        for heading, end in zip(headings, ends, strict=True)
+    }
+
+
+def sentences(text: str, count: int) -> str:
+    """The first ``count`` sentences of the text, on one line."""
+    parts = [part for part in _SENTENCE_END.split(" ".join(text.split())) if part]
+    return " ".join(parts[:count])
+
+
+def says_it_failed(executor_plan: str) -> bool:
+    """Whether the "Previous action verification" of a step says that the step before it failed."""
+    verification = sections(executor_plan).get("Previous action verification", "")
+    return bool(_FAILED.search(verification)) and not _NOTHING_BEFORE.search(verification)
