@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from bepa_torchrl import keys as K
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.functional import group_advantage
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rows import EpisodeOfRows, contexts_of, episodes_of, groups_of, number, row_list, stack_rows
-
-if TYPE_CHECKING:
-    from bepa_torchrl.cache import TaskTraceCache
 
 
 class Injection(StrEnum):
@@ -134,6 +132,7 @@ class TraceReplacement(Transform):
         trace = self.cache.get_trace(group[0].task_id)
         if trace is None:
             return None
+        self.cache.note_injection(group[0].task_id)
         first_valid = next(episode for episode in group if episode.valid)
         slot = first_valid.slot if self.injection is Injection.on_failure else group[-1].slot + 1
         rows = row_list(trace)

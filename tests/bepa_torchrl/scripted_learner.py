@@ -1,4 +1,4 @@
-"""The scripted policy with a real model behind it: outcomes are decided by the test, log-probs and gradients are real."""
+"""The scripted policy with a real model behind it: outcomes are the test's choice, log-probs and gradients are real."""
 
 from __future__ import annotations
 
