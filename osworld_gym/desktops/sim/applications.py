@@ -1,0 +1,197 @@
+"""What is installed on the simulated desktop: applications, their tabs and controls, and the files."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+TOGGLE, CHOICE, SLIDER, LIST, FIELD = "toggle", "choice", "slider", "list", "field"
+Value = bool | str
+
+
+@dataclass(frozen=True)
+class Control:
+    """One setting. ``name`` stands on the screen and is its key in the state: unique over all applications.
+
+    Args:
+        kind: toggle, choice (at most 4 options), slider (4 levels), list (scrolls) or field.
+        options: the values of a choice, slider or list.
+        marks: buttons that act on the chosen item of a list: pressing ``star`` sets the setting ``star`` to the item.
+        known: whether the base policy's cloning asks for it.
+    """
+
+    name: str
+    kind: str
+    options: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A page of a window. With ``commit`` its settings only count after the button of that label was pressed."""
+
+    name: str
+    controls: tuple[Control, ...]
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class App:
+    name: str
+    tabs: tuple[Tab, ...]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The whole desktop's inventory: settings applications, and the files by folder."""
+
+    apps: tuple[App, ...]
+    folders: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @cached_property
+    def places(self) -> dict[str, tuple[str, str, Control]]:
+        """Control name → (application, tab, control)."""
+        return {c.name: (app.name, tab.name, c) for app in self.apps for tab in app.tabs for c in tab.controls}
+
+    def place(self, name: str) -> tuple[str, str, Control]:
+        """(application, tab, control) of a setting, or of the list whose mark it is. KeyError when there is none."""
+        if name in self.places:
+            return self.places[name]
+        for found in self.places.values():
+            if name in found[2].marks:
+                return found
+        raise KeyError(name)
+
+    def app(self, name: str) -> App | None:
+        return next((app for app in self.apps if app.name == name), None)
+
+    def tab(self, app: str, tab: str) -> Tab:
+        """The page of that name. KeyError when there is none."""
+        for page in self.pages(app):
+            if page.name == tab:
+                return page
+        raise KeyError((app, tab))
+
+    def pages(self, app: str) -> tuple[Tab, ...]:
+        """The tabs of a settings application; none for ``files`` and ``trash``."""
+        found = self.app(app)
+        return found.tabs if found else ()
+
+    def controls(self) -> list[Control]:
+        return [found[2] for found in self.places.values()]
+
+    def folder_of(self, file: str) -> str:
+        """The folder that a file starts in. KeyError when there is none."""
+        for folder, names in self.folders:
+            if file in names:
+                return folder
+        raise KeyError(file)
+
+
+def _toggle(name: str, known: bool = True) -> Control:
+    return Control(name, TOGGLE, known=known)
+
+
+_SOUND = App("sound", (
+    Tab("volume", (_toggle("mute"), _toggle("boost", False), Control("level", SLIDER, ("25", "50", "75", "100")))),
+    Tab("output", (Control("device", CHOICE, ("speaker", "headset", "hdmi")), _toggle("mono", False))),
+    Tab("alerts", (_toggle("chime"), _toggle("beep", False), _toggle("bell", False))),
+))  # fmt: skip
+_DISPLAY = App("display", (
+    Tab("theme", (Control("colors", CHOICE, ("light", "dark", "auto")), _toggle("contrast", False))),
+    Tab("night", (_toggle("warm"), _toggle("dim", False),
+                  Control("glow", SLIDER, ("20", "40", "60", "80"), known=False))),
+    Tab("screen", (Control("scale", CHOICE, ("small", "medium", "large"), known=False),
+                   Control("motion", CHOICE, ("slow", "normal", "fast"))), commit="apply"),
+))  # fmt: skip
+_NETWORK = App("network", (
+    Tab("wifi", (_toggle("wireless"), Control("access", LIST, (
+        "home", "cafe", "office", "guest", "library", "hotel", "airport", "station")))),
+    Tab("proxy", (Control("server", FIELD), Control("host", FIELD, known=False), _toggle("secure", False)),
+        commit="save"),
+    Tab("share", (_toggle("hotspot"), _toggle("sync", False), _toggle("visible", False))),
+))  # fmt: skip
+_MAIL = App("mail", (
+    Tab("inbox", (Control("letter", LIST, ("anna", "bob", "carol", "dave", "erin", "frank", "gina", "hugo"),
+                          marks=("star", "archive")),)),
+    Tab("write", (Control("to", FIELD), Control("subject", FIELD)), commit="send"),
+    Tab("rules", (_toggle("spam"), _toggle("digest", False),
+                  Control("reply", CHOICE, ("never", "daily", "always"), known=False))),
+))  # fmt: skip
+_CLOCK = App("clock", (
+    Tab("alarm", (_toggle("snooze"), _toggle("weekend", False), Control("ring", CHOICE, ("soft", "loud", "silent")))),
+    Tab("zone", (Control("city", LIST, (
+        "paris", "tokyo", "cairo", "lima", "oslo", "delhi", "sydney", "rome"), known=False),)),
+    Tab("timer", (Control("minutes", SLIDER, ("5", "10", "20", "30")), _toggle("repeat", False)), commit="start"),
+))  # fmt: skip
+
+CATALOGUE = Catalogue(
+    apps=(_SOUND, _DISPLAY, _NETWORK, _MAIL, _CLOCK),
+    folders=(
+        ("docs", ("report", "budget", "notes", "invoice", "resume", "draft", "agenda", "essay")),
+        ("pics", ("beach", "sunset", "logo", "map", "poster", "garden", "kitten", "bridge")),
+        ("music", ("jazz", "opera", "rock", "piano", "remix", "ballad", "waltz", "tango")),
+    ),
+)
+#: files that the cloning data asks for; the others are never asked for there
+KNOWN_FILES = (
+    "report",
+    "budget",
+    "notes",
+    "invoice",
+    "beach",
+    "sunset",
+    "logo",
+    "map",
+    "jazz",
+    "opera",
+    "rock",
+    "piano",
+)
+#: what may be typed into fields and new names
+WORDS = ("alpha", "delta", "gamma", "omega", "final", "backup", "summer", "winter")
+
+FILES, TRASH, START = "files", "trash", "start"
+FILE_MENU = ("open", "rename", "copy", "delete")
+TRASH_MENU = ("restore", "erase")
+POPUP_TITLES = ("update", "battery", "printer", "news")
+POPUP_TEXTS = ("ready", "low", "waiting", "now")
+#: every other word that the desktop writes
+FURNITURE = (
+    FILES, TRASH, START, *FILE_MENU, *TRASH_MENU, *POPUP_TITLES, *POPUP_TEXTS, "close", "empty", "yes", "no", "ok",
+    "cancel", "sure", "run", "opened", "renamed", "copied", "deleted", "moved", "restored", "erased", "on", "off",
+)  # fmt: skip
+
+
+def _permuted(names: list[Any], rng: random.Random) -> list[Any]:
+    out = list(names)
+    rng.shuffle(out)
+    return out
+
+
+def shuffled(catalogue: Catalogue, rng: random.Random) -> Catalogue:
+    """The same names at other places: applications, tabs, controls (within their kind) and files are dealt anew.
+
+    Nothing but the screen and a plan then says where a setting is. Settings keep their names and values, so every
+    task keeps its verifier. A list with marks and the commit buttons stay with their tab.
+    """
+    apps = _permuted([app.name for app in catalogue.apps], rng)
+    tabs = _permuted([tab.name for app in catalogue.apps for tab in app.tabs], rng)
+    decks = {
+        kind: _permuted([c for c in catalogue.controls() if c.kind == kind], rng)
+        for kind in (TOGGLE, CHOICE, SLIDER, LIST, FIELD)
+    }
+    dealt = []
+    for name, app in zip(apps, catalogue.apps, strict=True):
+        pages = []
+        for tab in app.tabs:
+            pages.append(replace(tab, name=tabs.pop(), controls=tuple(decks[c.kind].pop() for c in tab.controls)))
+        dealt.append(App(name, tuple(pages)))
+    files = _permuted([name for _, names in catalogue.folders for name in names], rng)
+    folders = []
+    for folder, names in catalogue.folders:
+        folders.append((folder, tuple(files.pop() for _ in names)))
+    return Catalogue(tuple(dealt), tuple(folders))

@@ -1,0 +1,210 @@
+"""SimDesktop: the simulated provider. Actions in, pixels out, in one process; everything follows from the seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.sim.applications import CATALOGUE, FILES, TOGGLE, TRASH, Catalogue, shuffled
+from osworld_gym.desktops.sim.draw import TILE, Look, paint
+from osworld_gym.desktops.sim.keyboard import hotkey, type_text
+from osworld_gym.desktops.sim.layout import MIN_COLUMNS, MIN_ROWS, Layout, Place
+from osworld_gym.desktops.sim.pointer import double_click, drag, left_click, right_click, scroll
+from osworld_gym.desktops.sim.scene import Element, Scene, build_scene
+from osworld_gym.desktops.sim.state import SimState
+from osworld_gym.errors import TaskError
+from osworld_gym.types import Action, CommandResult, Point, Screenshot
+
+STATE_FILE = "/state.json"
+_SETUP_KEYS = ("settings", "trash", "open")
+_IDLE = ("finished", "call_user")
+
+
+class SimDesktop(Desktop):
+    """A desktop drawn and verified in process.
+
+    Args:
+        tiles: the screen in tiles of 16 pixels, (columns, rows), at least (8, 8).
+        popup_probability: chance of a pop-up after each :meth:`perform`, 0..1.
+        shuffle_labels: deals all names to other places by the seed (see ``applications.shuffled``), so that only the
+            screen says where a setting is.
+        seed: of the desktop that stands before the first :meth:`reset`.
+    """
+
+    has_shell = False
+    blocking = False
+
+    def __init__(
+        self,
+        tiles: tuple[int, int] = (MIN_COLUMNS, MIN_ROWS),
+        popup_probability: float = 0.04,
+        shuffle_labels: bool = False,
+        seed: int = 0,
+    ) -> None:
+        columns, rows = tiles
+        if columns < MIN_COLUMNS or rows < MIN_ROWS:
+            raise ValueError(f"tiles wants at least ({MIN_COLUMNS}, {MIN_ROWS}), got {tiles}")
+        if not 0 <= popup_probability <= 1:
+            raise ValueError(f"popup_probability wants 0..1, got {popup_probability}")
+        self.columns, self.rows = columns, rows
+        self._popup_probability = popup_probability
+        self._shuffle = shuffle_labels
+        self._frame = np.zeros((rows * TILE, columns * TILE, 3), dtype=np.uint8)
+        self.reset(seed)
+
+    # -- the Desktop contract -------------------------------------------------------------------------------------
+    @property
+    def screen_size(self) -> tuple[int, int]:
+        return self.columns * TILE, self.rows * TILE
+
+    def reset(self, seed: int) -> None:
+        rng = random.Random(f"desktop {seed}")
+        self.catalogue: Catalogue = shuffled(CATALOGUE, rng) if self._shuffle else CATALOGUE
+        self.layout = Layout(seed, self.columns, self.rows, self.catalogue)
+        self._state = SimState.fresh_desktop(self.catalogue, rng)
+        if rng.random() < 0.3:
+            app = rng.choice([a.name for a in self.catalogue.apps])
+            self._state.open_app(app, self.layout.tabs[app][0])
+        self._luck = random.Random(f"luck {seed}")
+        self._files: dict[str, bytes] = {}
+        self._drawn: dict[Place, Look] = {}
+        self._scene: Scene | None = None
+
+    def screenshot(self) -> Screenshot:
+        looks = {place: cell.look for place, cell in self.scene().cells.items()}
+        paint(self._frame, looks, self._drawn, self.layout.theme, self.layout.text_top)
+        return Screenshot(pixels=self._frame.copy())
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        acted = False
+        for action in actions:
+            if action.kind not in _IDLE:
+                self._act(action)
+                self._scene = None
+                acted = True
+        if acted:
+            self._state.maybe_popup(self._luck, self._popup_probability)
+
+    def setup(self, step: Mapping[str, Any]) -> None:
+        """Knows one step, ``{"type": "sim", "parameters": {"settings": {...}, "trash": [files], "open": app}}``."""
+        parameters = step.get("parameters")
+        if step.get("type") != "sim" or not isinstance(parameters, Mapping):
+            raise TaskError(f"the simulated desktop only knows setup steps of type 'sim' with parameters, got {step!r}")
+        unknown = sorted(set(parameters) - set(_SETUP_KEYS))
+        if unknown:
+            raise TaskError(f"setup step 'sim' does not know {unknown}; it knows {', '.join(_SETUP_KEYS)}")
+        for name, value in parameters.get("settings", {}).items():
+            self._preset(name, value)
+        for file in parameters.get("trash", ()):
+            self._throw(file)
+        app = parameters.get("open")
+        if app is not None:
+            if app not in self.layout.tabs:
+                raise TaskError(f"setup step 'sim': open wants one of {', '.join(self.layout.tabs)}, got {app!r}")
+            self._state.open_app(app, self.layout.tabs[app][0])
+        self._state.take_baseline()
+        self._scene = None
+
+    def read_file(self, path: str) -> bytes:
+        """``/state.json`` is the live state; other files are those written before."""
+        if path == STATE_FILE:
+            return json.dumps(self.state(), sort_keys=True).encode()
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        return self._files[path]
+
+    def write_file(self, path: str, data: bytes) -> None:
+        if path == STATE_FILE:
+            raise PermissionError(f"{STATE_FILE} is read-only: set the state with a setup step of type 'sim'")
+        self._files[path] = bytes(data)
+
+    def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
+        raise NotImplementedError(f"the simulated desktop has no shell (asked for {command!r}, {shell=}, {timeout=})")
+
+    def close(self) -> None:
+        self._files.clear()
+
+    # -- for oracles, cloning and tests; a policy never sees it ---------------------------------------------------
+    def scene(self) -> Scene:
+        """What stands on each tile now."""
+        if self._scene is None:
+            self._scene = build_scene(self._state, self.layout)
+        return self._scene
+
+    def elements(self) -> list[Element]:
+        """All visible labelled widgets, in reading order; each is one tile."""
+        return self.scene().elements()
+
+    def state(self) -> dict[str, Any]:
+        """What ``/state.json`` holds."""
+        return self._state.to_json()
+
+    @property
+    def inner(self) -> SimState:
+        """The live state. Read it, do not change it."""
+        return self._state
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    def _tile(self, point: Point | None) -> Place:
+        """The tile under a point in pixels; outside points move to the edge, a missing one to the middle."""
+        if point is None:
+            return self.columns // 2, self.rows // 2
+        return _clip(point[0], self.columns), _clip(point[1], self.rows)
+
+    def _act(self, action: Action) -> None:
+        state, layout, kind = self._state, self.layout, action.kind
+        if kind != "type":
+            state.find = ""
+        if kind in ("click", "left_double", "right_single", "drag"):
+            scene, place = build_scene(state, layout), self._tile(action.start)
+            if kind == "click":
+                left_click(state, layout, scene, place)
+            elif kind == "left_double":
+                double_click(state, layout, scene, place)
+            elif kind == "right_single":
+                right_click(state, layout, scene, place)
+            else:
+                drag(state, scene, place, self._tile(action.end))
+        elif kind == "scroll":
+            self._wheel(action)
+        elif kind == "type":
+            type_text(state, layout, action.content or "")
+        elif kind == "hotkey":
+            hotkey(state, layout, action.key or "")
+
+    def _wheel(self, action: Action) -> None:
+        """The wheel turns the list of the window under the pointer, when nothing lies on top."""
+        scene = build_scene(self._state, self.layout)
+        target = scene.target_at(self._tile(action.start))
+        if target and target[0] not in ("app", "menu", "answer", "popup", "text"):
+            scroll(self._state, action.direction or "")
+
+    def _preset(self, name: str, value: Any) -> None:
+        if name not in self._state.settings:
+            raise TaskError(f"setup step 'sim': no setting {name!r}; known: {', '.join(sorted(self._state.settings))}")
+        control = self.catalogue.places.get(name, (None, None, None))[2]
+        if control is not None:
+            options = (True, False) if control.kind == TOGGLE else control.options
+            if (options and value not in options) or (not options and not isinstance(value, str)):
+                raise TaskError(f"setup step 'sim': {name!r} wants {options or 'a text'}, got {value!r}")
+        self._state.settings[name] = value
+
+    def _throw(self, file: str) -> None:
+        for files in self._state.folders.values():
+            if file in files:
+                files.remove(file)
+                self._state.trash.append(file)
+                return
+        raise TaskError(f"setup step 'sim': no file {file!r} in {', '.join(self._state.folders)} ({FILES}, {TRASH})")
+
+
+def _clip(value: float, tiles: int) -> int:
+    if not math.isfinite(value):
+        return 0
+    return max(0, min(tiles - 1, int(max(-1e6, min(1e6, value)) // TILE)))

@@ -1,0 +1,155 @@
+"""What the mouse does: press a target, double-click, right-click, drag, scroll. Mutates the state."""
+
+from __future__ import annotations
+
+from osworld_gym.desktops.sim.applications import FILE_MENU, FILES, START, TRASH, TRASH_MENU
+from osworld_gym.desktops.sim.layout import FILE_COLUMNS, FILE_ROWS, LIST_COLUMNS, LIST_ROWS, Layout, Place
+from osworld_gym.desktops.sim.scene import MENU, Scene, Target
+from osworld_gym.desktops.sim.state import Dialog, Menu, SimState
+
+
+def activate(state: SimState, layout: Layout, target: Target) -> None:
+    """Presses a widget, by a click or by the keyboard. An empty target changes nothing."""
+    if not target:
+        return
+    kind, rest = target[0], target[1:]
+    if kind not in ("text", "field", "scroll"):
+        state.editing = None
+    state.find = ""
+    if kind == "app":
+        _dock(state, layout, rest[0])
+    elif kind == "x":
+        state.close_window()
+    elif kind == "tab":
+        if rest[0] != state.tab:
+            state.go_to(rest[0])
+    elif kind == "toggle":
+        state.put(rest[0], not state.shown(rest[0]))
+    elif kind == "choose":
+        state.put(rest[0], rest[1])
+    elif kind == "field":
+        state.editing, state.fresh, state.focus = rest[0], True, target
+    elif kind == "commit":
+        state.commit()
+    elif kind == "mark":
+        _mark(state, rest[0])
+    elif kind == "file":
+        state.selected, state.focus = rest[0], target
+    elif kind == "blank":
+        state.selected, state.focus = None, None
+    elif kind == "scroll":
+        scroll(state, rest[0])
+    elif kind == "empty":
+        state.dialog = Dialog("empty", TRASH)
+    elif kind == "menu":
+        _menu_entry(state, rest[0])
+    elif kind == "answer":
+        answer(state, rest[0])
+    elif kind == "popup":
+        state.popup = None
+
+
+def _dock(state: SimState, layout: Layout, icon: str) -> None:
+    if icon == START:
+        state.launcher = "" if state.launcher is None else None
+    else:
+        state.open_app(icon, layout.tabs[icon][0])
+
+
+def _mark(state: SimState, mark: str) -> None:
+    control = state.list_control()
+    if control is not None and mark in control.marks:
+        state.settings[mark] = state.shown(control.name)
+
+
+def _menu_entry(state: SimState, entry: str) -> None:
+    assert state.menu is not None
+    file, state.menu, state.focus = state.menu.file, None, None
+    if entry == "open":
+        state.open_file(file)
+    elif entry == "copy":
+        state.copy(file)
+    elif entry == "restore":
+        state.restore(file)
+    elif entry == "rename":
+        state.dialog = Dialog("rename", file, file)
+    else:
+        state.dialog = Dialog(entry, file)
+
+
+def answer(state: SimState, word: str) -> None:
+    """Answers the dialog with one of its buttons."""
+    assert state.dialog is not None
+    dialog, state.dialog, state.focus = state.dialog, None, None
+    if word in ("no", "cancel"):
+        return
+    if dialog.kind == "rename":
+        state.rename(dialog.file, dialog.text.strip())
+    elif dialog.kind == "delete":
+        state.to_trash(dialog.file)
+    elif dialog.kind == "erase":
+        state.erase(dialog.file)
+    else:
+        state.empty_trash()
+
+
+def left_click(state: SimState, layout: Layout, scene: Scene, place: Place) -> None:
+    """A click beside an open context menu closes it and does nothing else."""
+    target = scene.target_at(place)
+    if scene.top == MENU and not target:
+        state.menu = None
+        return
+    activate(state, layout, target)
+
+
+def double_click(state: SimState, layout: Layout, scene: Scene, place: Place) -> None:
+    """Opens a file; on anything else it is one click (a second one would undo a toggle)."""
+    target = scene.target_at(place)
+    left_click(state, layout, scene, place)
+    if target[:1] == ("file",):
+        state.open_file(target[1])
+
+
+def right_click(state: SimState, layout: Layout, scene: Scene, place: Place) -> None:
+    """The context menu of a file. Elsewhere nothing (an open menu closes)."""
+    target = scene.target_at(place)
+    if scene.top == MENU:
+        state.menu = None
+    elif target[:1] == ("file",):
+        state.selected, state.editing = target[1], None
+        open_menu(state, layout, target[1], place)
+
+
+def open_menu(state: SimState, layout: Layout, file: str, place: Place) -> None:
+    """The menu hangs right of the tile and is moved inside the screen."""
+    entries = len(FILE_MENU if state.app == FILES else TRASH_MENU)
+    x = place[0] + 1 if place[0] + 1 < layout.columns else place[0] - 1
+    state.menu, state.focus = Menu(file, x, min(place[1], layout.rows - entries)), None
+
+
+def drag(state: SimState, scene: Scene, start: Place, end: Place) -> None:
+    """Drops a file on the trash or on a folder; any other drag does nothing."""
+    source, goal = scene.target_at(start), scene.target_at(end)
+    if source[:1] != ("file",) or not goal:
+        return
+    if goal == ("app", TRASH):
+        state.to_trash(source[1])
+    elif goal[0] == "tab" and goal[1] != state.tab:
+        state.move(source[1], goal[1])
+
+
+def scroll(state: SimState, direction: str) -> None:
+    """One row of the page's list; other directions than up and down do nothing."""
+    columns, rows = (FILE_COLUMNS, FILE_ROWS) if state.app in (FILES, TRASH) else (LIST_COLUMNS, LIST_ROWS)
+    total = -(-len(state.listing()) // columns)
+    step = {"up": -1, "down": 1}.get(direction, 0)
+    state.scroll = max(0, min(state.scroll + step, total - rows))
+
+
+def reveal(state: SimState, item: str) -> None:
+    """Scrolls the page's list just so far that the item is visible."""
+    listing = state.listing()
+    if item in listing:
+        columns, rows = (FILE_COLUMNS, FILE_ROWS) if state.app in (FILES, TRASH) else (LIST_COLUMNS, LIST_ROWS)
+        row = listing.index(item) // columns
+        state.scroll = min(max(state.scroll, row - rows + 1), row)

@@ -1,0 +1,55 @@
+"""The simulated desktop's metric: rules on its final state, all of which must hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_MISSING = object()
+
+
+def _contains(found: Any, wanted: Any) -> bool:
+    return isinstance(found, (list, str, dict)) and wanted in found
+
+
+def _subset(found: Any, wanted: Any) -> bool:
+    return isinstance(found, list) and all(item in wanted for item in found)
+
+
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": lambda found, wanted: type(found) is type(wanted) and found == wanted,
+    "ne": lambda found, wanted: found is not _MISSING and found != wanted,
+    "contains": _contains,
+    "lacks": lambda found, wanted: found is not _MISSING and not _contains(found, wanted),
+    "subset": _subset,
+}
+
+
+def _at(state: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        if not isinstance(state, Mapping) or key not in state:
+            return _MISSING
+        state = state[key]
+    return state
+
+
+def sim_state(result: Any, rules: Any) -> float:
+    """1.0 when every rule holds on the state, else 0.0.
+
+    Args:
+        result: the state: bytes or text of ``/state.json``, or the object itself.
+        rules: a list of ``{"path": [keys], "op": one of OPERATORS, "value": ...}``, or ``{"rules": that list}``.
+
+    Raises:
+        ValueError: no rule, an unknown operator, or a state that is not JSON.
+    """
+    if isinstance(rules, Mapping):
+        rules = rules.get("rules")
+    if not isinstance(rules, list) or not rules:
+        raise ValueError(f"sim_state wants a list of rules with at least one, got {rules!r}")
+    state = json.loads(result) if isinstance(result, (bytes, str)) else result
+    for rule in rules:
+        if rule["op"] not in OPERATORS:
+            raise ValueError(f"sim_state: unknown op {rule['op']!r}; known: {', '.join(OPERATORS)}")
+    return float(all(OPERATORS[rule["op"]](_at(state, rule["path"]), rule["value"]) for rule in rules))
