@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -31,6 +33,18 @@ def test_gymnasiums_checker_passes(kind: type[ScriptedDesktop]) -> None:
     check_env(env, skip_close_check=True)  # the check of double closing wants a spec that is JSON
     env.close()
     env.close()
+
+
+def test_gymnasiums_checker_passes_on_the_simulated_desktop() -> None:
+    env = gymnasium.make("osworld_gym:OSWorld-v0", provider="sim", split="train", render_mode="rgb_array")
+    assert env.observation_space["screenshot"].shape == (128, 128, 3)
+    check_env(env.unwrapped)
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[2] / "examples" / "gymnasium_loop.py"
+    endings = runpy.run_path(str(example))["main"](3)
+    assert [info["stop_reason"] in ("finished", "max_steps") for info in endings] == [True] * 3
 
 
 def test_an_episode_in_a_plain_loop() -> None:

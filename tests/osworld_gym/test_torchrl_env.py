@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from scripted_desktop import CALL_USER, CLICK, FINISHED, BlockingDesktop, Fault, ScriptedDesktop, count_task
@@ -41,6 +44,22 @@ def test_torchrls_checker_passes(n: int, observation: str, kind: type[ScriptedDe
     env = make(n, kind=kind, observation=observation)
     check_env_specs(env)
     env.close()
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("observation", ["array", "png"])
+def test_torchrls_checker_passes_on_the_simulated_desktop(n: int, observation: str) -> None:
+    env = OSWorldEnv(provider="sim", num_envs=n, split="train", observation=observation)  # type: ignore[arg-type]
+    check_env_specs(env)
+    env.close()
+
+
+def test_the_example_runs_in_a_stock_collector() -> None:
+    example = Path(__file__).parents[2] / "examples" / "torchrl_collector.py"
+    counts = runpy.run_path(str(example))["main"](240)
+    # four rows, 60 steps each, 15 steps an episode: nothing ends early, since the policy only clicks
+    assert counts["episodes"] == 16
+    assert counts["masked"] == 0
 
 
 def test_each_row_plays_its_own_task_to_its_own_reward() -> None:

@@ -9,9 +9,13 @@ import pytest
 from scripted_desktop import CLICK, FINISHED, BlockingDesktop, Fault, ScriptedDesktop, count_task
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.oracles import make_oracle
+from osworld_gym.tasks.sim_suite import sim_suite
 from osworld_gym.types import Action, StopReason
+from osworld_gym.uitars.format import format_answer
 from osworld_gym.vector import DesktopVector
 
 BOTH = pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
@@ -43,10 +47,11 @@ class GatedDesktop(BlockingDesktop):
         super().perform(actions)
 
 
-def begin_all(vector: DesktopVector, count: int = 1) -> None:
+def begin_all(vector: DesktopVector) -> None:
+    """One after the other, so that desktops are made in the order of the slots."""
     for i in range(len(vector)):
-        vector.send_reset(i, count_task(count), seed=i)
-    assert {i: r.stop for i, r in vector.receive(len(vector))} == dict.fromkeys(range(len(vector)))
+        vector.send_reset(i, count_task(1), seed=i)
+        assert [(j, result.stop) for j, result in vector.receive()] == [(i, None)]
 
 
 @BOTH
@@ -62,6 +67,30 @@ def test_each_desktop_has_its_own_episode(kind: type[ScriptedDesktop]) -> None:
         for i in range(3):
             vector.send(i, FINISHED)
         assert {i: result.reward for i, result in vector.receive(3)} == {0: 0.0, 1: 1.0, 2: 0.0}
+
+
+def test_oracles_solve_simulated_tasks_through_the_text_protocol() -> None:
+    tasks = sim_suite().tasks[::9]
+    twins = [SimDesktop() for _ in tasks]  # play what the vector's desktops play: same seed, same screen
+    oracles = [make_oracle(task, "native") for task in tasks]
+    rewards: dict[int, float] = {}
+    with DesktopVector(SimDesktop, len(tasks), EpisodeOptions(max_steps=30)) as vector:
+        for i, task in enumerate(tasks):
+            vector.send_reset(i, task, seed=i)
+            twins[i].reset(i)
+            for step in task.config:
+                twins[i].setup(step)
+        while len(rewards) < len(tasks):
+            for i, result in vector.receive():
+                assert (result.screenshot.pixels == twins[i].screenshot().pixels).all()
+                if result.verdict is not None:
+                    rewards[i] = result.verdict.score
+                    continue
+                step = oracles[i].next_step(twins[i])
+                actions = (Action("finished"),) if step is None else step.actions
+                twins[i].perform([action for action in actions if action.kind != "finished"])
+                vector.send(i, format_answer("go on" if step is None else step.intent, actions))
+    assert rewards == dict.fromkeys(range(len(tasks)), 1.0)
 
 
 def test_a_slow_desktop_delays_only_itself() -> None:

@@ -1,0 +1,49 @@
+"""OSWorld tasks in a plain Gymnasium loop, no BEPA and no torch: ``python examples/gymnasium_loop.py [episodes]``.
+
+The policy clicks somewhere at random and gives up now and then; put a model in its place. It sees the screenshot and
+the instruction, and answers with text in the UI-TARS format.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import gymnasium
+
+from osworld_gym.types import Action
+from osworld_gym.uitars.format import format_answer
+
+
+def random_policy(observation: dict[str, Any], rng: random.Random) -> str:
+    """A click anywhere on the screen, or (one time in ten) the claim to be done."""
+    height, width, _ = observation["screenshot"].shape
+    if rng.random() < 0.1:
+        return format_answer("I think that is all.", [Action("finished")])
+    point = (rng.randrange(width), rng.randrange(height))
+    return format_answer(f"I was asked: {observation['instruction']}", [Action("click", start=point)])
+
+
+def main(episodes: int = 5) -> list[dict[str, Any]]:
+    """Plays ``episodes`` and returns the ``info`` of the last step of each."""
+    rng = random.Random(0)
+    env = gymnasium.make("osworld_gym:OSWorld-v0", provider="sim", split="train")
+    endings = []
+    for episode in range(episodes):
+        observation, info = env.reset(seed=episode)
+        steps, done = 0, False
+        while not done:
+            observation, reward, terminated, truncated, info = env.step(random_policy(observation, rng))
+            steps, done = steps + 1, terminated or truncated
+        if info["env_error"]:  # the desktop failed, not the policy: such an episode is no sample
+            print(f"{info['task_id']}: left out, {info['failure']}")
+            continue
+        print(f"{observation['instruction']!r}: {info['stop_reason']} after {steps} steps, reward {reward:g}")
+        endings.append(info)
+    env.close()
+    return endings
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))

@@ -1,0 +1,276 @@
+"""The Desktop contract as checks, for any provider: ``run_checks(make_desktop)``. Part of the public interface.
+
+Each check is a function of one desktop (``DESKTOP_CHECKS``) or of the function that makes one (``MAKE_CHECKS``); it
+returns None or raises :class:`CheckFailed`. A known difference of a provider is a named line with its reason in
+``KNOWN_DIFFERENCES``, never a silent skip, and is refused once the check passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.types import Action, Screenshot
+
+DesktopCheck = Callable[[Desktop], None]
+MakeCheck = Callable[[Callable[[], Desktop]], None]
+
+#: provider → check → why it differs
+KNOWN_DIFFERENCES: dict[str, dict[str, str]] = {}
+
+ODD_TEXTS = ('it\'s "quoted" `and` $HOME \\n', "first line\nsecond line\n", "Größe 你好 🙂", "", "a<b>&c; | rm\t%s{}")
+ODD_KEYS = ("no_such_key", "ctrl no_such_key", "", "ctrl+shift+t", "hyper F99", "你", "ctrl  c")
+FAR_POINTS = ((-50.0, -50.0), (1e6, 1e6), (-1.0, 1e9), (0.0, 0.0), (3.7, 2.2))
+DATA = bytes(range(256)) * 3
+
+
+class CheckFailed(AssertionError):
+    """What the contract wants, and what the provider did."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One line of :func:`run_checks`; ``known`` is a failure that stands in the known differences."""
+
+    name: str
+    outcome: Literal["passed", "failed", "known"]
+    detail: str
+    seconds: float
+
+
+def run_checks(make_desktop: Callable[[], Desktop], known: Mapping[str, str] | None = None) -> list[CheckResult]:
+    """Runs every check; all desktops are closed at the end.
+
+    Args:
+        make_desktop: makes one desktop; called four times.
+        known: check → reason, for checks that this provider is known to fail.
+
+    Raises:
+        ValueError: ``known`` names no check.
+        DesktopError: no desktop can be made.
+    """
+    known = known or {}
+    names = [check.__name__ for check in (*DESKTOP_CHECKS, *MAKE_CHECKS)]
+    unknown = sorted(set(known) - set(names))
+    if unknown:
+        raise ValueError(f"known differences name no check: {', '.join(unknown)}; the checks: {', '.join(names)}")
+    with make_desktop() as desktop:
+        results = [_judge(check.__name__, partial(check, desktop), known) for check in DESKTOP_CHECKS]
+    return results + [_judge(check.__name__, partial(check, make_desktop), known) for check in MAKE_CHECKS]
+
+
+def _judge(name: str, check: Callable[[], None], known: Mapping[str, str]) -> CheckResult:
+    start = perf_counter()
+    try:
+        check()
+        problem = ""
+    except Exception as error:  # noqa: BLE001 whatever a provider raises is its check's line, not the end of the others
+        problem = str(error) if isinstance(error, CheckFailed) else f"{type(error).__name__}: {error}"
+    seconds = perf_counter() - start
+    if name not in known:
+        return CheckResult(name, "failed" if problem else "passed", problem, seconds)
+    if problem:
+        return CheckResult(name, "known", f"{known[name]} ({problem})", seconds)
+    return CheckResult(name, "failed", f"passes, but is named as a known difference: {known[name]}", seconds)
+
+
+def _want(holds: bool, message: str) -> None:
+    if not holds:
+        raise CheckFailed(message)
+
+
+def _sound(desktop: Desktop, frame: Screenshot) -> None:
+    width, height = desktop.screen_size
+    pixels = frame.pixels
+    _want(pixels.dtype == np.uint8, f"pixels want uint8, got {pixels.dtype}")
+    _want(pixels.shape == (height, width, 3), f"pixels want {(height, width, 3)}, got {pixels.shape}")
+
+
+def screenshot_has_the_size_of_the_screen(desktop: Desktop) -> None:
+    """uint8 RGB of ``screen_size``, and the PNG form holds the same pixels."""
+    desktop.reset(1)
+    width, height = desktop.screen_size
+    _want(width > 0 and height > 0, f"screen_size wants positive pixels, got {(width, height)}")
+    frame = desktop.screenshot()
+    _sound(desktop, frame)
+    _want(bool((Screenshot(png=frame.png).pixels == frame.pixels).all()), "png and pixels differ")
+    _want(desktop.screen_size == (width, height), "screen_size changed after a screenshot")
+
+
+def same_seed_gives_the_same_screen(desktop: Desktop) -> None:
+    """Two resets with one seed show the same pixels, whatever was done between them."""
+    desktop.reset(7)
+    first = desktop.screenshot().pixels.copy()
+    width, height = desktop.screen_size
+    desktop.perform([Action("click", start=(width * x / 4, height * y / 4)) for x in (1, 2, 3) for y in (1, 2, 3)])
+    desktop.reset(7)
+    differing = int((desktop.screenshot().pixels != first).any(axis=-1).sum())
+    _want(differing == 0, f"{differing} of {width * height} pixels differ between two resets with seed 7")
+
+
+def reset_leaves_nothing(desktop: Desktop) -> None:
+    """A file of an earlier episode is gone after a reset."""
+    desktop.reset(1)
+    desktop.write_file("/tmp/earlier/episode.txt", b"secret")
+    desktop.reset(1)
+    try:
+        data = desktop.read_file("/tmp/earlier/episode.txt")
+    except FileNotFoundError:
+        return
+    raise CheckFailed(f"a file of the earlier episode survived the reset: {data!r}")
+
+
+def points_outside_the_screen_are_accepted(desktop: Desktop) -> None:
+    """They move to the edge; nothing raises and the screen stays readable."""
+    desktop.reset(1)
+    for point in FAR_POINTS:
+        desktop.perform([Action("click", start=point)])
+        desktop.perform([Action("drag", start=point, end=(-point[0], -point[1]))])
+        desktop.perform([Action("scroll", start=point, direction="down")])
+    _sound(desktop, desktop.screenshot())
+
+
+def unknown_keys_do_nothing(desktop: Desktop) -> None:
+    """A hotkey that no keyboard has is accepted."""
+    desktop.reset(1)
+    for key in ODD_KEYS:
+        desktop.perform([Action("hotkey", key=key)])
+    _sound(desktop, desktop.screenshot())
+
+
+def any_text_can_be_typed(desktop: Desktop) -> None:
+    """Quotes, newlines, shell characters, non-ASCII and nothing at all are accepted."""
+    desktop.reset(1)
+    for text in ODD_TEXTS:
+        desktop.perform([Action("type", content=text)])
+    _sound(desktop, desktop.screenshot())
+
+
+def every_desktop_action_is_performed(desktop: Desktop) -> None:
+    """Every kind of the table, alone and in one list; ``finished``, ``call_user`` and an empty list do nothing."""
+    desktop.reset(1)
+    width, height = desktop.screen_size
+    middle, corner = (width / 2, height / 2), (width - 1.0, height - 1.0)
+    actions = [Action(kind, start=middle) for kind in ("click", "left_double", "right_single")]
+    actions += [Action("scroll", start=middle, direction=way) for way in ("up", "down", "left", "right")]
+    actions += [Action("drag", start=middle, end=corner), Action("hotkey", key="escape"), Action("type", content="a")]
+    actions += [Action("wait"), Action("finished", content="done"), Action("call_user")]
+    for action in actions:
+        desktop.perform([action])
+    desktop.perform(actions)
+    desktop.perform([])
+    _sound(desktop, desktop.screenshot())
+
+
+def files_come_back_as_written(desktop: Desktop) -> None:
+    """Bytes of any value, folders made, the second write replaces the first, a short one too."""
+    desktop.reset(1)
+    path = "/tmp/a folder/naïve 'name'.bin"
+    for data in (DATA, b"short", b""):
+        desktop.write_file(path, data)
+        got = desktop.read_file(path)
+        _want(got == data, f"wrote {len(data)} bytes, read {len(got)} others")
+
+
+def a_missing_file_is_file_not_found(desktop: Desktop) -> None:
+    """``read_file`` raises FileNotFoundError, and the desktop lives on."""
+    desktop.reset(1)
+    try:
+        data = desktop.read_file("/tmp/no/such/file")
+    except FileNotFoundError:
+        _sound(desktop, desktop.screenshot())
+        return
+    raise CheckFailed(f"a missing file wants FileNotFoundError, got {data!r}")
+
+
+def an_unknown_setup_step_is_a_task_error(desktop: Desktop) -> None:
+    """``setup`` names what it does not know; the fault is the task's, not the desktop's."""
+    desktop.reset(1)
+    try:
+        desktop.setup({"type": "no_such_step", "parameters": {}})
+    except TaskError as error:
+        _want("no_such_step" in str(error), f"the TaskError wants to name the step, got {str(error)!r}")
+        return
+    raise CheckFailed("an unknown setup step wants TaskError, it was accepted")
+
+
+def run_gives_status_and_output(desktop: Desktop) -> None:
+    """Exit status, both streams, shell or not; NotImplementedError without a shell."""
+    desktop.reset(1)
+    if not desktop.has_shell:
+        try:
+            desktop.run(["true"])
+        except NotImplementedError:
+            return
+        raise CheckFailed("has_shell is False, so run wants NotImplementedError, it was accepted")
+    got = desktop.run("printf 'Größe'; printf wrong >&2; exit 3", shell=True)
+    _want((got.returncode, got.output, got.error) == (3, "Größe", "wrong"), f"wanted (3, Größe, wrong), got {got}")
+    got = desktop.run(["printf", "%s", "$HOME 'a b'"])
+    _want(got.output == "$HOME 'a b'", f"a list wants no shell between, got {got.output!r}")
+    desktop.write_file("/tmp/check.txt", b"seen")
+    got = desktop.run(["cat", "/tmp/check.txt"])
+    _want(got.output == "seen", f"a command wants to see a written file, got {got}")
+
+
+def run_ends_at_its_timeout(desktop: Desktop) -> None:
+    """``hung`` at the timeout, not later; the next reset works."""
+    desktop.reset(1)
+    if not desktop.has_shell:
+        return
+    start = perf_counter()
+    try:
+        got = desktop.run(["sleep", "30"], timeout=0.5)
+    except DesktopError as error:
+        _want(error.reason is FailureReason.hung, f"a timeout wants the reason hung, got {error.reason.value}")
+    else:
+        raise CheckFailed(f"sleep 30 with a timeout of 0.5 s wants DesktopError, got {got}")
+    seconds = perf_counter() - start
+    _want(seconds < 10, f"a timeout of 0.5 s took {seconds:.1f} s")
+    desktop.reset(1)
+    _sound(desktop, desktop.screenshot())
+
+
+def desktops_are_apart(make_desktop: Callable[[], Desktop]) -> None:
+    """What one desktop writes, another does not see; closing one leaves the other."""
+    with make_desktop() as first, make_desktop() as second:
+        first.reset(1)
+        second.reset(1)
+        first.write_file("/tmp/mine.txt", b"first")
+        try:
+            data = second.read_file("/tmp/mine.txt")
+        except FileNotFoundError:
+            first.close()
+            _sound(second, second.screenshot())
+            return
+        raise CheckFailed(f"a file of one desktop is seen by another: {data!r}")
+
+
+def close_can_be_called_twice(make_desktop: Callable[[], Desktop]) -> None:
+    """Also before the first reset."""
+    desktop = make_desktop()
+    desktop.close()
+    desktop.close()
+
+
+DESKTOP_CHECKS: tuple[DesktopCheck, ...] = (
+    screenshot_has_the_size_of_the_screen,
+    same_seed_gives_the_same_screen,
+    reset_leaves_nothing,
+    points_outside_the_screen_are_accepted,
+    unknown_keys_do_nothing,
+    any_text_can_be_typed,
+    every_desktop_action_is_performed,
+    files_come_back_as_written,
+    a_missing_file_is_file_not_found,
+    an_unknown_setup_step_is_a_task_error,
+    run_gives_status_and_output,
+    run_ends_at_its_timeout,
+)
+MAKE_CHECKS: tuple[MakeCheck, ...] = (desktops_are_apart, close_can_be_called_twice)

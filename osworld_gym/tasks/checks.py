@@ -1,0 +1,59 @@
+"""One set of checks for every task that has an oracle: the verifier can say 0, and 1, and for the right reasons."""
+
+from __future__ import annotations
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.tasks.oracles import make_oracle
+from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.verify import verify
+from osworld_gym.types import Action, StopReason
+
+MAX_ORACLE_STEPS = 30
+IDLE_STEPS = 3
+
+
+def check_task(desktop: Desktop, task: Task, seed: int) -> list[str]:
+    """Plays the task twice and lists what is wrong (nothing, for a sound task).
+
+    The verifier must say 0 on the fresh desktop, 0 for a policy that only waits and then says ``finished``, and 1
+    after the oracle, within ``MAX_ORACLE_STEPS``.
+
+    Raises:
+        TaskError: the task names an unknown setup step, metric, getter or oracle.
+        DesktopError: the desktop failed.
+    """
+    problems = []
+    _begin(desktop, task, seed)
+    if _score(desktop, task) != 0.0:
+        problems.append(f"the fresh desktop is worth {_score(desktop, task):g}, not 0")
+    for _ in range(IDLE_STEPS):
+        desktop.perform([Action("wait")])
+    if _score(desktop, task) != 0.0:
+        problems.append(f"doing nothing is worth {_score(desktop, task):g}, not 0")
+    _begin(desktop, task, seed)
+    steps = play_oracle(desktop, task)
+    score = _score(desktop, task)
+    if score != 1.0:
+        problems.append(f"the oracle is worth {score:g} after {steps} steps, not 1")
+    return problems
+
+
+def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> int:
+    """Plays the task's oracle on a desktop where the task was set up; the number of steps it took."""
+    oracle = make_oracle(task, style)
+    for count in range(MAX_ORACLE_STEPS):
+        step = oracle.next_step(desktop)
+        if step is None:
+            return count
+        desktop.perform(step.actions)
+    return MAX_ORACLE_STEPS
+
+
+def _begin(desktop: Desktop, task: Task, seed: int) -> None:
+    desktop.reset(seed)
+    for step in task.config:
+        desktop.setup(step)
+
+
+def _score(desktop: Desktop, task: Task) -> float:
+    return verify(task, desktop, stop=StopReason.finished).score
