@@ -1,0 +1,254 @@
+"""TaskTraceCache: the paper's per-task cache E_x as a TorchRL replay buffer keyed by task id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from tensordict import TensorDictBase
+from torchrl.data import RandomSampler, ReplayBuffer
+
+from bepa_torchrl.cache.metadata import TraceMetadata
+from bepa_torchrl.cache.rules import RULES, choose, draw
+from bepa_torchrl.cache.saving import CacheState, check_state, read_state, write_state
+from bepa_torchrl.cache.storage import TraceStorage, trace_from_plain
+from bepa_torchrl.cache.writer import WHEN_FULL, KeyedWriter
+from bepa_torchrl.persistence import FolderError
+
+_INJECTION = 1  # the purpose of draws among a task's traces; those of U have 0
+
+
+class TaskTraceCache(ReplayBuffer):
+    """One successful trace per task, replaced by the policy's newer successes. Paper section LEVEL-2.
+
+    A trace is the lazy stack ``[S]`` of an episode's rows (:mod:`bepa_torchrl.keys`) with its text and images. What
+    is put in and what is given out are copies. All methods may be called from several threads. Randomness depends on
+    (seed, task, count) only, so it survives restarts and does not depend on other tasks.
+
+    Args:
+        traces_per_task: how many of a task's newest traces are kept; 1 is the paper's, 8 ARPO's.
+        max_tasks: how many tasks at most; None: no bound.
+        rule: U, one of ``random``, ``shortest``, ``highest_logprob``.
+        when_full: ``evict`` the task that was used longest ago, or ``error``.
+        seed: of the draws, >= 0; part of the saved state.
+
+    Raises:
+        ValueError: a setting out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        traces_per_task: int = 1,
+        max_tasks: int | None = None,
+        rule: str = "random",
+        when_full: str = "evict",
+        seed: int = 0,
+    ) -> None:
+        if traces_per_task < 1:
+            raise ValueError(f"traces_per_task must be >= 1; got {traces_per_task}")
+        if max_tasks is not None and max_tasks < 1:
+            raise ValueError(f"max_tasks must be >= 1, or None; got {max_tasks}")
+        if rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}; got {rule!r}")
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"when_full must be one of {', '.join(WHEN_FULL)}; got {when_full!r}")
+        if seed < 0:
+            raise ValueError(f"seed must be >= 0; got {seed}")
+        self.rule, self.seed = rule, seed
+        self._refreshes: dict[str, int] = {}  # per task, also of tasks that have left
+        self._injections: dict[str, int] = {}
+        super().__init__(
+            storage=TraceStorage(None if max_tasks is None else max_tasks * traces_per_task),
+            sampler=RandomSampler(),
+            writer=KeyedWriter(traces_per_task, max_tasks, when_full),
+            collate_fn=lambda traces: [trace.clone() for trace in traces],
+        )
+
+    @property
+    def _index(self) -> KeyedWriter:
+        return cast(KeyedWriter, self._writer)
+
+    def _locked(self) -> ExitStack:
+        """Both of the buffer's locks, in TorchRL's order."""
+        stack = ExitStack()
+        stack.enter_context(self._replay_lock)
+        stack.enter_context(self._write_lock)
+        return stack
+
+    def refresh(self, task_id: str, successes: Sequence[TensorDictBase]) -> bool:
+        """``E_x <- U(successes)``: puts the one that the rule picks; True where the cache took one.
+
+        Args:
+            task_id: the task x.
+            successes: traces ``[S]`` of that task, in slot order; none changes nothing.
+
+        Raises:
+            ValueError: a trace of another task, or one that did not succeed.
+            CacheFullError: see ``when_full``.
+        """
+        if not successes:
+            return False
+        with self._locked():
+            count = self._refreshes.get(task_id, 0)
+            chosen = choose(successes, self.rule, seed=self.seed, task_id=task_id, count=count)
+            self._put(task_id, successes[chosen])
+            self._refreshes[task_id] = count + 1
+        return True
+
+    def put(self, task_id: str, trace: TensorDictBase) -> None:
+        """Puts a trace of this task (a LEVEL-1 seed, a converted trace); it counts as the newest.
+
+        Raises:
+            ValueError: a trace of another task, or one that did not succeed.
+            CacheFullError: see ``when_full``.
+        """
+        with self._locked():
+            self._put(task_id, trace)
+
+    def _put(self, task_id: str, trace: TensorDictBase) -> None:
+        found = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
+        if found != task_id:
+            raise ValueError(f"a trace of task {found!r} was put under {task_id!r}")
+        self._sampler.add(self._writer.add(trace))
+
+    def get_trace(self, task_id: str, default: Any = None) -> Any:
+        """A copy of the task's trace ``[S]``, or ``default``.
+
+        Of several traces one is drawn; the draw changes with :meth:`note_injection`, not with each call.
+        """
+        with self._locked():
+            slot = self._current_slot(task_id)
+            if slot is None:
+                return default
+            self._index.touch(task_id)
+            return self._storage.get(slot).clone()
+
+    def _current_slot(self, task_id: str) -> int | None:
+        slots = self._index.slots.get(task_id)
+        if not slots:
+            return None
+        count = self._injections.get(task_id, 0)
+        return slots[draw(len(slots), seed=self.seed, task_id=task_id, purpose=_INJECTION, count=count)]
+
+    def contains(self, task_id: str) -> bool:
+        """Whether there is a trace for the task."""
+        with self._replay_lock:
+            return task_id in self._index.slots
+
+    __contains__ = contains
+
+    def discard(self, task_id: str) -> bool:
+        """Takes out the task's traces; False where there was none."""
+        with self._locked():
+            if task_id not in self._index.slots:
+                return False
+            self._index.remove(task_id)
+            return True
+
+    def task_ids(self) -> list[str]:
+        """The tasks with a trace, in the order of their last use."""
+        with self._replay_lock:
+            return list(self._index.slots)
+
+    def metadata(self, task_id: str) -> TraceMetadata:
+        """Provenance of the trace that :meth:`get_trace` would give.
+
+        Raises:
+            KeyError: no trace for the task.
+        """
+        with self._replay_lock:
+            slot = self._current_slot(task_id)
+            if slot is None:
+                raise KeyError(f"no trace of task {task_id!r} in the cache; ask contains() first")
+            return self._index.metadata[slot]
+
+    def all_metadata(self, task_id: str) -> list[TraceMetadata]:
+        """Provenance of all of the task's traces, oldest first."""
+        with self._replay_lock:
+            return [self._index.metadata[slot] for slot in self._index.slots.get(task_id, [])]
+
+    def note_injection(self, task_id: str) -> TraceMetadata:
+        """Counts one injection of the trace that :meth:`get_trace` gave; gives its metadata.
+
+        Raises:
+            KeyError: no trace for the task.
+        """
+        with self._locked():
+            noted = self.metadata(task_id)
+            noted = replace(noted, injected=noted.injected + 1)
+            self._index.metadata[cast(int, self._current_slot(task_id))] = noted
+            self._injections[task_id] = self._injections.get(task_id, 0) + 1
+            return noted
+
+    def stats(self) -> dict[str, int | float | bool]:
+        """TorchRL's counters and ours: tasks, refreshes, injections, evictions."""
+        with self._replay_lock:
+            mine = {
+                "tasks": len(self._index.slots),
+                "refreshes": sum(self._refreshes.values()),
+                "injections": sum(self._injections.values()),
+                "evictions": self._index.evictions,
+            }
+            return super().stats() | mine
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Takes out every trace; the counts of refreshes and injections stay unless ``empty_write_count``."""
+        with self._locked():
+            super().empty(empty_write_count=empty_write_count)
+            if empty_write_count:
+                self._refreshes.clear()
+                self._injections.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything as tensors, text, bytes and numbers; also what TorchRL's checkpoint adapters can save."""
+        with self._locked():
+            return self._state().as_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`; replaces the content, and on any error leaves it as it was.
+
+        Raises:
+            FolderError: a state of another version or kind, or one that holds more than this cache may.
+        """
+        self._restore(check_state(state_dict))
+
+    def dumps(self, path: str | Path) -> None:
+        """Saves the cache as a folder, whole or not at all; an earlier one at ``path`` is replaced.
+
+        Raises:
+            FolderError: something else is at ``path``, or the disk refused; what was there is untouched.
+        """
+        with self._locked():
+            state = self._state()
+        write_state(path, state)
+
+    def loads(self, path: str | Path) -> None:
+        """Replaces the content by a folder that :meth:`dumps` wrote; on any error leaves it as it was.
+
+        Raises:
+            FolderError: missing, torn, foreign, of another version, or holding more than this cache may.
+        """
+        self._restore(read_state(path))
+
+    def _state(self) -> CacheState:
+        return CacheState(
+            seed=self.seed,
+            index=self._index.state_dict(),
+            refreshes=dict(self._refreshes),
+            injections=dict(self._injections),
+            traces=cast(TraceStorage, self._storage).state_dict()["_storage"],
+        )
+
+    def _restore(self, state: CacheState) -> None:
+        traces = [trace_from_plain(rows) for rows in state.traces]
+        if len(traces) != len(state.index["metadata"]):
+            raise FolderError(f"the saved cache has {len(traces)} traces, its index {len(state.index['metadata'])}")
+        with self._locked():
+            self._index.load_state_dict(state.index)  # refuses what is too much before anything is changed
+            cast(TraceStorage, self._storage).replace(traces)
+            self.seed = state.seed
+            self._refreshes, self._injections = dict(state.refreshes), dict(state.injections)

@@ -1,0 +1,66 @@
+"""Where a cached trace came from, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensordict import TensorDictBase
+
+from bepa_torchrl import keys
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMetadata:
+    """Provenance of one trace.
+
+    Args:
+        task_id: its task.
+        source: a :class:`bepa_torchrl.keys.Source`'s value.
+        policy_version: optimiser steps of the policy that made it.
+        episode_return: R(tau); 1.0, since only successes are cached.
+        steps: rows.
+        serial: how many traces had been put into the cache before it.
+        injected: how often it has been injected into a group.
+    """
+
+    task_id: str
+    source: str
+    policy_version: int
+    episode_return: float
+    steps: int
+    serial: int
+    injected: int = 0
+
+
+def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
+    """The metadata of a trace, read from its rows.
+
+    Args:
+        trace: rows ``[S]`` of one episode in order.
+        serial: its number.
+
+    Raises:
+        ValueError: not ``[S]`` with S >= 1, rows of several tasks, or an episode that did not succeed.
+        KeyError: a row without one of the keys that say where it comes from.
+    """
+    if trace.batch_dims != 1 or len(trace) == 0:
+        raise ValueError(f"a trace is a non-empty stack of rows [S]; got batch size {list(trace.batch_size)}")
+    rows = trace.unbind(0)
+    wanted = (keys.TASK_ID, keys.SOURCE, keys.POLICY_VERSION, keys.RETURN)
+    missing = sorted({key for row in rows for key in wanted if key not in row})
+    if missing:
+        raise KeyError(f"the rows of a trace need {', '.join(wanted)}; missing: {', '.join(missing)}")
+    task_ids = {row[keys.TASK_ID] for row in rows}
+    if len(task_ids) != 1:
+        raise ValueError(f"a trace belongs to one task; its rows name {sorted(task_ids)}")
+    episode_return = float(rows[0][keys.RETURN])
+    if episode_return != 1.0:
+        raise ValueError(f"only successes (return 1) are cached; this trace of {task_ids} has {episode_return:g}")
+    return TraceMetadata(
+        task_id=str(task_ids.pop()),
+        source=str(rows[0][keys.SOURCE]),
+        policy_version=int(rows[0][keys.POLICY_VERSION]),
+        episode_return=episode_return,
+        steps=len(rows),
+        serial=serial,
+    )

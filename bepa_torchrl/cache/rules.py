@@ -1,0 +1,46 @@
+"""The update rule U: which of a group's successes enters the cache. Paper section LEVEL-2, "Dynamic Updates"."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+
+from bepa_torchrl import keys
+from bepa_torchrl.places import place_seed
+
+RULES = ("random", "shortest", "highest_logprob")
+
+
+def choose(successes: Sequence[TensorDictBase], rule: str, *, seed: int, task_id: str, count: int) -> int:
+    """The index of the success that U picks.
+
+    ``random`` depends on (seed, task, count) and nothing else; ``shortest`` takes the fewest steps and
+    ``highest_logprob`` the highest mean log-probability per response token under the behaviour policy, the first of
+    equals.
+
+    Args:
+        successes: traces ``[S]`` of one task, at least one.
+        rule: one of :data:`RULES`.
+        seed: of the cache.
+        task_id: the task.
+        count: how often this task has been refreshed before.
+    """
+    if rule == "shortest":
+        return min(range(len(successes)), key=lambda i: len(successes[i]))
+    if rule == "highest_logprob":
+        return max(range(len(successes)), key=lambda i: mean_log_prob(successes[i]))
+    return draw(len(successes), seed=seed, task_id=task_id, purpose=0, count=count)
+
+
+def draw(n: int, *, seed: int, task_id: str, purpose: int, count: int) -> int:
+    """A number in [0, n) that depends on the place (seed, task, purpose, count) alone."""
+    task = int.from_bytes(hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    return place_seed(seed, task, purpose, count) % n
+
+
+def mean_log_prob(trace: TensorDictBase) -> float:
+    """Mean over all response tokens of the trace of their log-probability when sampled, nats."""
+    return float(torch.cat([row.get(keys.ROLLOUT_LOG_PROB) for row in trace.unbind(0)]).mean())

@@ -1,0 +1,50 @@
+"""The cache's storage: a dense list of traces that can shrink, and whose state keeps text and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDictBase, lazy_stack
+from torchrl.data import ListStorage
+
+from bepa_torchrl.persistence import plain_row, row_from_plain
+
+
+class TraceStorage(ListStorage):
+    """A list of traces ``[S]`` of different lengths, held as clones of what was put in."""
+
+    def _set_item(self, cursor: int, data: Any) -> None:
+        super()._set_item(cursor, data.clone())
+
+    def remove(self, index: int) -> int | None:
+        """Takes out a slot by moving the last one there; gives the index that moved, or None where it was the last."""
+        last = self._storage.pop()
+        moved = None
+        if index < len(self._storage):
+            self._storage[index] = last
+            moved = len(self._storage)
+        self._bump_mutation_revision()
+        return moved
+
+    def state_dict(self) -> dict[str, Any]:
+        """The traces as lists of plain rows (TorchRL's own would lose their text)."""
+        return {"_storage": [plain_trace(trace) for trace in self._storage]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.replace([trace_from_plain(rows) for rows in state_dict["_storage"]])
+
+    def replace(self, traces: list[TensorDictBase]) -> None:
+        """Holds these traces, as they are, and nothing else."""
+        self._storage = traces
+        self._bump_mutation_revision()
+
+
+def plain_trace(trace: TensorDictBase) -> list[Any]:
+    """A trace ``[S]`` as a list of plain rows."""
+    return [plain_row(row) for row in trace.unbind(0)]
+
+
+def trace_from_plain(rows: list[Any]) -> TensorDictBase:
+    """The inverse of :func:`plain_trace`."""
+    return lazy_stack([row_from_plain(row) for row in rows])

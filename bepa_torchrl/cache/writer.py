@@ -1,0 +1,157 @@
+"""The cache's writer: decides the slot of a trace by its task, and who has to leave when the cache is full."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import Writer
+
+from bepa_torchrl.cache.metadata import TraceMetadata, describe
+from bepa_torchrl.cache.storage import TraceStorage
+from bepa_torchrl.persistence import FolderError
+
+WHEN_FULL = ("evict", "error")
+
+
+class CacheFullError(RuntimeError):
+    """A new task came, the cache holds as many as it may, and it was told not to evict."""
+
+
+class KeyedWriter(Writer):
+    """Keeps the newest ``traces_per_task`` traces of at most ``max_tasks`` tasks.
+
+    A task's oldest trace makes room for its next one. When a new task comes and all places are taken, the task that
+    was used (read or written) longest ago leaves, or :class:`CacheFullError` is raised.
+
+    Args:
+        traces_per_task: at least 1.
+        max_tasks: at least 1, or None for no bound.
+        when_full: ``evict`` or ``error``.
+    """
+
+    def __init__(self, traces_per_task: int, max_tasks: int | None, when_full: str) -> None:
+        super().__init__()
+        self.traces_per_task, self.max_tasks, self.when_full = traces_per_task, max_tasks, when_full
+        self.slots: OrderedDict[str, list[int]] = OrderedDict()  # per task, oldest trace first; last used task last
+        self.metadata: list[TraceMetadata] = []  # per slot
+        self._write_count = 0
+        self.evictions = 0
+
+    @property
+    def storage(self) -> TraceStorage:
+        return cast(TraceStorage, self._storage)
+
+    def add(self, data: TensorDictBase) -> int:
+        """Puts a trace ``[S]`` at its task's slot; gives the slot."""
+        index = self.write(data, describe(data, self._write_count))
+        self._write_count += 1
+        return index
+
+    def extend(self, data: Sequence[TensorDictBase]) -> Tensor:
+        """Puts a list of traces, in order; ``[len(data)]`` int64 slots, as they are afterwards not stable."""
+        if isinstance(data, TensorDictBase):
+            raise TypeError("extend takes a list of traces; a single trace [S] goes to put or add")
+        return torch.tensor([self.add(trace) for trace in data], dtype=torch.int64)
+
+    def write(self, trace: TensorDictBase, metadata: TraceMetadata) -> int:
+        """Puts a trace with metadata that is known already."""
+        own = self.slots.get(metadata.task_id, [])
+        if len(own) >= self.traces_per_task:
+            index = own.pop(0)
+        else:
+            if not own:
+                self._make_room(metadata.task_id)
+            index = len(self.metadata)
+        self.storage.set(index, trace)
+        self.metadata[index : index + 1] = [metadata]
+        self.slots.setdefault(metadata.task_id, own).append(index)
+        self.touch(metadata.task_id)
+        self._mark(index)
+        return index
+
+    def touch(self, task_id: str) -> None:
+        """Notes that a task was used now."""
+        self.slots.move_to_end(task_id)
+
+    def remove(self, task_id: str) -> None:
+        """Takes out all traces of a task; other traces may change their slots."""
+        own = self.slots.pop(task_id)
+        while own:
+            index = own.pop()
+            moved = self.storage.remove(index)
+            last = self.metadata.pop()
+            if moved is None:
+                continue
+            self.metadata[index] = last
+            owner = own if last.task_id == task_id else self.slots[last.task_id]
+            owner[owner.index(moved)] = index
+            self._mark(index)
+
+    def _make_room(self, task_id: str) -> None:
+        if self.max_tasks is None or len(self.slots) < self.max_tasks:
+            return
+        if self.when_full == "error":
+            raise CacheFullError(
+                f"no place for task {task_id!r}: the cache holds {self.max_tasks} tasks; "
+                "raise max_tasks, discard one, or set when_full='evict'"
+            )
+        self.remove(next(iter(self.slots)))
+        self.evictions += 1
+
+    def _mark(self, index: int) -> None:
+        for entity in self._storage._attached_entities_iter():
+            entity.mark_update(index)
+
+    def _empty(self, empty_write_count: bool = True) -> None:
+        self.slots.clear()
+        self.metadata.clear()
+        if empty_write_count:
+            self._write_count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The index without the traces: JSON-compatible."""
+        return {
+            "tasks": [[task_id, list(slots)] for task_id, slots in self.slots.items()],
+            "metadata": [asdict(one) for one in self.metadata],
+            "write_count": self._write_count,
+            "evictions": self.evictions,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`.
+
+        Raises:
+            FolderError: the state holds more than this writer may; nothing is changed.
+        """
+        tasks = state_dict["tasks"]
+        most = max((len(slots) for _, slots in tasks), default=0)
+        if most > self.traces_per_task:
+            raise FolderError(
+                f"the saved cache holds {most} traces of one task, this one keeps {self.traces_per_task}; "
+                f"make it with traces_per_task={most}"
+            )
+        if self.max_tasks is not None and len(tasks) > self.max_tasks:
+            raise FolderError(
+                f"the saved cache holds {len(tasks)} tasks, this one {self.max_tasks} at most; "
+                f"make it with max_tasks={len(tasks)}"
+            )
+        metadata = [TraceMetadata(**one) for one in state_dict["metadata"]]
+        if sorted(slot for _, slots in tasks for slot in slots) != list(range(len(metadata))):
+            raise FolderError(f"the saved index names slots {tasks} for {len(metadata)} traces; it is damaged")
+        self._write_count, self.evictions = state_dict["write_count"], state_dict["evictions"]
+        self.slots = OrderedDict((task_id, list(slots)) for task_id, slots in tasks)
+        self.metadata = metadata
+
+    def dumps(self, path: Any) -> None:
+        """Not a file of its own: the cache saves index and traces together, so that they cannot disagree."""
+        raise TypeError(f"save the whole cache with TaskTraceCache.dumps, not its writer alone (to {path})")
+
+    def loads(self, path: Any) -> None:
+        """See :meth:`dumps`."""
+        raise TypeError(f"load the whole cache with TaskTraceCache.loads, not its writer alone (from {path})")

@@ -1,0 +1,21 @@
+"""Rows on disk: whole folders written at once or not at all, checked when read, without pickle."""
+
+from bepa_torchrl.persistence.checkpointer import RowStorageCheckpointer
+from bepa_torchrl.persistence.folder import FolderError, FolderReader, FolderWriter, read_folder, write_folder
+from bepa_torchrl.persistence.plain import plain_row, row_from_plain
+from bepa_torchrl.persistence.rows import add_rows, get_rows, load_rows, save_rows
+
+__all__ = [
+    "FolderError",
+    "FolderReader",
+    "FolderWriter",
+    "RowStorageCheckpointer",
+    "add_rows",
+    "get_rows",
+    "load_rows",
+    "plain_row",
+    "read_folder",
+    "row_from_plain",
+    "save_rows",
+    "write_folder",
+]

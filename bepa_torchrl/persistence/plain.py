@@ -1,0 +1,52 @@
+"""A row as plain Python and back: what tensordict's own state_dict would lose (text, bytes) is kept as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.base import _is_leaf_nontensor
+
+#: what an entry of a row may be besides a tensor; tuples and lists of these too
+PLAIN = (str, bytes, bool, int, float, type(None))
+
+
+def plain_row(row: TensorDictBase) -> list[tuple[tuple[str, ...], Any]]:
+    """The entries of one row, ``[]``, as (key, value): cloned tensors on the CPU, text, bytes, numbers, tuples.
+
+    Raises:
+        TypeError: an entry that is none of these; it names the key.
+        ValueError: not a single row.
+    """
+    if row.batch_dims:
+        raise ValueError(f"a row has batch size []; got {list(row.batch_size)}: unbind a batch first")
+    entries = []
+    for key in row.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf_nontensor):
+        value = row[key]
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        else:
+            _check_plain(key, value)
+        entries.append((key if isinstance(key, tuple) else (key,), value))
+    return entries
+
+
+def row_from_plain(entries: list[tuple[tuple[str, ...], Any]]) -> TensorDict:
+    """The inverse of :func:`plain_row`; tensors are cloned."""
+    row = TensorDict({}, batch_size=[])
+    for key, value in entries:
+        if isinstance(value, torch.Tensor):
+            row.set(tuple(key), value.clone())
+        else:
+            row.set_non_tensor(tuple(key), value)  # item assignment would make an array of a tuple of bytes
+    return row
+
+
+def _check_plain(key: Any, value: Any) -> None:
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            _check_plain(key, part)
+    elif not isinstance(value, PLAIN) or isinstance(value, Mapping):
+        raise TypeError(f"entry {key!r} is a {type(value).__name__}; rows hold tensors, text, bytes and numbers")
