@@ -150,7 +150,7 @@ def test_injected_trace_never_refreshes_the_cache_and_is_counted() -> None:
         transform(groups({0: "--"}))
         assert (cache.metadata("lamp-0").source, cache.metadata("lamp-0").injected) == ("self_rolled", count)
     trace = cache.get_trace("lamp-0")
-    assert K.ADVANTAGE not in trace[0].keys()
+    assert K.ADVANTAGE not in trace[0]
 
 
 def test_spoilt_group_is_left_out() -> None:
