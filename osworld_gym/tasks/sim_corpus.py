@@ -37,9 +37,10 @@ def instructions() -> list[str]:
 def solve(task: Task, desktop: SimDesktop, seed: int, style: str, limit: int = 40) -> list[str]:
     """The intents of an oracle's run, one per step."""
     desktop.reset(seed)
-    for step in task.config:
-        desktop.setup(step)
-    oracle, intents = SimOracle(task, style), []
+    for preset in task.config:
+        desktop.setup(preset)
+    oracle = SimOracle(task, style)
+    intents: list[str] = []
     while (step := oracle.next_step(desktop)) is not None and len(intents) < limit:
         intents.append(step.intent)
         desktop.perform(step.actions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -162,7 +161,7 @@ class SimDesktop(Desktop):
         if kind != "type":
             state.find = ""
         if kind in ("click", "left_double", "right_single", "drag"):
-            scene, place = build_scene(state, layout), self._tile(action.start)
+            scene, place = self.scene(), self._tile(action.start)
             if kind == "click":
                 left_click(state, layout, scene, place)
             elif kind == "left_double":
@@ -180,8 +179,7 @@ class SimDesktop(Desktop):
 
     def _wheel(self, action: Action) -> None:
         """The wheel turns the list of the window under the pointer, when nothing lies on top."""
-        scene = build_scene(self._state, self.layout)
-        target = scene.target_at(self._tile(action.start))
+        target = self.scene().target_at(self._tile(action.start))
         if target and target[0] not in ("app", "menu", "answer", "popup", "text"):
             scroll(self._state, action.direction or "")
 
@@ -205,6 +203,5 @@ class SimDesktop(Desktop):
 
 
 def _clip(value: float, tiles: int) -> int:
-    if not math.isfinite(value):
-        return 0
-    return max(0, min(tiles - 1, int(max(-1e6, min(1e6, value)) // TILE)))
+    """The tile's number; infinities and not-a-number land on an edge."""
+    return int(max(0.0, min(float(tiles * TILE - 1), value)) // TILE)

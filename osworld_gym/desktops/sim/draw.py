@@ -21,7 +21,7 @@ class Look(NamedTuple):
 
     style: str  #: wall, dock, title, tab, body, button, panel, popup
     label: str = ""
-    mark: str = ""  #: on, off, chosen, free, level0..3, active, inactive, edit, select, selected, up, down, open
+    mark: str = ""  #: on, off, chosen, free, field, edit, select, selected, file, up, down, cross, open, active, ready
     focus: bool = False
     edge: int = 0  #: sum of EDGE_*: a border line of the window
 
@@ -50,15 +50,15 @@ def _frame(tile: NDArray[np.uint8], colour: Colour) -> None:
 
 
 def _switch(tile: NDArray[np.uint8], theme: Theme, on: bool) -> None:
-    tile[12:16, 3:13] = theme.accent if on else theme.ink
-    knob = 9 if on else 4
-    tile[13:15, knob : knob + 3] = theme.body
+    tile[13:16, 2:13] = theme.accent if on else theme.ink
+    knob = 9 if on else 3
+    tile[14, knob : knob + 3] = theme.body
 
 
 def _dot(tile: NDArray[np.uint8], theme: Theme, full: bool) -> None:
-    tile[12:16, 6:10] = theme.accent if full else theme.ink
+    tile[13:16, 5:10] = theme.accent if full else theme.ink
     if not full:
-        tile[13:15, 7:9] = theme.body
+        tile[14, 6:9] = theme.body
 
 
 def _arrow(tile: NDArray[np.uint8], ink: Colour, down: bool) -> None:
@@ -79,9 +79,6 @@ def _mark(tile: NDArray[np.uint8], look: Look, theme: Theme, ink: Colour) -> Non
         _switch(tile, theme, mark == "on")
     elif mark in ("chosen", "free"):
         _dot(tile, theme, mark == "chosen")
-    elif mark.startswith("level"):
-        full = mark.endswith("!")
-        tile[13:15, :] = theme.accent if full else ink
     elif mark in ("edit", "select", "field"):
         tile[14, 1:15] = ink
         if mark == "edit":

@@ -48,9 +48,8 @@ def _inputs(move: Move, desktop: SimDesktop) -> Inputs:
     if kind in ("popup", "close"):
         return _keys("escape")
     if kind == "app":
-        actions = (Action("hotkey", key="super"), Action("type", content=f"{word}\n"))
         return (
-            actions,
+            (Action("hotkey", key="super"), Action("type", content=f"{word}\n")),
             f"agent.open({word!r})",
             f"pyautogui.hotkey('win'); pyautogui.write({word!r}); pyautogui.press('enter')",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from osworld_gym.desktops.sim.applications import FILES
@@ -80,12 +81,10 @@ class Scene:
 
 def build_scene(state: SimState, layout: Layout) -> Scene:
     """What the screen shows now, from back to front."""
-    wall, bar = Cell(Look("wall")), Cell(Look("dock"))
-    places = [(x, y) for y in range(layout.rows) for x in range(layout.columns)]
-    cells = {place: bar if layout.on_dock_line(place) else wall for place in places}
-    for place, icon in layout.dock.items():
-        mark = "open" if state.app == icon else ""
-        cells[place] = Cell(Look("dock", icon, mark), "icon", ("app", icon))
+    cells = dict(_backdrop(layout))
+    if state.app is not None:
+        place = next(place for place, icon in layout.dock.items() if icon == state.app)
+        cells[place] = Cell(Look("dock", state.app, "open"), "icon", ("app", state.app))
     top = DESK
     if state.app is not None:
         _window(cells, state, layout, state.app)
@@ -102,6 +101,17 @@ def build_scene(state: SimState, layout: Layout) -> Scene:
         top = POPUP
         _popup(cells, state, layout)
     return Scene(cells, top)
+
+
+@lru_cache(maxsize=256)
+def _backdrop(layout: Layout) -> dict[Place, Cell]:
+    """Wallpaper and dock, in reading order; copied, never changed."""
+    wall, bar = Cell(Look("wall")), Cell(Look("dock"))
+    places = [(x, y) for y in range(layout.rows) for x in range(layout.columns)]
+    cells = {place: bar if layout.on_dock_line(place) else wall for place in places}
+    for place, icon in layout.dock.items():
+        cells[place] = Cell(Look("dock", icon), "icon", ("app", icon))
+    return cells
 
 
 def _window(cells: dict[Place, Cell], state: SimState, layout: Layout, app: str) -> None:
