@@ -33,7 +33,14 @@ class FolderWriter:
         self.files: dict[str, str] = {}
 
     def add(self, name: str, data: bytes) -> None:
-        """Writes one file; ``name`` is relative, with ``/``. Raises OSError where the disk refuses."""
+        """Writes one file; ``name`` is relative, with ``/``, and does not leave the folder.
+
+        Raises:
+            ValueError: a name that is not so.
+            OSError: the disk refuses.
+        """
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ValueError(f"a file's name is relative and inside the folder; got {name!r}")
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_durably(path, data)

@@ -31,7 +31,7 @@ def make_trace(task_id, steps=2, *, version=0, mark=0, log_prob=-0.5, source="on
         )
         texts = {
             keys.TASK_ID: task_id,
-            keys.INSTRUCTION: f'Öffne "{task_id}"\n打开 \ud83d\ude00',
+            keys.INSTRUCTION: f'Öffne "{task_id}"\n打开 😀',
             keys.SOURCE: source,
             keys.SCREENSHOT: PNG + bytes([mark, step, 0]),  # a trailing zero, which numpy's strings lose
             keys.RESPONSE: f"Thought: {mark}\nAction: click(start_box='(1,{step})')",
