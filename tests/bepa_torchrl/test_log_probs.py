@@ -64,5 +64,5 @@ def test_bfloat16_weights_give_float32_log_probs():
 
 
 def test_chunks_hold_about_the_same_numbers():
-    assert chunk_size(152_064) == 441  # 2**26 / 152064 = 441.3
-    assert chunk_size(10**9) == 16
+    assert chunk_size(152_064, 1 << 24) == 110  # 2**24 / 152064 = 110.3
+    assert chunk_size(10**9, 1 << 24) == 16
