@@ -70,10 +70,10 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         make = desktop_factory(provider, provider_options)
         self.suite, self._tasks = choose_tasks(suite, split, provider)
         self._retries = reset_retries
-        self._vector = DesktopVector(make, 1, options, deadline=deadline)
+        self.vector = DesktopVector(make, 1, options, deadline=deadline)
         self._task = self._tasks[0]
         self._result: StepResult | None = None
-        width, height = self._vector.screen_size
+        width, height = self.vector.screen_size
         self.observation_space = spaces.Dict(
             {
                 "screenshot": spaces.Box(0, 255, (height, width, 3), np.uint8),
@@ -95,7 +95,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         asked = (options or {}).get("task", drawn)
         self._task = asked if isinstance(asked, Task) else self.suite.task(asked)
         for _ in range(self._retries + 1):
-            self._vector.send_reset(0, self._task, desktop_seed)
+            self.vector.send_reset(0, self._task, desktop_seed)
             result = self._take()
             if result.failure is None:
                 return self._observation(result), self._info(result)
@@ -104,7 +104,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One answer: parse, perform, look, and verify when the episode ended."""
-        self._vector.send(0, str(action))
+        self.vector.send(0, str(action))
         result = self._take()
         truncated = result.stop in TRUNCATING
         return self._observation(result), result.reward, result.done and not truncated, truncated, self._info(result)
@@ -117,10 +117,10 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """Closes the desktop."""
-        self._vector.close()
+        self.vector.close()
 
     def _take(self) -> StepResult:
-        ((_, self._result),) = self._vector.receive()
+        ((_, self._result),) = self.vector.receive()
         return self._result
 
     def _observation(self, result: StepResult) -> Observation:

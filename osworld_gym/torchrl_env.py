@@ -57,6 +57,9 @@ class OSWorldEnv(EnvBase):
 
     A finished row stays as it is, with reward 0, until it is reset.
 
+    ``vector`` is the :class:`~osworld_gym.vector.DesktopVector` below; a collector may drive it instead of ``step``,
+    and must then ``reset`` before the next ``step``.
+
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that makes a desktop.
         num_envs: N.
@@ -96,17 +99,17 @@ class OSWorldEnv(EnvBase):
         self._png = observation == "png"
         self._retries = reset_retries
         self._set_seed(seed)
-        self._vector = DesktopVector(make, num_envs, options, deadline=deadline)
+        self.vector = DesktopVector(make, num_envs, options, deadline=deadline)
         self._rows: list[Row | None] = [None] * num_envs
         self._make_specs(num_envs)
 
     @property
     def vector(self) -> DesktopVector:
         """The desktops themselves, for a collector that sends and receives on its own."""
-        return self._vector
+        return self.vector
 
     def _make_specs(self, n: int) -> None:
-        width, height = self._vector.screen_size
+        width, height = self.vector.screen_size
         if self._png:
             frame = {"screenshot_png": NonTensor(shape=(n,), example_data=b"")}
         else:
@@ -161,10 +164,11 @@ class OSWorldEnv(EnvBase):
         return self.suite.task(task) if isinstance(task, str) else task
 
     def _begin(self, chosen: Mapping[int, tuple[Task, int]]) -> None:
+        self.vector.drain()  # nothing, unless an exception cut a step short
         left = dict.fromkeys(chosen, self._retries)
         for i, (task, seed) in chosen.items():
             self._rows[i] = None
-            self._vector.send_reset(i, task, seed)
+            self.vector.send_reset(i, task, seed)
         for i, result in self._results():
             task, seed = chosen[i]
             if result.stop is None or left[i] == 0:
@@ -172,14 +176,14 @@ class OSWorldEnv(EnvBase):
                 continue
             left[i] -= 1
             logger.warning("desktop %d: reset failed and is tried again: %s", i, result.info["failure"])
-            self._vector.send_reset(i, task, seed)
+            self.vector.send_reset(i, task, seed)
 
     def _results(self) -> Iterator[tuple[int, StepResult]]:
         """Every result under way, as they come; a wrong task is raised when all the others are in."""
         wrong: TaskError | None = None
         while True:
             try:
-                results = self._vector.receive()
+                results = self.vector.receive()
             except TaskError as error:
                 wrong = error
                 continue
@@ -200,7 +204,7 @@ class OSWorldEnv(EnvBase):
             if row.dead:
                 row.done = True
             else:
-                self._vector.send(i, texts[i])
+                self.vector.send(i, texts[i])
         for i, result in self._results():
             row = self._row(i)
             row.result, row.done = result, result.done
@@ -243,7 +247,7 @@ class OSWorldEnv(EnvBase):
         )
         if self._png:
             return out.set("screenshot_png", NonTensorStack(*[row.result.screenshot.png for row in rows]))
-        width, height = self._vector.screen_size
+        width, height = self.vector.screen_size
         frames = np.empty((len(rows), 3, height, width), np.uint8)
         for frame, row in zip(frames, rows, strict=True):
             frame[:] = row.result.screenshot.pixels.transpose(2, 0, 1)
@@ -252,7 +256,7 @@ class OSWorldEnv(EnvBase):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes every desktop."""
         super().close(raise_if_closed=raise_if_closed)
-        self._vector.close()
+        self.vector.close()
 
 
 def _column(flags: Sequence[bool]) -> Tensor:

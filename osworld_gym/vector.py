@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from queue import SimpleQueue
 from time import monotonic
 from types import TracebackType
@@ -146,7 +147,7 @@ class Slot:
 
 
 class DesktopVector:
-    """``num`` desktops, each with its own episode; the order of events is the order in which they end.
+    """``num`` desktops, each with its own episode. Its methods are called by one thread.
 
     Args:
         make: makes one desktop. Called once here, for slot 0; the others are made at their first reset, on their own
@@ -213,6 +214,14 @@ class DesktopVector:
                     self._changed.wait(self._next_event(until, now))
             return self._take()
 
+    def drain(self) -> None:
+        """Waits for every call under way and drops its result; after an exception, before the next resets."""
+        while self._under_way():
+            try:
+                self.receive(len(self))
+            except TaskError as error:
+                logger.warning("dropped: %s", error)
+
     def close(self) -> None:
         """Closes every desktop, hung ones from another thread; waits for them at most ``CLOSE_DEADLINE`` seconds."""
         with self._changed:
@@ -244,13 +253,15 @@ class DesktopVector:
         slot = self._slots[i]
         if self._closed or slot.deadline is not None:
             raise RuntimeError(f"desktop {i}: " + ("closed" if self._closed else "busy: receive its result first"))
-        slot.deadline = monotonic() + self._deadline
         if isinstance(slot.worker, ThreadedWorker):
+            slot.deadline = monotonic() + self._deadline
             slot.worker.submit(call)
             return
+        slot.running = False  # an interrupt within the call leaves no half episode to go on with
         outcome = slot.worker.run(call)
         if broken(outcome):
             slot.worker.discard()
+        slot.deadline = inf
         self._outcomes.append((i, outcome))
 
     def _post(self, i: int, worker: Worker, outcome: Outcome) -> None:

@@ -242,6 +242,16 @@ def test_a_wrong_task_is_raised_to_the_caller_and_no_result_is_lost(kind: type[S
 
 
 @BOTH
+def test_drain_makes_every_desktop_free_again(kind: type[ScriptedDesktop]) -> None:
+    with DesktopVector(Factory(kind), 3) as vector:
+        for i, task in enumerate([count_task(1), count_task(1, config=[{"type": "teleport"}]), count_task(1)]):
+            vector.send_reset(i, task, 0)
+        vector.drain()
+        assert vector.receive() == []
+        begin_all(vector)
+
+
+@BOTH
 def test_receive_never_waits_for_nothing(kind: type[ScriptedDesktop]) -> None:
     with DesktopVector(Factory(kind), 2) as vector:
         assert vector.receive() == []
