@@ -1,0 +1,208 @@
+"""Behaviour cloning data: what the native oracle would do, on many screens, for many tasks, with and without a plan.
+
+Two kinds of desk. On the *plain* one only the known tasks are asked for. On the *shuffled* one every name of the
+desktop stands at another place, every task may be asked for, and its plan is in the prompt: only the plan and the
+screen then say what to do. So the policy learns to read a plan without ever learning where unknown things are.
+
+Everything follows from a desk's seed. The hidden part of the state never decides an answer: where a task is asked
+about a screen that another task led to, the settings that the screen does not show are as its own setup leaves them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from bepa_torchrl.experts.plan import plan_from_trace
+from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.tiny.grounding import grounding_turns, labels_of
+from bepa_torchrl.tiny.turns import Screen, Turn
+from osworld_gym.desktops.sim import SimDesktop
+from osworld_gym.desktops.sim.oracle import SimOracle
+from osworld_gym.tasks.oracle import ExpertStep
+from osworld_gym.tasks.sim_suite import cloning_tasks, sim_suite
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import Action
+
+SHUFFLED = 0.35  #: share of shuffled desks
+PLANNED = 0.12  #: share of plain desks' tasks that are asked with a plan all the same
+STRAY = 0.15  #: chance of a random press instead of the oracle's step
+MAX_STEPS = 15
+GROUNDING = 4  #: grounding turns on a shuffled desk's screen
+TASKS = 24  #: tasks of a desk
+DONE = ("done", (Action("finished", content=""),))
+
+
+@lru_cache(maxsize=1)
+def _all_tasks() -> tuple[Task, ...]:
+    return sim_suite().tasks
+
+
+class Desk:
+    """One seed's desktop with the tasks that are asked about it.
+
+    Args:
+        seed: of everything.
+        tasks: how many tasks are asked about beside the one that is played.
+    """
+
+    def __init__(self, seed: int, tasks: int = TASKS) -> None:
+        self.rng = random.Random(f"desk {seed}")
+        self.seed = seed
+        self.shuffled = self.rng.random() < SHUFFLED
+        self.desktop = SimDesktop(shuffle_labels=self.shuffled, seed=seed)
+        pool = _all_tasks() if self.shuffled else cloning_tasks()
+        self.tasks = [task for task in self.rng.sample(pool, tasks + 1) if not self._already_there(task)]
+        self._plans: dict[str, str] = {}
+
+    def _already_there(self, task: Task) -> bool:
+        """Whether a file was dealt into the folder that it is to be moved to."""
+        goals, folder_of = (task.oracle or {})["goals"], self.desktop.catalogue.folder_of
+        return any(goal["kind"] == "move" and folder_of(goal["file"]) == goal["folder"] for goal in goals)
+
+    def plan_for(self, task: Task) -> str | None:
+        """The expert's plan where this desk gives one, else None."""
+        if not self.shuffled and self.rng.random() >= PLANNED:
+            return None
+        if task.id not in self._plans:
+            self._plans[task.id] = self._expert_plan(task)
+        return self._plans[task.id]
+
+    def _expert_plan(self, task: Task) -> str:
+        """From a run of the expert at another seed, or with other tab orders where the seed deals the labels."""
+        desktop = SimDesktop(shuffle_labels=self.shuffled, seed=self.seed if self.shuffled else self.seed + 10_000_019)
+        if self.shuffled:
+            for app, tabs in desktop.layout.tabs.items():
+                desktop.layout.tabs[app] = tuple(self.rng.sample(tabs, len(tabs)))
+        steps = _play(desktop, task, "expert")
+        trace = ExpertTrace(task.id, task.instruction, "sim_expert", steps, (b"",) * len(steps), True)
+        return plan_from_trace(trace)
+
+    def episode(self, turns: int) -> list[Screen]:
+        """The first task played by the native oracle with stray presses between; a screen before each step."""
+        task, rng, desktop = self.tasks[0], self.rng, self.desktop
+        plan, last, screens = self.plan_for(task), None, []
+        oracle = SimOracle(task, "native")
+        _prepare(desktop, task)
+        for _ in range(MAX_STEPS):
+            step = oracle.next_step(desktop)
+            asked = [Turn(task.instruction, *(DONE if step is None else (step.intent, step.actions)), plan, last)]
+            asked += self._others(last, turns)
+            screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), tuple(asked)))
+            if step is None:
+                break
+            last = self._stray() if rng.random() < STRAY else None
+            if last is None:
+                desktop.perform(step.actions)
+                last = step.intent
+        return screens
+
+    def _others(self, last: str | None, count: int) -> list[Turn]:
+        """Turns of other tasks about the present screen, and some grounding on shuffled desks."""
+        rng, turns = self.rng, []
+        fork = copy.deepcopy(self.desktop, {id(self.desktop.catalogue): self.desktop.catalogue})
+        for task in rng.sample(self.tasks[1:], len(self.tasks) - 1):
+            turn = _elsewhere(fork, task, last if rng.random() < 0.5 else None)
+            if turn is not None:
+                # most tasks would begin with opening their application: keep few of those
+                dull = turn.thought.startswith("open ") and rng.random() < 0.8
+                turns.append((dull, task, turn))
+        turns.sort(key=lambda found: found[0])
+        grounding = grounding_turns(self.desktop, GROUNDING, rng) if self.shuffled else []
+        asked = [replace(turn, plan=self.plan_for(task)) for _, task, turn in turns[: count - len(grounding)]]
+        return asked + grounding
+
+    def _stray(self) -> str:
+        """A random press; what the policy would have thought."""
+        cells = [(place, cell) for place, cell in self.desktop.scene().reachable() if cell.target != ("blank",)]
+        place, cell = self.rng.choice(cells)
+        self.desktop.perform([Action("click", start=(place[0] * 16 + 8, place[1] * 16 + 8))])
+        verb = {"app": "open", "tab": "tab"}.get(cell.target[0], "click")
+        return f"{verb} {cell.look.label or 'blank'}"
+
+
+def _prepare(desktop: SimDesktop, task: Task) -> None:
+    for step in task.config:
+        desktop.setup(step)
+
+
+def _play(desktop: SimDesktop, task: Task, style: str) -> tuple[ExpertStep, ...]:
+    """The oracle's steps on a fresh desktop."""
+    _prepare(desktop, task)
+    oracle, steps = SimOracle(task, style), []
+    while len(steps) < 2 * MAX_STEPS and (step := oracle.next_step(desktop)) is not None:
+        steps.append(step)
+        desktop.perform(step.actions)
+    return tuple(steps)
+
+
+def _places(desktop: SimDesktop, task: Task) -> set[tuple[str, str]]:
+    """The pages where a task has something to do; files count as one."""
+    found = set()
+    for goal in (task.oracle or {})["goals"]:
+        if goal["kind"] == "set":
+            found |= {desktop.catalogue.place(name)[:2] for name in goal["values"]}
+        elif goal["kind"] == "mark":
+            found.add(desktop.catalogue.place(goal["mark"])[:2])
+        else:
+            found.add(("files", ""))
+    return found
+
+
+def _elsewhere(desktop: SimDesktop, task: Task, last: str | None) -> Turn | None:
+    """The turn of a task on a screen that it did not lead to; None where the screen alone does not decide it.
+
+    Changes ``desktop``'s hidden settings.
+    """
+    state, places = desktop.inner, _places(desktop, task)
+    if len(places) > 1 and last is not None and last.split()[0] != "click":
+        last = None
+    if ("files", "") in places and not _files_untouched(desktop, task):
+        return None
+    here = (state.app, state.tab)
+    for step in task.config:
+        settings = step["parameters"].get("settings", {})
+        hidden = {name: value for name, value in settings.items() if desktop.catalogue.place(name)[:2] != here}
+        desktop.setup({"type": "sim", "parameters": {"settings": hidden}})
+    step_now = SimOracle(task, "native").next_step(desktop)
+    if len(places) > 1 and step_now is None:
+        return None
+    thought, actions = DONE if step_now is None else (step_now.intent, step_now.actions)
+    return Turn(task.instruction, thought, actions, None, last)
+
+
+def _files_untouched(desktop: SimDesktop, task: Task) -> bool:
+    """Whether the files of a task lie where a fresh desktop has them, and its list is at its top."""
+    state = desktop.inner
+    if state.trash or state.opened or state.scroll or any("trash" in step["parameters"] for step in task.config):
+        return False
+    return all(
+        goal["file"] in state.folders.get(desktop.catalogue.folder_of(goal["file"]), [])
+        for goal in (task.oracle or {})["goals"]
+        if "file" in goal
+    ) and not any(name.endswith("2") for names in state.folders.values() for name in names)
+
+
+def block(number: int, *, screens: int = 64, turns: int = 8) -> list[Screen]:
+    """``screens`` screens with about ``turns + 1`` turns each, from whole episodes of many desks, in random order."""
+    rng = random.Random(f"block {number}")
+    found: list[Screen] = []
+    desk = 0
+    while len(found) < screens:
+        found += Desk(number * 1_000 + desk).episode(turns)
+        desk += 1
+    rng.shuffle(found)
+    return found[:screens]
+
+
+def shard(step: int, *, batch: int, turns: int) -> Sequence[Screen]:
+    """The screens of one training step: ``batch`` of a block of ``4 * batch``."""
+    return _cached_block(step // 4, 4 * batch, turns)[step % 4 * batch :][:batch]
+
+
+@lru_cache(maxsize=2)
+def _cached_block(number: int, screens: int, turns: int) -> list[Screen]:
+    return block(number, screens=screens, turns=turns)

@@ -1,0 +1,170 @@
+"""Many turns about one screenshot in one forward pass: the screenshot is encoded once, each turn once.
+
+Every compact prompt starts with the image, so all turns of a screenshot share their first tokens. The shared part goes
+through the model once per screenshot; the turns then run as rows on copies of its keys and values. No row sees
+another: the logits are those of one row at a time (a test compares them with the plain forward).
+
+Shapes: B screenshots, R turns, P shared tokens, T tokens of the longest turn, M answer tokens of all turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Turns of similar length.
+
+    Args:
+        turns: int64 ``[R, T]``, what follows the shared tokens: the rest of each prompt and its answer, padded right.
+        screen: int64 ``[R]``, which screenshot a turn is about.
+        answer: bool ``[R, T]``, True at the tokens of the answer, the end token included.
+        points: int64 ``[N, 2]``, (row, position) of the tokens that are about to say a coordinate.
+        targets: bool ``[N, image tokens]``, where on the screenshot each of them should look.
+    """
+
+    turns: Tensor
+    screen: Tensor
+    answer: Tensor
+    points: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch of turns over shared screenshots.
+
+    Args:
+        pixel_values: float32 ``[B * patches, 3 * 2 * 8 * 8]``, as the image processor gives them.
+        grid: int64 ``[B, 3]``, patches in time, height and width; the same for all B.
+        shared: int64 ``[P]``, the tokens up to and with ``<|vision_end|>``, image tokens expanded.
+        rows: the turns, in one or more lengths, so that little of them is padding.
+    """
+
+    pixel_values: Tensor
+    grid: Tensor
+    shared: Tensor
+    rows: tuple[Rows, ...]
+
+    def answer_tokens(self) -> Tensor:
+        """int64 ``[M]``, the tokens that :func:`packed_logits` predicts, in its order."""
+        return torch.cat([rows.turns[rows.answer] for rows in self.rows])
+
+
+def image_embeddings(model: Qwen2_5_VLForConditionalGeneration, pixel_values: Tensor, grid: Tensor) -> Tensor:
+    """The vision tower's output ``[B, image tokens, hidden]`` for B screenshots of one size."""
+    merged = model.model.get_image_features(pixel_values, grid).pooler_output
+    return torch.stack(tuple(merged))
+
+
+def packed_logits(
+    model: Qwen2_5_VLForConditionalGeneration, batch: Packed, *, point_layer: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of every answer token, how much the pointing tokens look at their targets, and what image tokens know.
+
+    Args:
+        model: a tiny or a large Qwen2.5-VL.
+        batch: the turns.
+        point_layer: the decoder layer (1 or later) whose attention is asked to point; None asks none.
+
+    Returns:
+        ``[M, vocabulary]`` in the order of ``batch.answer_tokens()``; ``[N, heads]``, the log of the attention mass on
+        the targets; ``[B, image tokens, hidden]``, the image tokens where that layer reads them. The last two are
+        empty without ``point_layer``.
+    """
+    decoder = model.model.language_model
+    with _outputs(decoder.layers[point_layer - 1] if point_layer else None) as read:
+        shared, after = _encode_shared(model, batch)
+    logits, looks = [], []
+    for rows in batch.rows:
+        count, length = rows.turns.shape
+        positions = (after + torch.arange(length)).expand(3, count, length)
+        cache = _copies(shared, rows.screen, model)
+        with _outputs(decoder.layers[point_layer].self_attn.q_proj if point_layer else None) as queries:
+            hidden = decoder(
+                inputs_embeds=decoder.embed_tokens(rows.turns),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+        # the token before says the next one; an answer never starts a turn
+        logits.append(model.lm_head(hidden[:, :-1][rows.answer[:, 1:]]))
+        if point_layer:
+            looks.append(_looking(model, batch.shared, rows, queries[0], cache.layers[point_layer].keys, positions))
+    if not point_layer:
+        empty = logits[0].new_zeros(0)
+        return torch.cat(logits), empty, empty
+    is_image = batch.shared == model.config.image_token_id
+    return torch.cat(logits), torch.cat(looks), read[0][:, is_image]
+
+
+def _encode_shared(model: Qwen2_5_VLForConditionalGeneration, batch: Packed) -> tuple[DynamicCache, int]:
+    """Keys and values of the shared tokens, and the position that follows them."""
+    decoder = model.model.language_model
+    count = batch.grid.shape[0]
+    ids = batch.shared.expand(count, -1)
+    is_image = batch.shared == model.config.image_token_id
+    images = image_embeddings(model, batch.pixel_values, batch.grid)
+    embeds = decoder.embed_tokens(ids)
+    embeds = embeds.masked_scatter(is_image[None, :, None], images.to(embeds.dtype))
+    positions, _ = model.model.get_rope_index(
+        ids[:1], mm_token_type_ids=is_image.int()[None], image_grid_thw=batch.grid[:1]
+    )
+    cache = DynamicCache(config=model.config.text_config)
+    decoder(inputs_embeds=embeds, position_ids=positions.expand(3, count, -1), past_key_values=cache, use_cache=True)
+    return cache, int(positions.max()) + 1
+
+
+def _copies(shared: DynamicCache, screen: Tensor, model: Qwen2_5_VLForConditionalGeneration) -> DynamicCache:
+    """One copy of a screenshot's keys and values per turn; gradients flow back."""
+    cache = DynamicCache(config=model.config.text_config)
+    for i, layer in enumerate(shared.layers):
+        cache.update(layer.keys[screen], layer.values[screen], i)
+    return cache
+
+
+@contextmanager
+def _outputs(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collects what a module gives during forward passes; nothing without a module."""
+    captured: list[Tensor] = []
+    if module is None:
+        yield captured
+        return
+    handle = module.register_forward_hook(lambda _module, _args, output: captured.append(output))
+    try:
+        yield captured
+    finally:
+        handle.remove()
+
+
+def _looking(
+    model: Qwen2_5_VLForConditionalGeneration,
+    shared: Tensor,
+    rows: Rows,
+    queries: Tensor,
+    keys: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Log attention mass ``[N, heads]`` of the pointing tokens on their targets.
+
+    ``queries`` is ``[R, T, hidden]`` before the rotation, ``keys`` ``[R, heads, P + T, head dim]`` after it.
+    """
+    row, at = rows.points.unbind(1)
+    heads, total, width = keys.shape[1:]
+    query = queries[row, at].view(-1, heads, 1, width)
+    cos, sin = model.model.language_model.rotary_emb(queries, positions[:, row, at][..., None])
+    query, _ = apply_rotary_pos_emb(query, query, cos, sin)
+    scores = (query @ keys[row].transpose(2, 3)).squeeze(2) * width**-0.5
+    seen = torch.arange(total)[None] <= (shared.shape[0] + at)[:, None]
+    weights = scores.masked_fill(~seen[:, None], float("-inf")).log_softmax(-1)
+    is_image = shared == model.config.image_token_id
+    weights = weights[..., : shared.shape[0]][..., is_image]
+    return weights.masked_fill(~rows.targets[:, None], float("-inf")).logsumexp(-1)

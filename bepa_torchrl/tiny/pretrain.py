@@ -1,0 +1,227 @@
+"""The base policy by behaviour cloning from scratch, in three phases: align, ground, clone. About ten CPU minutes.
+
+1. *align*: each labelled image token is classified into its label's word embedding, so that reading is settled first.
+2. *ground*: "click mute" → its coordinates, several labels per screenshot. Two auxiliary losses make it quick: the
+   token that is about to say a coordinate must look at the label's image token, and a throw-away linear probe must
+   read column and row from the image tokens there.
+3. *clone*: the native oracle's answers for many tasks per screenshot, a fifth of them grounding.
+
+Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
+
+from bepa_torchrl.tiny.cloning import shard
+from bepa_torchrl.tiny.grounding import grounding_screen, label_words
+from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
+from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
+
+PHASES = ("align", "ground", "clone")
+POINT_LAYER = 1  #: the decoder layer that points at the screen
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the base policy is trained.
+
+    Args:
+        steps: optimiser steps of the three phases.
+        batch: screenshots per step.
+        turns: turns per screenshot, about.
+        learning_rate: peak; constant, then linear to zero over the last ``decay`` of all steps.
+        auxiliary: weight of the two auxiliary losses while grounding; ``auxiliary_clone`` while cloning.
+        seed: of the weights.
+        data: offset of the data's seeds.
+    """
+
+    steps: tuple[int, int, int] = (160, 240, 1000)
+    batch: int = 16
+    turns: int = 8
+    learning_rate: float = 1.5e-3
+    decay: float = 0.4
+    auxiliary: float = 0.3
+    auxiliary_clone: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    data: int = 0
+
+
+class Pretraining:
+    """A run that can stop and resume: model, probe, optimiser, the step, CPU seconds per phase."""
+
+    def __init__(
+        self, model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
+    ) -> None:
+        self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
+        self.step = 0
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.probe = nn.Linear(model.config.text_config.hidden_size, 2 * 8)
+        parameters = [*model.parameters(), *self.probe.parameters()]
+        self.optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        words = label_words()
+        self._word_index = {word: i for i, word in enumerate(words)}
+        # a word has one token after a space and one after a quote; a number has the same in both places
+        self._word_ids = torch.tensor([[tokenizer(f"{q}{w}")["input_ids"][-1] for w in words] for q in " '"])
+
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        return sum(self.recipe.steps)
+
+    def phase(self) -> tuple[str, int]:
+        """The phase of the coming step and the step's number in it."""
+        done = 0
+        for name, steps in zip(PHASES, self.recipe.steps, strict=True):
+            if self.step < done + steps:
+                return name, self.step - done
+            done += steps
+        raise IndexError(f"all {self.total} steps are done")
+
+    def learning_rate(self) -> float:
+        """Constant, then linear to zero."""
+        left = (self.total - self.step) / max(1.0, self.recipe.decay * self.total)
+        return self.recipe.learning_rate * min(1.0, left)
+
+    def train_step(self) -> dict[str, float]:
+        """One optimiser step of the present phase; its losses."""
+        name, number = self.phase()
+        start = time.process_time()
+        losses: dict[str, Callable[[int], dict[str, Tensor]]] = {
+            "align": self._align,
+            "ground": self._ground,
+            "clone": self._clone,
+        }
+        found = losses[name](number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate()
+        self.optimizer.zero_grad()
+        found["loss"].backward()
+        nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
+        self.optimizer.step()
+        self.step += 1
+        self.seconds[name] += time.process_time() - start
+        return {key: float(value.detach()) for key, value in found.items()}
+
+    def _grounding(self, phase: str, number: int, turns: int) -> list[Screen]:
+        first = self.recipe.data + (PHASES.index(phase) * 1_000_000) + number * self.recipe.batch
+        return [grounding_screen(first + i, turns) for i in range(self.recipe.batch)]
+
+    def _align(self, number: int) -> dict[str, Tensor]:
+        screens = self._grounding("align", number, 0)
+        grid = torch.tensor([[1, screens[0].pixels.shape[0] // 8, screens[0].pixels.shape[1] // 8]] * len(screens))
+        images = image_embeddings(self.model, pixel_values(screens), grid)
+        known = [
+            (i, tile, self._word_index[label])
+            for i, screen in enumerate(screens)
+            for label, tile in screen.labels
+            if label in self._word_index
+        ]
+        screen, tile, word = torch.tensor(known).unbind(1)
+        embeddings = self.model.get_input_embeddings().weight
+        scores = [images[screen, tile] @ embeddings[ids].T for ids in self._word_ids]
+        loss = torch.stack([F.cross_entropy(score, word) for score in scores]).mean()
+        return {"loss": loss, "right": (scores[0].argmax(-1) == word).float().mean()}
+
+    def _ground(self, number: int) -> dict[str, Tensor]:
+        return self._answers(self._grounding("ground", number, self.recipe.turns), self.recipe.auxiliary)
+
+    def _clone(self, number: int) -> dict[str, Tensor]:
+        screens = shard(self.recipe.data + number, batch=self.recipe.batch, turns=self.recipe.turns)
+        return self._answers(screens, self.recipe.auxiliary_clone)
+
+    def _answers(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:
+        batch = pack(screens, self.tokenizer)
+        logits, looking, images = packed_logits(self.model, batch, point_layer=POINT_LAYER)
+        wanted = batch.answer_tokens()
+        answer = F.cross_entropy(logits, wanted)
+        point = -looking[:, 0].mean()
+        height, width = screens[0].pixels.shape[0] // 16, screens[0].pixels.shape[1] // 16
+        tile = torch.arange(height * width).repeat(len(screens))
+        column, row = self.probe(images.reshape(-1, images.shape[-1])).split(8, dim=-1)
+        place = F.cross_entropy(column, tile % width) + F.cross_entropy(row, tile // width)
+        right = (logits.argmax(-1) == wanted).float().mean()
+        loss = answer + weight * (point + place)
+        return {"loss": loss, "answer": answer, "point": point, "place": place, "right": right}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "probe": self.probe.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "seconds": dict(self.seconds),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.probe.load_state_dict(state["probe"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], dict(state["seconds"])
+
+    def save(self, path: Path) -> None:
+        """Writes the whole run, atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        torch.save(self.state_dict(), part)
+        os.replace(part, path)
+
+    def load(self, path: Path) -> None:
+        """Goes on where :meth:`save` stopped."""
+        self.load_state_dict(torch.load(path, weights_only=True))
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2_5_VLForConditionalGeneration:
+    """The tiny model with the recipe's seed. The two tokens of a word start equal."""
+    from bepa_torchrl.tiny.config import tiny_config
+
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)
+        model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer))
+    with torch.no_grad():
+        weight = model.get_input_embeddings().weight
+        for word in label_words():
+            spaced, bare = (tokenizer(f"{q}{word}")["input_ids"][-1] for q in " '")
+            weight[spaced] = weight[bare]
+    return model
+
+
+def run(
+    training: Pretraining,
+    state: Path,
+    *,
+    log: Callable[[str], None] = print,
+    every: int = 20,
+    save_every: float = 60.0,
+) -> None:
+    """Trains to the end, resuming from ``state`` if it is there and saving it every ``save_every`` seconds."""
+    if state.exists():
+        training.load(state)
+        log(f"resumed at step {training.step}")
+    saved = time.monotonic()
+    while training.step < training.total:
+        name, number = training.phase()
+        losses = training.train_step()
+        if number % every == 0:
+            shown = " ".join(f"{key} {value:.3f}" for key, value in losses.items())
+            log(f"{name} {number} of step {training.step}/{training.total} {shown} cpu {training.seconds[name]:.0f} s")
+        if time.monotonic() - saved > save_every:
+            training.save(state)
+            saved = time.monotonic()
+    training.save(state)
+
+
+def short(recipe: Recipe, share: float) -> Recipe:
+    """The recipe with a share of its steps, at least one per phase."""
+    return replace(recipe, steps=tuple(max(1, round(steps * share)) for steps in recipe.steps))

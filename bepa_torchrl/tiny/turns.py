@@ -1,0 +1,128 @@
+"""Screenshots with questions and answers about them → token rows, through the project's own prompt and answer format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config
+from bepa_torchrl.tiny.packed import Packed, Rows
+from osworld_gym.types import Action, Point, PromptContext
+from osworld_gym.uitars.format import format_answer
+from osworld_gym.uitars.prompt import build_messages
+
+TILE = PATCH * MERGE  #: pixels that one image token stands for
+_VISION_END = "<|vision_end|>"
+_END = "<|im_end|>"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One step as cloning data: what is asked about a screenshot, and the answer.
+
+    Args:
+        instruction: the task's instruction.
+        thought, actions: the answer; points in screen pixels, which are the model's pixels here.
+        plan: the plan in the prompt, or None.
+        last: the thought of the answer before, or None at the first step.
+    """
+
+    instruction: str
+    thought: str
+    actions: tuple[Action, ...]
+    plan: str | None = None
+    last: str | None = None
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A screenshot, uint8 ``[H, W, 3]``, its labelled tiles (label, index of the image token), and turns about it."""
+
+    pixels: NDArray[np.uint8]
+    labels: tuple[tuple[str, int], ...]
+    turns: tuple[Turn, ...]
+
+
+def prompt_messages(turn: Turn) -> list[dict[str, object]]:
+    """The chat messages of a turn, as a rollout would build them (the image's bytes left out)."""
+    earlier = () if turn.last is None else (format_answer(turn.last, (Action("wait"),)),)
+    context = PromptContext(turn.instruction, (b"",) * (len(earlier) + 1), earlier, turn.plan)
+    return build_messages(context, preset="compact", history_images=1)
+
+
+def texts(turn: Turn, tokenizer: PreTrainedTokenizerFast) -> tuple[str, str, str]:
+    """(prompt up to the image's end, the rest of the prompt, the answer with its end token)."""
+    prompt = tokenizer.apply_chat_template(prompt_messages(turn), tokenize=False, add_generation_prompt=True)
+    head, mark, rest = str(prompt).partition(_VISION_END)
+    return head + mark, rest, format_answer(turn.thought, turn.actions) + _END
+
+
+def pixel_values(screens: Sequence[Screen]) -> Tensor:
+    """What Qwen2-VL's image processor gives for unresized screenshots: float32 ``[B * patches, 3 * 2 * 8 * 8]``."""
+    config = image_processor_config()
+    x = torch.from_numpy(np.stack([screen.pixels for screen in screens])).float() / 255
+    x = (x - torch.tensor(config["image_mean"])) / torch.tensor(config["image_std"])
+    count, height, width, _ = x.shape
+    x = x.view(count, height // TILE, MERGE, PATCH, width // TILE, MERGE, PATCH, 3)
+    x = x.permute(0, 1, 4, 2, 5, 7, 3, 6).unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
+    return x.reshape(-1, 3 * 2 * PATCH * PATCH)
+
+
+def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = 4) -> Packed:
+    """All turns of screenshots of one size as token rows, the shortest first, in ``buckets`` lengths."""
+    height, width, _ = screens[0].pixels.shape
+    grid = torch.tensor([[1, height // PATCH, width // PATCH]] * len(screens))
+    asked = [(i, turn) for i, screen in enumerate(screens) for turn in screen.turns]
+    written = [texts(turn, tokenizer) for _, turn in asked]
+    head = written[0][0].replace("<|image_pad|>", "<|image_pad|>" * (height // TILE * (width // TILE)))
+    shared = torch.tensor(tokenizer(head)["input_ids"])
+    prompts = tokenizer([rest for _, rest, _ in written])["input_ids"]
+    answers = tokenizer([answer for *_, answer in written])["input_ids"]
+    order = sorted(range(len(asked)), key=lambda i: len(prompts[i]) + len(answers[i]))
+    size = -(-len(order) // buckets)
+    rows = []
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        rows.append(_rows([(*asked[i], prompts[i], answers[i]) for i in chosen], tokenizer, height, width))
+    return Packed(pixel_values(screens), grid, shared, tuple(rows))
+
+
+def _rows(
+    turns: Sequence[tuple[int, Turn, list[int], list[int]]], tokenizer: PreTrainedTokenizerFast, height: int, width: int
+) -> Rows:
+    length = max(len(prompt) + len(answer) for *_, prompt, answer in turns)
+    ids = torch.full((len(turns), length), int(tokenizer.convert_tokens_to_ids("<|endoftext|>")))
+    is_answer = torch.zeros(len(turns), length, dtype=torch.bool)
+    box = int(tokenizer.convert_tokens_to_ids("<|box_start|>"))
+    points: list[tuple[int, int]] = []
+    tiles: list[int] = []
+    for i, (_, turn, prompt, answer) in enumerate(turns):
+        end = len(prompt) + len(answer)
+        ids[i, :end] = torch.tensor(prompt + answer)
+        is_answer[i, len(prompt) : end] = True
+        starts = [len(prompt) + j for j, token in enumerate(answer) if token == box]
+        for start, tile in zip(starts, _tiles(turn.actions, height, width), strict=True):
+            # box ( x , y ): the bracket is about to say x, the comma y
+            points += [(i, start + 1), (i, start + 3)]
+            tiles += [tile, tile]
+    targets = torch.zeros(len(points), height // TILE * (width // TILE), dtype=torch.bool)
+    targets[torch.arange(len(points)), torch.tensor(tiles, dtype=torch.long)] = True
+    screen = torch.tensor([i for i, *_ in turns])
+    return Rows(ids, screen, is_answer, torch.tensor(points, dtype=torch.long).view(-1, 2), targets)
+
+
+def tile_of(point: Point, height: int, width: int) -> int:
+    """The index of the image token that shows a point."""
+    column, row = min(int(point[0]), width - 1) // TILE, min(int(point[1]), height - 1) // TILE
+    return row * (width // TILE) + column
+
+
+def _tiles(actions: Sequence[Action], height: int, width: int) -> list[int]:
+    points = [point for action in actions for point in (action.start, action.end) if point is not None]
+    return [tile_of(point, height, width) for point in points]
