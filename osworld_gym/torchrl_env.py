@@ -103,11 +103,6 @@ class OSWorldEnv(EnvBase):
         self._rows: list[Row | None] = [None] * num_envs
         self._make_specs(num_envs)
 
-    @property
-    def vector(self) -> DesktopVector:
-        """The desktops themselves, for a collector that sends and receives on its own."""
-        return self.vector
-
     def _make_specs(self, n: int) -> None:
         width, height = self.vector.screen_size
         if self._png:
