@@ -1,1 +1,30 @@
-"""."""
+"""BEPA (Bi-level Expert-to-Policy Assimilation) on TorchRL. The names that other code imports, loaded on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bepa_torchrl.cache import TaskTraceCache
+    from bepa_torchrl.collect import GroupRolloutCollector
+    from bepa_torchrl.losses import BEPALoss
+    from bepa_torchrl.trainer import BEPATrainer
+    from bepa_torchrl.transforms import TraceReplacement
+
+__all__ = ["BEPALoss", "BEPATrainer", "GroupRolloutCollector", "TaskTraceCache", "TraceReplacement"]
+
+_HOMES = {
+    "BEPALoss": "losses",
+    "BEPATrainer": "trainer",
+    "GroupRolloutCollector": "collect",
+    "TaskTraceCache": "cache",
+    "TraceReplacement": "transforms",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module behind a public name; importing the package alone stays quick, for the command line."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

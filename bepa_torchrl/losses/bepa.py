@@ -117,6 +117,7 @@ class BEPALoss(GRPOLoss):
         if not (denominator > 0).all():
             raise ValueError(f"denominators must be positive; got {denominator.min().item()}")
         terms = self._terms(rows)
+        denominator = denominator.to(terms.log_prob.device)
         objective = self._objective(terms)
         losses = {
             name: (torch.where(terms.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()
@@ -136,7 +137,8 @@ class BEPALoss(GRPOLoss):
         off_policy = per_row(rows, k.off_policy, (1,), "False on rows that the policy sampled").bool()
         log_prob, dist, _ = self._get_cur_log_prob(rows)
         mask = response_mask(dist, log_prob)
-        old = padded(rows, k.sample_log_prob, fill=0.0)
+        old = padded(rows, k.sample_log_prob, fill=0.0).to(log_prob.device)  # rows stay on the CPU, beside their PNGs
+        advantage, off_policy = advantage.to(log_prob.device), off_policy.to(log_prob.device)
         if old.shape != log_prob.shape:
             raise ValueError(f"{k.sample_log_prob!r} is {list(old.shape)}, the actor's log_prob {list(log_prob.shape)}")
         if not self.off_policy_has_ratio:

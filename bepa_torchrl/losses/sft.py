@@ -59,6 +59,7 @@ class SFTLoss(LossModule):
         dist = self.actor_network.get_dist(rows, logits_key="logits")
         log_prob = dist.log_prob(padded(rows, self.tensor_keys.action, fill=-100))
         mask = response_mask(dist, log_prob)
+        denominator = denominator.to(log_prob.device)
         summed = torch.where(mask, log_prob, 0.0).sum(-1, keepdim=True)
         units = mask.sum().float()
         return SFTLossOutput(
