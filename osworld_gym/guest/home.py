@@ -179,8 +179,10 @@ FILES = {
 
 
 def make_home(home: Path) -> None:
-    """Writes a new HOME. Raises FileExistsError when there is one already: nothing is ever mixed with an old one."""
-    home.mkdir(mode=0o700)
+    """Writes a new HOME. Raises FileExistsError when there is one with something in it: nothing is ever mixed."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    if any(home.iterdir()):
+        raise FileExistsError(f"{home} is not empty")
     for folder in FOLDERS:
         (home / folder).mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():

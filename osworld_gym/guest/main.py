@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -40,15 +41,16 @@ def main() -> int:
     owner = os.getppid()
     order = json.loads(sys.stdin.readline())
     try:
-        session = Session(Path(order["folder"]), (order["width"], order["height"]), order["marker"])
+        folder, home, runtime = (Path(order[name]) for name in ("folder", "home", "runtime"))
+        session = Session(folder, home, runtime, size=(order["width"], order["height"]), marker=order["marker"])
     except (RuntimeError, OSError) as error:
         _say({"error": str(error)})
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
     try:
-        server, handlers = _serve(session, order)
-        _say({"port": server.server_address[1], "display": session.display})
-        _watch(session, handlers.commands, owner)
+        commands = _serve(session, order)
+        _say({"display": session.display})
+        _watch(session, commands, owner)
     except (RuntimeError, OSError) as error:
         _say({"error": str(error)})
         return 1
@@ -69,7 +71,7 @@ def _say(line: dict[str, Any]) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the owner is gone; nobody reads
 
 
-def _serve(session: Session, order: dict[str, Any]) -> tuple[GuestServer, Handlers]:
+def _serve(session: Session, order: dict[str, Any]) -> Commands:
     """Connects to the X server, once; starts the HTTP server's thread."""
     os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
     display, lock = Display(), threading.RLock()
@@ -82,11 +84,12 @@ def _serve(session: Session, order: dict[str, Any]) -> tuple[GuestServer, Handle
     _await_manager(windows)
     windows.paint_root(BACKGROUNDS[order["seed"] % len(BACKGROUNDS)])
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))
-    handlers = Handlers(screen, inputs, windows, Commands(session.env, session.folder / "launched.log"))
-    server = GuestServer(handlers, order["token"], ("127.0.0.1", order.get("port", 0)))
+    commands = Commands(session.env, session.folder / "launched.log")
+    listener = socket.socket(fileno=order["socket"])
+    server = GuestServer(Handlers(screen, inputs, windows, commands), order["token"], listener)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     screen.wait_still(0.05, 5.0)
-    return server, handlers
+    return commands
 
 
 def _await_manager(windows: Windows) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +27,8 @@ class Session:
     """Xvfb with its own display number and cookie, D-Bus, openbox; all children of this process.
 
     Args:
-        folder: the desktop's private folder; HOME, framebuffer, cookie, bus and logs are made in it.
+        folder: the desktop's private folder; framebuffer, cookie and logs are made in it.
+        home, runtime: HOME and XDG_RUNTIME_DIR, to be made or empty.
         size: (width, height) of the screen in pixels.
         marker: the value of the marker variable in the environment of every process.
 
@@ -36,15 +36,17 @@ class Session:
         RuntimeError: a program is missing, ended early, or was not ready in time. Nothing is left running.
     """
 
-    def __init__(self, folder: Path, size: tuple[int, int], marker: str) -> None:
+    def __init__(self, folder: Path, home: Path, runtime: Path, size: tuple[int, int], marker: str) -> None:
         missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
         if missing:
             raise RuntimeError(f"missing Debian packages; mend: apt-get install {' '.join(missing)}")
         self.folder, self.size = folder, size
-        self.home = folder / "home"
+        self.home = home
         make_home(self.home)
         self.framebuffer = folder / "Xvfb_screen0"
-        self.env = self._environment(marker)
+        for path in (folder, runtime):
+            path.mkdir(mode=0o700, exist_ok=True)
+        self.env = self._environment(marker, runtime)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.display = -1
         try:
@@ -55,17 +57,16 @@ class Session:
             self.close()
             raise
 
-    def _environment(self, marker: str) -> dict[str, str]:
-        """All that a process of the desktop is told: nothing of the owner's environment but PATH and the language."""
-        runtime = self.folder / "run"
-        runtime.mkdir(mode=0o700)
-        return {
+    def _environment(self, marker: str, runtime: Path) -> dict[str, str]:
+        """All that a process of the desktop is told; of the guest's own environment only PATH and PYTHONPATH."""
+        inherited = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+        return inherited | {
             MARKER: marker,
             "HOME": str(self.home),
             "USER": "user",
             "LOGNAME": "user",
             "SHELL": "/bin/bash",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",

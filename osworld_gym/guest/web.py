@@ -6,6 +6,7 @@ import email.policy
 import hmac
 import json
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,19 +43,20 @@ def routes(handlers: Handlers) -> dict[tuple[str, str], Callable[[Mapping[str, A
 
 
 class GuestServer(ThreadingHTTPServer):
-    """Listens on loopback, on a free port unless one is given.
+    """Serves on a socket that already listens.
 
     Args:
         handlers: the endpoints.
         token: what ``Authorization: Bearer`` must carry; empty means that everybody may ask.
-        address: (host, port); port 0 picks a free one.
+        listener: the listening socket, taken over.
     """
 
     daemon_threads = True
-    request_queue_size = 64
 
-    def __init__(self, handlers: Handlers, token: str, address: tuple[str, int]) -> None:
-        super().__init__(address, GuestRequest)
+    def __init__(self, handlers: Handlers, token: str, listener: socket.socket) -> None:
+        super().__init__(listener.getsockname()[:2], GuestRequest, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
         self.table, self.token = routes(handlers), token
 
 
