@@ -78,12 +78,12 @@ def make_policy() -> TransformersPolicy:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["open the trash"])
     config = tiny_config(tokenizer)
-    config.text_config.vocab_size = VOCABULARY
+    config.get_text_config().vocab_size = VOCABULARY
     model = Qwen2_5_VLForConditionalGeneration(config).eval()
     settings = image_processor_config()
     names = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")
     processor = Qwen2VLImageProcessorPil(**{name: settings[name] for name in names})
-    ends = (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
+    ends = (tokenizer.get_vocab()["<|im_end|>"],)
     return TransformersPolicy(Checkpoint(model, tokenizer, processor, ends), preset="compact")
 
 
