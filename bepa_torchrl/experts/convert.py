@@ -34,12 +34,19 @@ class Converted:
 
     Args:
         pairs: (PNG before the answer, answer); the last answer is ``finished()``.
+        steps: index of the step behind each pair; -1 for the ``finished()`` that conversion adds.
         dropped: (index of the step, reason) of steps that have no answer. Reasons: ``framework`` (memory, cell
             values), ``subtask_done``, and those of :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
     """
 
     pairs: tuple[Pair, ...]
+    steps: tuple[int, ...]
     dropped: tuple[tuple[int, str], ...]
+
+    @property
+    def by_step(self) -> dict[int, Pair]:
+        """The pairs by the index of their step, without the added ``finished()``."""
+        return {index: pair for index, pair in zip(self.steps, self.pairs, strict=True) if index >= 0}
 
     @property
     def faithful(self) -> bool:
@@ -72,6 +79,7 @@ def convert_trace(
         TraceError: no step is left, or the trace lacks the last screenshot for ``finished()``.
     """
     pairs: list[Pair] = []
+    steps: list[int] = []
     dropped: list[tuple[int, str]] = []
     finished = False
     for index, (step, png) in enumerate(zip(trace.steps, trace.screenshots, strict=True)):
@@ -85,12 +93,14 @@ def convert_trace(
             actions = [scaling.action_to_model(action, trace.screen_size) for action in actions]
         thought = step_thought(step) if complete is None else model_thought(step, actions, complete)
         pairs.append((png, format_answer(thought, actions)))
+        steps.append(index)
         finished = actions[-1].kind in ("finished", "call_user")
     if not finished:
         if trace.final_screenshot is None or not pairs:
             raise TraceError(f"{trace.where}: nothing to convert, or no screenshot after its last step to finish on")
         pairs.append((trace.final_screenshot, format_answer(LAST_THOUGHT, [Action("finished")])))
-    return Converted(tuple(pairs), tuple(dropped))
+        steps.append(-1)
+    return Converted(tuple(pairs), tuple(steps), tuple(dropped))
 
 
 def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:

@@ -11,20 +11,22 @@ from typing import Literal
 
 from bepa_torchrl.experts.convert import Complete, convert_trace
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
-from bepa_torchrl.experts.words import prompt_text, says_it_failed, sections, sentences
+from bepa_torchrl.experts.words import prompt_text, says_it_failed, sections, split_sentences
 from osworld_gym.uitars.parse import thought_of
 
 PlanSource = Literal["raw", "converted"]
 SOURCES = ("raw", "converted")
 
+_BY_CHANCE = re.compile(r"\b(?:close|dismiss)\b.*\b(?:pop-?up|notification)\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*(\d+)[.)]\s+(.+?)\s*$", re.MULTILINE)
 
 
 def plan_from_trace(trace: ExpertTrace, *, source: PlanSource = "raw") -> str:
-    """The plan by rule: ``1. Open "sound"`` and so on, one line per effective step.
+    """The plan by rule: ``1. Open sound`` and so on, one line per effective step.
 
-    Left out: pure waits, repeats of the line before, steps that the expert itself called failed in the next step's
-    "Previous action verification", and steps without an intent.
+    Left out: pure waits and ``finished``; steps without an intent; steps that the expert itself called failed in the
+    next step's "Previous action verification"; the closing of pop-ups, which chance put there; a step that is
+    repeated when its first try changed nothing on the screen, and repeated scrolling.
 
     Raises:
         TraceError: no effective step is left.
@@ -33,10 +35,9 @@ def plan_from_trace(trace: ExpertTrace, *, source: PlanSource = "raw") -> str:
     if source not in SOURCES:
         raise ValueError(f"plan source wants one of {', '.join(SOURCES)}, got {source!r}")
     lines = _raw_lines(trace) if source == "raw" else _converted_lines(trace)
-    kept = [line for i, line in enumerate(lines) if line and (i == 0 or line != lines[i - 1])]
-    if not kept:
+    if not lines:
         raise TraceError(f"{trace.where}: has no effective step to make a plan from")
-    return number_lines(kept)
+    return number_lines(lines)
 
 
 def plan_with_model(trace: ExpertTrace, complete: Complete, *, source: PlanSource = "raw") -> str:
@@ -66,22 +67,33 @@ def plan_lines(plan: str) -> list[str]:
     return [text for _, text in _LINE.findall(plan)]
 
 
-def _raw_lines(trace: ExpertTrace) -> list[str]:
-    lines = []
+def effective_steps(trace: ExpertTrace) -> list[int]:
+    """Indices of the steps that :func:`plan_from_trace` keeps."""
+    frames = [*trace.screenshots, trace.final_screenshot]
+    kept = []
     for i, step in enumerate(trace.steps):
-        failed = i + 1 < len(trace.steps) and says_it_failed(trace.steps[i + 1].plan)
-        waits = bool(step.actions) and all(action.kind in ("wait", "finished") for action in step.actions)
-        if not failed and not waits:
-            lines.append(" ".join(step.intent.split()))
-    return lines
+        after = trace.steps[i + 1] if i + 1 < len(trace.steps) else None
+        idle = bool(step.actions) and all(action.kind in ("wait", "finished") for action in step.actions)
+        failed = after is not None and says_it_failed(after.plan)
+        repeated = after is not None and after.intent == step.intent
+        scrolled = bool(step.actions) and all(action.kind == "scroll" for action in step.actions)
+        useless = repeated and (scrolled or frames[i] == frames[i + 1])
+        if step.intent.strip() and not (idle or failed or useless or _BY_CHANCE.search(step.intent)):
+            kept.append(i)
+    return kept
+
+
+def _raw_lines(trace: ExpertTrace) -> list[str]:
+    return [" ".join(trace.steps[i].intent.split()) for i in effective_steps(trace)]
 
 
 def _converted_lines(trace: ExpertTrace) -> list[str]:
-    """The last sentence of each thought: the next action and its target."""
+    """The last sentence of each effective step's thought: the next action and its target."""
+    effective = set(effective_steps(trace))
     lines = []
-    for _, answer in convert_trace(trace).pairs[:-1]:
-        parts = sentences(thought_of(answer), 100).replace("。", ". ").split(". ")
-        lines.append(parts[-1].rstrip(". "))
+    for index, (_, answer) in convert_trace(trace).by_step.items():
+        if index in effective:
+            lines.append(split_sentences(thought_of(answer))[-1].rstrip("."))
     return lines
 
 

@@ -39,10 +39,14 @@ def sections(executor_plan: str) -> dict[str, str]:
     }
 
 
+def split_sentences(text: str) -> list[str]:
+    """The sentences of the text, line breaks as spaces."""
+    return [part for part in _SENTENCE_END.split(" ".join(text.split())) if part]
+
+
 def sentences(text: str, count: int) -> str:
     """The first ``count`` sentences of the text, on one line."""
-    parts = [part for part in _SENTENCE_END.split(" ".join(text.split())) if part]
-    return " ".join(parts[:count])
+    return " ".join(split_sentences(text)[:count])
 
 
 def says_it_failed(executor_plan: str) -> bool:

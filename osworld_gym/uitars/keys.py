@@ -44,9 +44,9 @@ _SYNONYMS = {
     "prntscrn": "printscreen",
 }
 #: the key with a logo: one name on every desktop
-_SYNONYMS |= dict.fromkeys(("cmd", "command", "meta", "super", "windows", "win", "superl", "metal"), "winleft")
+_SYNONYMS |= dict.fromkeys(("cmd", "command", "meta", "super", "windows", "winleft", "superl"), "win")
 
-MODIFIERS = frozenset({"ctrl", "alt", "shift", "winleft", "ctrlleft", "ctrlright", "altleft", "altright", "shiftleft"})
+MODIFIERS = frozenset({"ctrl", "alt", "shift", "win", "ctrlleft", "ctrlright", "altleft", "altright", "shiftleft"})
 
 
 def key_name(name: str) -> str:

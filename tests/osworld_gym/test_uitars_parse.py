@@ -92,7 +92,7 @@ def test_text_escapes(written: str, meant: str) -> None:
         ("shift arrowleft", "shift left"),
         ("page_down", "pagedown"),
         ("PageDown", "pagedown"),
-        ("cmd space", "winleft space"),
+        ("cmd space", "win space"),
         ("control shift esc", "ctrl shift esc"),
         ("Return", "enter"),
     ],

@@ -146,7 +146,7 @@ def test_agent_s2s_own_idioms() -> None:
     assert read("pyautogui.keyDown('alt'); pyautogui.keyUp('alt')") == [Action("hotkey", key="alt")]
     source = "import pyautogui; import time; pyautogui.hotkey('win'); time.sleep(0.5); pyautogui.write('gimp'); "
     assert read(source + "time.sleep(1.0); pyautogui.hotkey('enter'); time.sleep(0.5)") == [
-        Action("hotkey", key="winleft"),
+        Action("hotkey", key="win"),
         Action("type", content="gimp\n"),
     ]
     assert read("import time; time.sleep(1.5);") == [Action("wait")]

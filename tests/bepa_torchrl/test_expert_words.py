@@ -1,0 +1,184 @@
+"""φ, conversion, and the expert's own words, each on a trace whose result is written out here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from expert_fixtures import executor_plan, frame, sound_trace, step
+
+from bepa_torchrl.experts import (
+    ExpertTrace,
+    TraceError,
+    convert,
+    convert_trace,
+    plan_from_trace,
+    plan_with_model,
+    raw_pairs,
+    worker_messages,
+)
+from bepa_torchrl.experts.words import says_it_failed, sections, sentences
+from osworld_gym.types import Action
+from osworld_gym.uitars import ImageScaling, parse
+
+
+def test_plan_keeps_effective_steps_only() -> None:
+    """Of eight steps: one failed, one pop-up, one wait, one finish are out; the note and its "done" have intents."""
+    assert plan_from_trace(sound_trace()) == (
+        "1. Click settings\n2. Note the volume\n3. Enter the volume\n4. Type the volume"
+    )
+
+
+def test_plan_of_the_converted_trace_reads_the_thoughts() -> None:
+    """Memory and the subtask's "done" are no answers; the last sentence of each thought is the line."""
+    assert plan_from_trace(sound_trace(), source="converted") == "1. Click settings now\n2. Type the volume now"
+
+
+def test_a_repeat_counts_when_the_screen_changed() -> None:
+    click = step("Press next", "pyautogui.click(1, 2)", (Action("click", start=(1, 2)),))
+    scroll = step("Scroll down", "pyautogui.scroll(-5)", (Action("scroll", direction="down"),))
+    frames = tuple(frame(i) for i in (0, 1, 1, 2, 3))
+    trace = ExpertTrace("t", "i", "e", (click, click, click, scroll, scroll), frames, True, frame(4))
+    # press 1 changed the screen, press 2 did not, press 3 did; of the scrolls the last stands for all
+    assert plan_from_trace(trace) == "1. Press next\n2. Press next\n3. Scroll down"
+
+
+def test_no_effective_step_is_an_error() -> None:
+    wait = step("Wait", "import time; time.sleep(2)", (Action("wait"),))
+    with pytest.raises(TraceError, match="no effective step"):
+        plan_from_trace(ExpertTrace("t", "i", "e", (wait,), (frame(0),), True))
+    with pytest.raises(ValueError, match="raw, converted"):
+        plan_from_trace(sound_trace(), source="cooked")
+
+
+def test_plan_by_a_model_uses_the_papers_prompt_and_takes_the_numbered_lines() -> None:
+    asked = []
+
+    def complete(prompt: str) -> str:
+        asked.append(prompt)
+        return 'Task: Set it\n\n1. Click "settings"\n 2) Type 7\nGood luck!'
+
+    assert plan_with_model(sound_trace(), complete) == '1. Click "settings"\n2. Type 7'
+    assert plan_with_model(sound_trace(), complete, source="converted").startswith("1. Click")
+    raw, converted = asked
+    assert raw.startswith("You are an expert at converting technical GUI automation traces")
+    assert "mathsisfun.com/games/2048.html" in raw
+    assert "Task: Set the volume to 7" in raw
+    assert "agent.save_to_knowledge" in raw
+    assert "Action: click(start_box='<|box_start|>(10,20)<|box_end|>')" in converted
+    assert "agent.save_to_knowledge" not in converted
+    with pytest.raises(TraceError, match="no numbered line"):
+        plan_with_model(sound_trace(), lambda _: "Just do it.")
+
+
+def test_conversion_of_every_step() -> None:
+    converted = convert_trace(sound_trace())
+    actions = [parse(answer).actions for _, answer in converted.pairs]
+    click = (Action("click", start=(10.0, 20.0)),)
+    assert actions == [
+        click,
+        click,
+        (Action("hotkey", key="esc"),),
+        (Action("wait"),),
+        (Action("type", content="7\n"),),
+        (Action("finished"),),
+    ]
+    assert converted.steps == (0, 1, 2, 3, 6, 7)
+    assert converted.dropped == ((4, "framework"), (5, "subtask_done"))
+    assert converted.reasons == {"framework": 1, "subtask_done": 1}
+    assert not converted.faithful
+    assert [png for png, _ in converted.pairs] == [frame(i) for i in (0, 1, 2, 3, 6, 7)]
+    assert converted.pairs[0][1] == (
+        "Thought: The window shows Click settings. Click settings now.\n"
+        "Action: click(start_box='<|box_start|>(10,20)<|box_end|>')"
+    )
+
+
+def test_conversion_ends_with_finished_on_the_last_screenshot() -> None:
+    trace = sound_trace()
+    short = replace(trace, steps=trace.steps[:3], screenshots=trace.screenshots[:3])
+    pairs = convert(short)
+    assert pairs[-1] == (frame(8), "Thought: The task is done.\nAction: finished()")
+    assert len(pairs) == 4
+    with pytest.raises(TraceError, match="no screenshot after its last step"):
+        convert(replace(short, final_screenshot=None))
+
+
+def test_conversion_speaks_in_the_models_pixels() -> None:
+    """56×28 at factor 28 and at least 4 cells: root of 4/2 enlarges to 3×2 cells = 84×56; (10,20) → (15,40)."""
+    scaling = ImageScaling(factor=28, min_pixels=4 * 28 * 28)
+    assert scaling.model_size((56, 28)) == (84, 56)
+    (action,) = parse(convert(sound_trace(), scaling)[0][1]).actions
+    assert action.start == (15.0, 40.0)
+
+
+def test_thoughts_by_a_model_keep_the_experts_action() -> None:
+    asked = []
+
+    def complete(prompt: str) -> str:
+        asked.append(prompt)
+        return "Thought: I see it.\nAction: click(start_box='(999,999)')"
+
+    converted = convert_trace(sound_trace(), complete=complete)
+    assert converted.pairs[0][1] == "Thought: I see it.\nAction: click(start_box='<|box_start|>(10,20)<|box_end|>')"
+    assert "1. Box tokens: you must include" in asked[0]
+    assert "pyautogui_action: pyautogui.click(10, 20, clicks=1, button='left')" in asked[0]
+    assert "reflection: null" in asked[0]
+    silent = convert_trace(sound_trace(), complete=lambda _: "")
+    assert silent.pairs == convert_trace(sound_trace()).pairs
+
+
+def test_steps_that_the_table_cannot_say_are_counted() -> None:
+    odd = step("Cells", "import uno; uno.set()", call="agent.click('x', 1)")
+    held = step("Pick", "pyautogui.keyDown('ctrl'); pyautogui.click(1, 2); pyautogui.keyUp('ctrl')")
+    cells = step("Cells", "DONE", call="agent.set_cell_values({'A1': 1}, 'calc', 's')")
+    trace = sound_trace()
+    mixed = replace(trace, steps=(odd, held, cells, *trace.steps[3:]))
+    assert convert_trace(mixed).reasons == {
+        "bad_source": 1,
+        "not_convertible": 1,
+        "framework": 2,
+        "subtask_done": 1,
+    }
+
+
+def test_raw_words_are_the_experts() -> None:
+    trace = sound_trace()
+    png, text = raw_pairs(trace)[0]
+    assert png == trace.screenshots[0]
+    assert text == trace.steps[0].plan
+    bare = replace(trace.steps[0], plan="Look, then click.")
+    (_, text), *_ = raw_pairs(replace(trace, steps=(bare, *trace.steps[1:])))
+    assert text == "Look, then click.\n\n(Grounded Action)\n```python\nagent.click('it', 1, 'left')\n```"
+
+
+def test_worker_call_of_a_first_and_a_later_step() -> None:
+    trace = sound_trace()
+    system, user = worker_messages(trace, 0)
+    words = system["content"][0]["text"]
+    assert "executing the current subtask:\n`Mute the sound`\nof the larger goal:\n`Set the volume to 7`." in words
+    assert "The subtasks [''] have already been done." in words
+    assert "The future subtasks ['Set the volume'] will be done later." in words
+    assert "You are working in linux." in words
+    assert "def switch_applications(self, app_name)" in words
+    assert user["content"][0]["text"] == (
+        "Remember only complete the subtask: Mute the sound.\n"
+        "You can use this extra information for the current subtask:\nMute the sound.\nText Buffer = []."
+    )
+    assert user["content"][1] == {"type": "image", "image": frame(0)}
+    later = worker_messages(replace(trace, steps=(trace.steps[6],) * 8, instruction="{platform}?"), 1)
+    assert "`{platform}?`" in later[0]["content"][0]["text"]
+    assert later[1]["content"][0]["text"] == (
+        "You may use this reflection on the previous action and trajectory:\nAll goes well.\nText Buffer = []."
+    )
+
+
+def test_sections_sentences_and_verdicts() -> None:
+    plan = executor_plan("A. B.", "Click it. Then wait.", "agent.wait(1)", "The click did not work.")
+    assert sections(plan)["Next Action"] == "Click it. Then wait."
+    assert sections("just words") == {"Next Action": "just words"}
+    assert sentences("Click it.\nThen  wait. End", 2) == "Click it. Then wait."
+    assert sentences("点击。等待。", 1) == "点击。"
+    assert says_it_failed(plan)
+    assert not says_it_failed(executor_plan("A", "B", "c()", "No previous action was taken, nothing to verify."))
+    assert not says_it_failed(executor_plan("It failed.", "B", "c()", "The previous action was successful."))
