@@ -15,11 +15,15 @@ letters, no field     look for a label that starts so and focus it (a list scrol
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from osworld_gym.desktops.sim.applications import FILES, Catalogue
 from osworld_gym.desktops.sim.layout import Layout
 from osworld_gym.desktops.sim.pointer import activate, answer, open_menu, reveal, scroll
 from osworld_gym.desktops.sim.scene import DESK, Cell, Scene, Target, build_scene
 from osworld_gym.desktops.sim.state import MAX_TEXT, Dialog, SimState
+
+Shortcut = Callable[[SimState, Layout], None]
 
 _NAMES = {
     "win": "super", "meta": "super", "cmd": "super", "return": "enter", "esc": "escape", "control": "ctrl",
@@ -240,7 +244,7 @@ def _context(state: SimState, layout: Layout) -> None:
         open_menu(state, layout, str(state.selected), place)
 
 
-def _scroll(direction: str):  # type: ignore[no-untyped-def]
+def _scroll(direction: str) -> Shortcut:
     def press(state: SimState, _: Layout) -> None:
         if _free(state):
             scroll(state, direction)
@@ -248,7 +252,7 @@ def _scroll(direction: str):  # type: ignore[no-untyped-def]
     return press
 
 
-_SHORTCUTS = {
+_SHORTCUTS: dict[str, Shortcut] = {
     "super": _super,
     "escape": _escape,
     "enter": _enter,

@@ -38,9 +38,9 @@ def next_move(goal: Goal, desktop: SimDesktop, *, native: bool) -> Move:
         return answer
     app, tab = place_of(goal, desktop)
     if state.app != app:
-        return Move("app", app, ("app", app), subtask=f"Open {app}")
+        return open_move(app)
     if tab and state.tab != tab:
-        return Move("tab", tab, ("tab", tab), subtask=f"Go to the tab {tab}")
+        return tab_move(tab)
     if goal["kind"] == "set":
         return _set(goal["values"], desktop, native)
     if goal["kind"] == "mark":
@@ -48,6 +48,16 @@ def next_move(goal: Goal, desktop: SimDesktop, *, native: bool) -> Move:
     if goal["kind"] == "empty":
         return Move("press", "empty", ("empty",), subtask="Empty the trash")
     return _file(goal, desktop, native)
+
+
+def open_move(app: str) -> Move:
+    """Bring up an application."""
+    return Move("app", app, ("app", app), subtask=f"Open {app}")
+
+
+def tab_move(tab: str) -> Move:
+    """Go to a page of the open application."""
+    return Move("tab", tab, ("tab", tab), subtask=f"Go to the tab {tab}")
 
 
 def place_of(goal: Goal, desktop: SimDesktop) -> tuple[str, str]:

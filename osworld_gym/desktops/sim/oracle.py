@@ -5,9 +5,10 @@ from __future__ import annotations
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim.desktop import SimDesktop
 from osworld_gym.desktops.sim.expert_habits import expert_step
-from osworld_gym.desktops.sim.goals import KINDS, reached
-from osworld_gym.desktops.sim.moves import next_move
+from osworld_gym.desktops.sim.goals import KINDS, Goal, reached
+from osworld_gym.desktops.sim.moves import Move, next_move, open_move, place_of, tab_move
 from osworld_gym.desktops.sim.native_habits import native_step
+from osworld_gym.desktops.sim.scene import DESK
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.oracle import ExpertStep
 from osworld_gym.tasks.task import Task
@@ -40,16 +41,30 @@ class SimOracle:
                 raise TaskError(f"task {task.id!r}: unknown goal {goal!r}; kinds: {', '.join(KINDS)}")
         self.task, self.style, self._goals = task, style, goals
         self._first = True
+        self._at: tuple[str, ...] = ()
 
     def next_step(self, desktop: Desktop) -> ExpertStep | None:
         """The next step, or None when every goal is reached."""
         if not isinstance(desktop, SimDesktop):
             raise TypeError(f"SimOracle wants a SimDesktop, got {type(desktop).__name__}")
-        for goal in self._goals:
-            if not reached(goal, desktop.inner):
-                move = next_move(goal, desktop, native=self.style == "native")
-                if self.style == "native":
-                    return native_step(move, desktop)
-                first, self._first = self._first, False
-                return expert_step(move, desktop, first)
+        goal = next((goal for goal in self._goals if not reached(goal, desktop.inner)), None)
+        if goal is None:
+            return None
+        move = next_move(goal, desktop, native=self.style == "native")
+        if self.style == "native":
+            return native_step(move, desktop)
+        if move.kind not in ("popup", "close") and desktop.scene().top == DESK:
+            move = self._announce(goal, desktop) or move
+        first, self._first = self._first, False
+        return expert_step(move, desktop, first)
+
+    def _announce(self, goal: Goal, desktop: SimDesktop) -> Move | None:
+        """The expert first makes sure of application and tab, open or not: its plan holds on any other screen too."""
+        app, tab = place_of(goal, desktop)
+        if self._at[:1] != (app,):
+            self._at = (app,)
+            return open_move(app)
+        if tab and desktop.inner.app == app and self._at != (app, tab):
+            self._at = (app, tab)
+            return tab_move(tab)
         return None
