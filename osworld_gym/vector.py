@@ -176,7 +176,8 @@ class DesktopVector:
         self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all
         self.blocking = first.blocking
         self._slots = [Slot(self._worker(i, first if i == 0 else None)) for i in range(num)]
-        atexit.register(self.close)
+        if self.blocking:
+            atexit.register(self.close)  # a forgotten close must leave no processes behind
 
     def __len__(self) -> int:
         return len(self._slots)

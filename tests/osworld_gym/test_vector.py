@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -134,6 +136,49 @@ def test_a_dead_desktop_is_replaced_and_its_siblings_live_on(kind: type[Scripted
         assert factory.made[1].closed == 1
         assert factory.made[0].closed == 0
     assert all(desktop.closed for desktop in factory.made)
+
+
+KINDS = ["died", "never_ready", "setup_failed", "evaluator_failed", "bug"]
+METHODS = ["reset", "setup", "screenshot", "perform", "read_file"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_fails_every_episode_ends_once_and_rightly(seed: int) -> None:
+    rng = random.Random(seed)
+    made: list[ScriptedDesktop] = []
+
+    def make() -> Desktop:
+        kinds = [*KINDS, "hang"] if rng.random() < 0.3 else KINDS
+        faults = [Fault(rng.choice(METHODS), rng.randint(1, 6), rng.choice(kinds))] if rng.random() < 0.4 else []
+        if rng.random() < 0.2:
+            faults.append(Fault("screenshot", rng.randint(1, 6), rng.choice(["torn", "small"])))
+        made.append(BlockingDesktop(*faults))
+        return made[-1]
+
+    task = count_task(4, config=[{"type": "count", "parameters": {"count": 2}}])
+    script = [CLICK, CLICK, FINISHED]
+    begun, ended = 0, Counter[str]()
+    with DesktopVector(make, 8, deadline=0.25) as vector:
+        steps = [0] * 8
+        for i in range(8):
+            vector.send_reset(i, task, i)
+            begun += 1
+        while results := vector.receive():
+            for i, result in results:
+                if result.stop is None:
+                    vector.send(i, script[steps[i]])
+                    steps[i] += 1
+                    continue
+                masked = result.stop is StopReason.env_error
+                assert (result.verdict is None, result.failure is not None) == (masked, masked)
+                assert masked or (result.stop, result.reward) == (StopReason.finished, 1.0)
+                ended[result.stop.value] += 1
+                if begun < 60:
+                    vector.send_reset(i, task, i)
+                    begun, steps[i] = begun + 1, 0
+    assert sum(ended.values()) == begun == 60
+    assert min(ended["finished"], ended["env_error"]) > 0
+    assert all(desktop.closed for desktop in made)
 
 
 @BOTH
