@@ -198,6 +198,18 @@ def test_launcher_pages_and_closing_by_keyboard():
     assert desktop.state()["window"] is None
 
 
+def test_a_slider_is_clicked_or_pulled():
+    desktop = quiet()
+    preset(desktop, level="25")
+    launch(desktop, "sound", "volume")
+    click(desktop, "75", "option")
+    assert desktop.state()["settings"]["level"] == "75"
+    desktop.perform([Action("drag", start=at(desktop, "75", "option"), end=at(desktop, "100", "option"))])
+    assert desktop.state()["settings"]["level"] == "100"
+    desktop.perform([Action("drag", start=at(desktop, "100", "option"), end=at(desktop, "mute", "toggle"))])
+    assert desktop.state()["settings"]["level"] == "100"
+
+
 def test_a_choice_with_apply_counts_only_when_applied():
     desktop = quiet()
     preset(desktop, scale="small")

@@ -120,10 +120,10 @@ def tile_pixels(look: Look, theme_index: int, top: int) -> NDArray[np.uint8]:
     if look.edge & EDGE_TOP:
         tile[0, :] = ink
     _mark(tile, look, theme, ink)
-    if look.label:
-        tile[text_mask(look.label, top)] = ink
     if look.focus:
         _frame(tile, theme.accent)
+    if look.label:
+        tile[text_mask(look.label, top)] = ink
     tile.setflags(write=False)
     return tile
 

@@ -128,8 +128,10 @@ def open_menu(state: SimState, layout: Layout, file: str, place: Place) -> None:
 
 
 def drag(state: SimState, scene: Scene, start: Place, end: Place) -> None:
-    """Drops a file on the trash or on a folder; any other drag does nothing."""
+    """Drops a file on the trash or on a folder, or pulls a slider to a level; any other drag does nothing."""
     source, goal = scene.target_at(start), scene.target_at(end)
+    if source[:1] == ("choose",) and source[:2] == goal[:2]:
+        state.put(goal[1], goal[2])
     if source[:1] != ("file",) or not goal:
         return
     if goal == ("app", TRASH):
