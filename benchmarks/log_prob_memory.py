@@ -58,9 +58,9 @@ class StockActor(TensorDictModuleBase):
     def get_dist(self, tensordict: TensorDictBase, logits_key: str = "logits") -> LLMMaskedCategorical:
         (policy,) = self._policy
         prompts, responses = read_rows(tensordict)
+        rows = [Prompt(torch.cat((p.tokens, r)), p.images) for p, r in zip(prompts, responses, strict=True)]
         packed = pack(
-            prompts,
-            responses,
+            rows,
             patcher=policy.processor.patcher,
             image_token_id=policy.processor.image_token_id,
             device=policy.device,

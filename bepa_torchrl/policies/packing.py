@@ -1,4 +1,4 @@
-"""Prompts (and answers) → one batch for the model: tokens, positions, each distinct image once.
+"""Prompts → one batch for the model: tokens, positions, each distinct image once.
 
 Rows are right padded: with causal attention a row's padding comes after all its tokens, so no row can see it and no
 mask is needed. Legend: B rows, T longest row, H hidden size, K image tokens of the batch, U distinct images.
@@ -47,16 +47,13 @@ class PackedBatch:
 
 def pack(
     prompts: Sequence[Prompt],
-    answers: Sequence[Tensor] | None,
     *,
     patcher: ImagePatcher,
     image_token_id: int,
     device: torch.device,
 ) -> PackedBatch:
-    """Packs one row per prompt, each followed by its answer's tokens if answers are given."""
+    """Packs one row per prompt; a prompt may hold an answer's tokens at its end."""
     rows = [p.tokens.numpy() for p in prompts]
-    if answers is not None:
-        rows = [np.concatenate((row, answer.cpu().numpy())) for row, answer in zip(rows, answers, strict=True)]
     lengths = tuple(len(row) for row in rows)
     tokens = np.zeros((len(rows), max(lengths)), dtype=np.int64)
     positions = np.zeros((3, *tokens.shape), dtype=np.int64)

@@ -157,7 +157,6 @@ class Sampler:
         device = self.model.device
         batch = pack(
             [prompts[i] for i in firsts],
-            None,
             patcher=self.encoder.patcher,
             image_token_id=self.image_token_id,
             device=device,

@@ -34,11 +34,10 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from bepa_torchrl import keys
 from bepa_torchrl.policies.base import Answer, Prompt
 from bepa_torchrl.policies.load import Checkpoint, load_checkpoint
-from bepa_torchrl.policies.log_probs import chunked_log_probs
-from bepa_torchrl.policies.packing import hidden_states, pack
 from bepa_torchrl.policies.processor import PromptProcessor
 from bepa_torchrl.policies.rows import ResponseDistribution, as_list, left_pad, read_rows, screenshots
-from bepa_torchrl.policies.sampling import Sampler, budget_batches
+from bepa_torchrl.policies.sampling import Sampler
+from bepa_torchrl.policies.scoring import Scorer
 from bepa_torchrl.policies.vision import ImageEncoder, use_linear_patches
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -94,8 +93,6 @@ class TransformersPolicy(TensorDictModuleBase):
         self.preset = preset
         self.history_images = history_images
         self.max_prompt_tokens = max_prompt_tokens
-        self.max_batch_tokens = max_batch_tokens
-        self.max_rows = max_rows
         self.temperature = temperature
         self.seed = seed
         self._forward_count = 0
@@ -108,6 +105,13 @@ class TransformersPolicy(TensorDictModuleBase):
             end_token_ids=checkpoint.end_token_ids,
             blocked_ids=[*self.processor.special_ids, *range(len(checkpoint.tokenizer), weight_rows)],
             max_new_tokens=max_new_tokens,
+            max_batch_tokens=max_batch_tokens,
+            max_rows=max_rows,
+        )
+        self.scorer = Scorer(
+            self.model,
+            self.encoder,
+            image_token_id=self.processor.image_token_id,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
         )
@@ -155,40 +159,9 @@ class TransformersPolicy(TensorDictModuleBase):
         """Log-probs and entropies of given answers, per row, float32 ``[L]`` in nats.
 
         Log-probs are differentiable unless gradients are off; entropies never are. Rows go through the model in
-        batches of ``max_batch_tokens``, sorted by length; the result is in the rows' order.
+        batches of ``max_batch_tokens``; a row that another row begins with is read off that one (:mod:`.scoring`).
         """
-        lengths = [len(p.tokens) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        log_probs: dict[int, Tensor] = {}
-        entropies: dict[int, Tensor] = {}
-        for batch in budget_batches(lengths, self.max_batch_tokens, self.max_rows):
-            found = self._score([prompts[i] for i in batch], [responses[i] for i in batch])
-            for i, row_log_probs, row_entropies in zip(batch, *found, strict=True):
-                log_probs[i], entropies[i] = row_log_probs, row_entropies
-        return [log_probs[i] for i in range(len(lengths))], [entropies[i] for i in range(len(lengths))]
-
-    def _score(
-        self, prompts: Sequence[Prompt], responses: Sequence[Tensor]
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        packed = pack(
-            prompts,
-            responses,
-            patcher=self.processor.patcher,
-            image_token_id=self.processor.image_token_id,
-            device=self.device,
-        )
-        hidden = hidden_states(self.model, packed, self.encoder, use_cache=False)
-        width = packed.tokens.shape[1]
-        # the state at place t - 1 predicts the token at t
-        places = [
-            torch.arange(len(r)) + i * width + len(p.tokens)
-            for i, (p, r) in enumerate(zip(prompts, responses, strict=True))
-        ]
-        at = torch.cat(places).to(self.device)
-        flat, entropy = chunked_log_probs(
-            hidden.flatten(0, 1)[at - 1], self.model.get_output_embeddings().weight, packed.tokens.flatten()[at]
-        )
-        counts = [len(r) for r in responses]
-        return flat.split(counts), entropy.split(counts)
+        return self.scorer.score(prompts, responses)
 
     def get_dist(self, tensordict: TensorDictBase, logits_key: str = "logits") -> ResponseDistribution:
         """The distribution that TorchRL's losses ask for: log-probs of ``("tokens", "response")`` ``[B, T]``.

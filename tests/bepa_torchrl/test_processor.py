@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from small_vlm import picture, small_checkpoint
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 
 from bepa_torchrl.policies.images import image_size
 from bepa_torchrl.policies.positions import mrope_positions
@@ -152,3 +153,28 @@ def test_a_template_that_forgets_the_image_is_an_error(processor, monkeypatch):
     monkeypatch.setattr(processor.tokenizer, "chat_template", "{% for m in messages %}{{ m['role'] }}{% endfor %}")
     with pytest.raises(ValueError, match="0 image tokens for 1 images"):
         processor.render([[{"role": "user", "content": [{"type": "image", "image": picture(0)}]}]])
+
+
+def test_equal_to_the_full_processor(processor, checkpoint):
+    """transformers' Qwen2_5_VLProcessor, its video part (torchvision) left out: the same ids, types and pixels."""
+
+    class StillsOnly(Qwen2_5_VLProcessor):
+        @classmethod
+        def get_attributes(cls):
+            return ["image_processor", "tokenizer"]
+
+    full = StillsOnly(image_processor=checkpoint.image_processor, tokenizer=checkpoint.tokenizer)
+    pngs = (picture(0), picture(1, (150, 90)))
+    content = [{"type": "image", "image": pngs[0]}, {"type": "text", "text": "打开 the trash\n\nnow"}]
+    messages = [
+        {"role": "user", "content": content},
+        {"role": "user", "content": [{"type": "image", "image": pngs[1]}]},
+    ]
+    (prompt,) = processor.render([messages])
+    text = checkpoint.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    images = [Image.open(io.BytesIO(png)) for png in pngs]
+    expected = full(text=[text], images=images, return_tensors="pt")
+    found = processor.model_inputs([prompt])
+    assert set(found) == set(expected)
+    for name, value in found.items():
+        assert torch.equal(value, expected[name].to(value.dtype)), name
