@@ -97,7 +97,6 @@ def write_folder(
         FolderError: something else is at ``path``, or the disk refused (full, read-only); what was there is untouched.
     """
     path = Path(path).absolute()
-    _put_back(path)
     if path.exists() and not (path.is_dir() and (_is_empty(path) or _format_of(path) == format)):
         raise FolderError(f"{path} is not a folder of format {format!r}: not overwritten; name another place")
     staged = None
@@ -130,8 +129,8 @@ def read_folder(path: str | Path, *, format: str, version: int) -> FolderReader:
         FolderError: missing, torn, foreign, or of another version.
     """
     path = Path(path).absolute()
-    if not path.exists() and _aside(path).exists():
-        path = _aside(path)  # a save was killed between its two renames; the next save puts it back
+    if (not path.exists() or _is_empty(path)) and _aside(path).exists():
+        path = _aside(path)  # a save was killed between its two renames
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         body = manifest["manifest"]
@@ -177,10 +176,15 @@ def _aside(path: Path) -> Path:
 
 
 def _swap(staged: Path, path: Path) -> None:
-    """Puts ``staged`` at ``path``. A non-empty folder cannot be renamed over: the old one stands aside meanwhile."""
+    """Puts ``staged`` at ``path``. A non-empty folder cannot be renamed over: the old one stands aside meanwhile.
+
+    A process killed in between leaves it there, where :func:`read_folder` finds it; killed a moment later it leaves
+    an outdated one, which goes first here.
+    """
     aside = _aside(path)
     old = path.exists() and not _is_empty(path)
     if old:
+        shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)
     try:
         os.rename(staged, path)
@@ -190,12 +194,6 @@ def _swap(staged: Path, path: Path) -> None:
         raise
     _sync_folder(path.parent)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _put_back(path: Path) -> None:
-    """Mends a save that was killed between its two renames: the old folder stands aside and nothing is at ``path``."""
-    if not path.exists() and _aside(path).exists():
-        os.rename(_aside(path), path)
 
 
 def _is_empty(folder: Path) -> bool:

@@ -121,6 +121,8 @@ def test_eviction_of_the_task_used_longest_ago():
     assert mark_of(cache.get_trace("c")) == 9
     cache.put("a", make_trace("a", mark=2))  # a known task needs no new place
     assert cache.stats()["evictions"] == 1
+    cache.put("d", make_trace("d"))  # a was written after c
+    assert cache.task_ids() == ["a", "d"]
 
 
 def test_full_can_be_an_error_that_changes_nothing():

@@ -306,6 +306,17 @@ def test_a_save_that_is_killed_loses_nothing(tmp_path):
     assert_same_caches(again, found)
 
 
+def test_an_old_folder_left_aside_does_not_hinder_the_next_save(tmp_path):
+    """The process died after its second rename: the new folder is in place, the outdated one still beside it."""
+    cache = saved_then_changed(tmp_path)
+    shutil.copytree(tmp_path / "cache", tmp_path / ".cache.old")
+    cache.dumps(tmp_path / "cache")
+    found = TaskTraceCache()
+    found.loads(tmp_path / "cache")
+    assert_same_caches(found, cache)
+    assert os.listdir(tmp_path) == ["cache"]
+
+
 def test_nothing_foreign_is_overwritten(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("precious")
