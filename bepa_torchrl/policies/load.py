@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import cached_file
+from transformers.utils import logging as hf_logging
 
 from bepa_torchrl.policies.processor import IMAGE_TOKEN
 
@@ -64,12 +66,25 @@ def load_checkpoint(
     _check_tokens(source, tokenizer)
     _ensure_chat_template(source, tokenizer)
     image_processor = _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json")
-    model = _load(
-        AutoModelForImageTextToText, source, "weights (model.safetensors)", dtype=dtype, attn_implementation=attn
-    )
+    with no_progress_bars():
+        model = _load(
+            AutoModelForImageTextToText, source, "weights (model.safetensors)", dtype=dtype, attn_implementation=attn
+        )
     _check_fit(source, model, tokenizer, image_processor)
     ends = _end_token_ids(model.generation_config, tokenizer)
     return Checkpoint(model.to(device).eval(), tokenizer, image_processor, ends)
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keeps transformers' own progress bars off the terminal while a checkpoint is read or written."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -21,6 +21,17 @@ from bepa_torchrl.policies.images import ImagePatcher
 IMAGE_TOKEN = "<|image_pad|>"
 #: special tokens that the policy may write and that stay in its text
 BOX_TOKENS = ("<|box_start|>", "<|box_end|>")
+#: tokens that build the prompt, special whatever the tokenizer's file says of them
+STRUCTURE_TOKENS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    IMAGE_TOKEN,
+    "<|video_pad|>",
+)
 
 Message = Mapping[str, Any]
 
@@ -46,7 +57,9 @@ class PromptProcessor:
         self.patcher = ImagePatcher(image_processor)
         self.end_token_ids = tuple(int(i) for i in end_token_ids)
         self.image_token_id: int = tokenizer.get_vocab()[IMAGE_TOKEN]
+        vocabulary = tokenizer.get_vocab()
         special = {t.content: i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        special |= {name: vocabulary[name] for name in STRUCTURE_TOKENS if name in vocabulary}
         special |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
         self._special = {name: int(i) for name, i in special.items() if name not in BOX_TOKENS}
         names = sorted(self._special, key=len, reverse=True)

@@ -33,7 +33,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 
 from bepa_torchrl import keys
 from bepa_torchrl.policies.base import Answer, Prompt
-from bepa_torchrl.policies.load import Checkpoint, load_checkpoint
+from bepa_torchrl.policies.load import Checkpoint, load_checkpoint, no_progress_bars
 from bepa_torchrl.policies.processor import PromptProcessor
 from bepa_torchrl.policies.rows import ResponseDistribution, as_list, left_pad, read_rows, screenshots
 from bepa_torchrl.policies.sampling import Sampler
@@ -222,7 +222,8 @@ class TransformersPolicy(TensorDictModuleBase):
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
         unfinished.mkdir(parents=True)
         try:
-            self.model.save_pretrained(unfinished)
+            with no_progress_bars():
+                self.model.save_pretrained(unfinished)
             self.processor.tokenizer.save_pretrained(unfinished)
             self.processor.patcher.processor.save_pretrained(unfinished)
             unfinished.rename(target)

@@ -1,18 +1,23 @@
 """The policy against the plain model, and as TorchRL's losses and collectors see it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from small_vlm import picture, small_checkpoint
 from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
+from torchrl.data import LazyStackStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives.llm import GRPOLoss
+from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from bepa_torchrl import keys
 from bepa_torchrl.policies.base import Answer, Prompt, RolloutPolicy
 from bepa_torchrl.policies.rows import answered_rows
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
-from osworld_gym.types import PromptContext
+from osworld_gym.torchrl_env import OSWorldEnv
+from osworld_gym.types import PromptContext, Screenshot
 
 WORDS = ("open the trash", "mute", "type hello world and empty the trash now")
 
@@ -198,8 +203,6 @@ def test_forward_in_a_stock_collector_loop(policy):
 
 
 def test_forward_reads_arrays_and_single_rows(policy):
-    from osworld_gym.types import Screenshot
-
     pixels = Screenshot(png=picture(0)).pixels
     array = TensorDict(
         {"instruction": NonTensorStack("mute"), "screenshot": torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]},
@@ -214,3 +217,45 @@ def test_an_image_token_in_an_answer_is_a_clear_error(policy, prompts):
     bad = torch.tensor([policy.processor.image_token_id])
     with pytest.raises(ValueError, match="65 image tokens"):
         policy.response_log_probs(prompts[:1], [bad])
+
+
+@pytest.mark.parametrize("observation", ["png", "array"])
+def test_in_the_environment(observation):
+    """A stock rollout: OSWorldEnv asks, the policy answers in text; nonsense is a parse error, not a crash."""
+    policy = make_policy()
+    env = OSWorldEnv(provider="sim", num_envs=2, observation=observation, seed=1)
+    try:
+        td = env.rollout(3, policy, break_when_any_done=False)
+    finally:
+        env.close()
+    assert td.batch_size == (2, 3)
+    assert all(isinstance(text, str) for row in td.unbind(0) for text in row["action"])
+
+
+def test_rows_through_a_replay_buffer(policy, prompts, answers):
+    """Ragged rows, images as bytes, out of TorchRL's buffer and into the loss's door unchanged."""
+    rows = answered_rows(prompts, answers)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyStackStorage(8), sampler=SamplerWithoutReplacement(shuffle=False), batch_size=3
+    )
+    buffer.extend(rows)
+    torch.testing.assert_close(policy.log_prob(buffer.sample()), policy.log_prob(rows), atol=1e-5, rtol=0)
+
+
+def test_qwen2_vl_too():
+    """The older class of UI-TARS-7B: the same doors."""
+    checkpoint = small_checkpoint()
+    config = checkpoint.model.config
+    text = config.text_config.to_dict() | {"model_type": "qwen2_vl_text"}
+    vision = {"depth": 1, "embed_dim": 64, "hidden_size": text["hidden_size"], "num_heads": 2, "patch_size": 8}
+    ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    torch.manual_seed(0)
+    model = Qwen2VLForConditionalGeneration(
+        Qwen2VLConfig(text_config=text, vision_config=vision, **{name: getattr(config, name) for name in ids})
+    )
+    policy = TransformersPolicy(replace(checkpoint, model=model.eval()), preset="compact", max_new_tokens=5)
+    (prompt,) = policy.render([PromptContext("mute", [picture(0)])])
+    (answer,) = policy.sample([prompt], [(0,)])
+    (found,), _ = policy.response_log_probs([prompt], [answer.tokens])
+    torch.testing.assert_close(found, answer.log_probs, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found, plain_log_probs(policy, prompt, answer.tokens), atol=1e-4, rtol=0)
