@@ -1,7 +1,8 @@
 """An expert's trace → the policy's own format: (screenshot, answer) pairs, D_conv.
 
-The action comes from the expert's grounded code, never from a model; only the thought may be a model's (the paper's
-conversion prompt). Steps of the framework that are not actions on the screen are dropped and counted.
+The action is the one that was performed, or read from the expert's grounded code, never a model's; only the thought may
+be a model's (the paper's conversion prompt). Steps of the framework that are not actions on the screen are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ def convert_trace(
 
 
 def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
-    """The step's actions in screen pixels, from its grounded code.
+    """The step's actions in screen pixels: those that were performed, else those that its grounded code says.
 
     Raises:
         ParseError: the step is not an answer; ``reason`` as in :class:`Converted`.
     """
     if step.call.startswith(_NOT_ON_SCREEN):
         raise ParseError("framework", step.call)
-    actions = from_pyautogui(step.pyautogui)
+    actions = list(step.actions) or from_pyautogui(step.pyautogui)
     if not actions:
         raise ParseError("not_convertible", step.pyautogui)
     if actions[-1].kind == "finished" and not last:

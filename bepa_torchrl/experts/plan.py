@@ -77,7 +77,8 @@ def effective_steps(trace: ExpertTrace) -> list[int]:
         failed = after is not None and says_it_failed(after.plan)
         repeated = after is not None and after.intent == step.intent
         scrolled = bool(step.actions) and all(action.kind == "scroll" for action in step.actions)
-        useless = repeated and (scrolled or frames[i] == frames[i + 1])
+        still = bool(frames[i]) and frames[i] == frames[i + 1]
+        useless = repeated and (scrolled or still)
         if step.intent.strip() and not (idle or failed or useless or _BY_CHANCE.search(step.intent)):
             kept.append(i)
     return kept

@@ -66,7 +66,7 @@ def split_keys(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for i, word in enumerate(words):
         parts = _split_word(word)
-        if i < len(words) - 1 and names + parts != ["+"] and parts[-1:] == ["+"]:
+        if i < len(words) - 1 and (names or parts != ["+"]) and parts[-1:] == ["+"]:
             parts = parts[:-1]  # a plus that something follows joins: "ctrl + c", "ctrl+ c"
         names += parts
     return tuple(key_name(name) for name in names)
@@ -77,7 +77,10 @@ def _split_word(word: str) -> list[str]:
     if "+" in word:
         names = [part for part in word.split("+") if part]
         return [*names, "+"] if word.endswith("+") else names
+    names = []
     head, dash, tail = word.partition("-")
-    if dash and tail and key_name(head) in MODIFIERS:
-        return [head, *_split_word(tail)]
-    return [word]
+    while dash and tail and key_name(head) in MODIFIERS:  # ctrl-shift-t
+        names.append(head)
+        word = tail
+        head, dash, tail = word.partition("-")
+    return [*names, word]

@@ -22,6 +22,7 @@ from osworld_gym.uitars.actions import DIRECTIONS, GRAMMAR, ActionSpec, Argument
 from osworld_gym.uitars.keys import split_keys
 
 MAX_CHARS = 100_000  #: longer answers are refused
+MAX_KEY_CHARS = 200  #: of one hotkey
 MAX_COORDINATE = 100_000.0  #: pixels; no screen is larger
 
 _LINE_MARKER = re.compile(r"^[ \t]*Action[ \t]*[:：]", re.MULTILINE)
@@ -29,7 +30,7 @@ _ANY_MARKER = re.compile(r"\bAction[:：]")
 _THOUGHT = re.compile(r"\s*Thought[ \t]*[:：]")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*\(\s*", re.ASCII)
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=\s*(?=['\"])", re.ASCII)
-_CLOSE = re.compile(r"\s*\)[ \t]*;?[ \t]*(?:#[^\n]*)?(?=\n|\Z)")
+_CLOSE = re.compile(r"\s*\)[ \t]*+(?:;[ \t]*+)?(?:#[^\n]*+)?(?=\n|\Z)")
 _PAREN = re.compile(r"\s*\)")
 _COMMA = re.compile(r"\s*,\s*")
 # between actions: space, code fences, and the word Action itself
@@ -38,7 +39,7 @@ _BETWEEN = re.compile(r"(?:\s+|```\w*|Action[ \t]*[:：])*+", re.ASCII)
 
 def _quoted(quote: str) -> re.Pattern[str]:
     """A string in ``quote``; an unescaped quote inside is text unless what follows can end the argument."""
-    ends = r"\s*(?:\)[ \t]*;?[ \t]*(?:\#[^\n]*)?(?:\n|\Z)|,\s*[A-Za-z_]\w*\s*=\s*['\"])"
+    ends = r"\s*(?:\)[ \t]*+(?:;[ \t]*+)?(?:\#[^\n]*+)?(?:\n|\Z)|,\s*[A-Za-z_]\w*\s*=\s*['\"])"
     return re.compile(rf"{quote}((?:[^{quote}\\]++|\\.|{quote}(?!{ends}))*+){quote}", re.DOTALL | re.ASCII)
 
 
@@ -76,7 +77,7 @@ def parse(text: str, *, platform: Platform = "desktop") -> Parsed:
     Raises:
         ParseError: for everything else, of any type and any content. ``reason`` is one of: not_text, too_long,
             no_action, bad_call, unknown_action, unknown_argument, repeated_argument, missing_argument, bad_string,
-            bad_box, bad_coordinate, bad_direction, empty_key, trailing_text.
+            bad_box, bad_coordinate, bad_direction, empty_key, too_many_keys, trailing_text.
     """
     if not isinstance(text, str):
         raise ParseError("not_text", repr(text))
@@ -178,7 +179,8 @@ def _read_value(argument: Argument, raw: str, text: str) -> Any:
     if argument.kind == "text":
         return value
     if argument.kind == "keys":
-        return " ".join(split_keys(value)) or _refuse("empty_key", text)
+        keys = split_keys(value) if len(value) <= MAX_KEY_CHARS else _refuse("too_many_keys", text)
+        return " ".join(keys) or _refuse("empty_key", text)
     direction = value.strip().lower()
     return direction if direction in DIRECTIONS else _refuse("bad_direction", text)
 

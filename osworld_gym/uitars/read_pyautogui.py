@@ -13,11 +13,13 @@ from typing import Any
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import key_name
+from osworld_gym.uitars.parse import MAX_COORDINATE
 
 _MODULES = frozenset({"pyautogui", "time", "pyperclip"})
 _WORDS = {"DONE": "finished", "FAIL": "call_user", "WAIT": "wait"}
 _SCROLL_CLICKS = 5  #: wheel clicks that one scroll action stands for
 _MAX_SCROLLS = 10
+_MAX_PRESSES = 50
 
 
 def from_pyautogui(source: str) -> list[Action]:
@@ -42,7 +44,7 @@ def from_pyautogui(source: str) -> list[Action]:
             raise ParseError("bad_source", source)
         try:
             handler(player, arguments)
-        except (TypeError, ValueError) as error:  # an argument of the wrong type or count
+        except (TypeError, ValueError, OverflowError) as error:  # an argument of the wrong type, count or size
             raise ParseError("bad_source", source) from error
     return player.end()
 
@@ -59,7 +61,7 @@ class _Arguments:
 
     def point(self, place: int = 0) -> Point | None:
         x, y = self.get(place, "x"), self.get(place + 1, "y")
-        return None if x is None or y is None else (float(x), float(y))
+        return None if x is None or y is None else _finite(float(x), float(y))
 
 
 def _calls(source: str) -> list[tuple[str, _Arguments]]:
@@ -171,7 +173,10 @@ class _Player:
     def press(self, a: _Arguments) -> None:
         keys = a.get(0, "keys")
         names = [keys] if isinstance(keys, str) else list(keys)
-        for name in names * int(a.get(1, "presses", 1)):
+        presses = int(a.get(1, "presses", 1))
+        if not 0 <= presses <= _MAX_PRESSES:
+            raise self.refuse()
+        for name in names * presses:
             self.chord([*self.held, str(name)])
 
     def hotkey(self, a: _Arguments) -> None:
@@ -225,7 +230,13 @@ def _offset(pointer: Point | None, a: _Arguments) -> Point | None:
     if pointer is None:
         return None
     dx, dy = a.get(0, "xOffset", 0), a.get(1, "yOffset", 0)
-    return pointer[0] + float(dx), pointer[1] + float(dy)
+    return _finite(pointer[0] + float(dx), pointer[1] + float(dy))
+
+
+def _finite(x: float, y: float) -> Point:
+    if not (abs(x) <= MAX_COORDINATE and abs(y) <= MAX_COORDINATE):
+        raise ValueError(f"coordinates want at most {MAX_COORDINATE}, got ({x}, {y})")
+    return x, y
 
 
 _HANDLERS: dict[str, Callable[[_Player, _Arguments], None]] = {

@@ -22,6 +22,7 @@ from bepa_torchrl.experts import (
     load_trace,
     pass_counts,
     plan_free_rows,
+    plan_from_trace,
     record_expert,
     save_trace,
     self_roll,
@@ -32,9 +33,11 @@ from bepa_torchrl.experts import (
 from bepa_torchrl.experts.selfroll import plan_leaks
 from bepa_torchrl.rows import row_list
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.oracle import ExpertStep
+from osworld_gym.tasks.sim_suite import sim_suite
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.types import Action, PromptContext, StopReason
 from osworld_gym.vector import DesktopVector
@@ -257,24 +260,18 @@ def test_pool_split_is_fixed_by_the_seed() -> None:
 
 
 def test_simulated_experts_record_convert_and_replay(tmp_path) -> None:
-    """The simulated suite's own oracle: recorded, stored, converted; the answers, played blind, mostly solve the task.
+    """The simulated suite's own experts: recorded, stored, converted; the answers, played blind, solve the task.
 
-    Blind replay on the same seed and without pop-ups is exact: the desktop is deterministic.
+    A blind replay on the same seed is exact, pop-ups included: the desktop is deterministic.
     """
-    sim = pytest.importorskip("osworld_gym.tasks.sim_suite")
-    from osworld_gym.desktops.sim import SimDesktop
-
-    tasks = sim.sim_suite().split("train")[:6]
-
-    def make() -> SimDesktop:
-        return SimDesktop(popup_probability=0.0)
-
+    tasks = sim_suite().split("train")
     for number, task in enumerate(tasks):
-        with make() as desktop:
+        with SimDesktop() as desktop:
             trace = record_expert(desktop, task, number)
         assert trace.success, task.id
         assert load_trace(save_trace(trace, tmp_path)) == trace
+        assert "pop-up" not in plan_from_trace(trace)
         texts = [text for _, text in convert(trace)]
-        with DesktopVector(make, 1, EpisodeOptions(max_steps=30)) as vector:
+        with DesktopVector(SimDesktop, 1, EpisodeOptions(max_steps=30)) as vector:
             (result,) = run_episodes(Replay(texts), vector, [EpisodeJob(task, (0,), number)])
         assert result.success, (task.id, texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
@@ -174,6 +175,7 @@ def test_mobile_actions_only_on_mobile() -> None:
         ("Action: click(box='(1,2)')", "unknown_argument"),
         ("Action: scroll(direction='sideways')", "bad_direction"),
         ("Action: hotkey(key=' ')", "empty_key"),
+        ("Action: hotkey(key='" + "ctrl-" * 19_000 + "a')", "too_many_keys"),
         ("Action: hover(start_box='(1,2)')", "unknown_action"),
         ("Action: __import__('os').system('ls')", "unknown_action"),
         ("Action: click(start_box='(1,2)') and go", "trailing_text"),
@@ -215,6 +217,41 @@ def test_a_hundred_thousand_broken_answers_raise_only_parse_errors() -> None:
                 assert all(abs(v) <= 100_000 for p in (action.start, action.end) if p for v in p)
             parsed += 1
     assert 5_000 < parsed < 90_000  # the mutations reach both outcomes
+
+
+LONG = 90_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Action: type(content='" + unit * (LONG // len(unit))
+        for unit in (
+            "'",
+            "' ",
+            "')",
+            "')#",
+            "',",
+            "', a",
+            "\\",
+            "\\'",
+            "'" + " " * 99,
+            "')" + " " * 99,
+            "'," + "a" * 99,
+        )
+    ]
+    + ["Action: wait()" + " " * LONG + "x", "Action: wait(" + " " * LONG + "x", "Action: wait();" + " " * LONG + "x"]
+    + ["Action:" * (LONG // 7), "\n" * LONG, (" " * 50 + "\n") * (LONG // 51), "Action: " + "```" * (LONG // 3)]
+    + ["Action: click(start_box='(" + unit * (LONG // 2) + ")')" for unit in ("1 ", "1.", "11", "  ", "()")]
+    + ["Action: hotkey(key='" + unit * 60 + "')" for unit in ("a ", "+", "a-", "+ ", "a+")],
+)
+def test_no_answer_takes_long(text: str) -> None:
+    """Linear in the length: the slowest of these takes 0.02 s here; a quadratic pattern would take seconds."""
+    begin = perf_counter()
+    with contextlib.suppress(ParseError):
+        parse(text)
+    thought_of(text)
+    assert perf_counter() - begin < 1.0
 
 
 @settings(max_examples=300, deadline=None)

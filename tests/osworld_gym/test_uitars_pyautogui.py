@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osworld_gym import Action, ParseError
+from osworld_gym.uitars.actions import GRAMMAR
 from osworld_gym.uitars.pyautogui import from_pyautogui, to_pyautogui
+from osworld_gym.uitars.read_pyautogui import _HANDLERS
 
 
 def calls(source: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
@@ -177,6 +179,11 @@ def test_agent_s2s_own_idioms() -> None:
         ("pyautogui.click(*xs)", "bad_source"),
         ("pyautogui.scroll('a')", "bad_source"),
         ("pyautogui.press(3)", "bad_source"),
+        ("pyautogui.press('a', presses=1000000000)", "not_convertible"),
+        ("pyautogui.press('a', presses=1e999)", "bad_source"),
+        ("pyautogui.click(1e999, 2)", "bad_source"),
+        ("pyautogui.click(" + "(" * 5000 + ")" * 5000 + ")", "bad_source"),
+        ("pyautogui.click(" + "-" * 5000 + "1, 2)", "bad_source"),
         ("x = 1", "bad_source"),
         ("pyautogui.write('", "bad_source"),
         ("\0", "bad_source"),
@@ -186,3 +193,25 @@ def test_other_source_is_refused(source: str, reason: str) -> None:
     with pytest.raises(ParseError) as caught:
         from_pyautogui(source)
     assert caught.value.reason == reason
+
+
+_VALUES = st.one_of(
+    st.integers(-9, 9), st.floats(), st.text(max_size=3), st.none(), st.lists(st.integers(), max_size=2)
+)
+_CALLS = st.builds(
+    lambda name, values, named: f"{name}({', '.join([*map(repr, values), *(f'{k}={v!r}' for k, v in named.items())])})",
+    st.sampled_from([*_HANDLERS, "pyautogui.other", "os.system"]),
+    st.lists(_VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(["x", "y", "clicks", "button", "presses", "keys", "key"]), _VALUES, max_size=2),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.lists(_CALLS, max_size=4).map("; ".join), st.text()))
+def test_any_source_is_read_or_refused_with_parse_error(source: str) -> None:
+    try:
+        actions = from_pyautogui(source)
+    except ParseError as error:
+        assert error.reason in ("bad_source", "not_convertible")  # noqa: PT017
+    else:
+        assert all(action.kind in GRAMMAR["desktop"] for action in actions)
