@@ -69,6 +69,7 @@ class GroupRolloutCollector(Collector):
         env_seed: ``group``: all rollouts of a group begin on the same screen; ``slot``: each on its own.
         size_of: rollouts of the group of one task where it is not ``group_size`` (LUFFY keeps a place free).
         retries: fresh desktops for an episode whose desktop failed.
+        close_env: whether ``shutdown`` closes the desktops, too.
         postproc: called with the batch; what it returns is yielded.
 
     Raises:
@@ -88,6 +89,7 @@ class GroupRolloutCollector(Collector):
         env_seed: str = "group",
         size_of: Callable[[Task], int] | None = None,
         retries: int = 2,
+        close_env: bool = True,
         postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
         if group_size < 2:
@@ -102,7 +104,7 @@ class GroupRolloutCollector(Collector):
         self.schedule = TaskSchedule(len(self.tasks), seed)
         self.seed, self.temperature, self.env_seed, self.retries = seed, temperature, env_seed, retries
         self.size_of = size_of or (lambda _: group_size)
-        self.next_group = 0
+        self.next_group, self.close_env = 0, close_env
         self.put_backs: Counter[int] = Counter()
         self.last: Collected | None = None
         super().__init__(
@@ -187,6 +189,10 @@ class GroupRolloutCollector(Collector):
             )
         else:
             self.schedule.put_back(number)
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Ends the collector; the desktops too, unless the constructor's ``close_env`` kept them for others."""
+        super().shutdown(timeout, close_env=close_env and self.close_env, raise_on_error=raise_on_error)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """Task order and counters; the policy's weights are not in it."""

@@ -86,7 +86,7 @@ def test_a_users_folder_adds_files(tmp_path: Path) -> None:
         load_config(["env=mine"])
     config = load_config(["env=mine"], config_dir=tmp_path)
     assert config.env.desktops == 5
-    with pytest.raises(ConfigError, match="config folder .* is not there"):
+    with pytest.raises(ConfigError, match=r"config folder .* is not there"):
         load_config([], config_dir=tmp_path / "no")
 
 

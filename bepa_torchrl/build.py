@@ -1,0 +1,195 @@
+"""Settings to parts: tasks, policy, desktops, cache, trainer. Everything is plain arguments below this file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torchrl.envs.transforms import Compose
+from torchrl.record.loggers import Logger
+
+from bepa_torchrl.algos import Algo, advantage_std, make_loss
+from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.collect import GroupRolloutCollector
+from bepa_torchrl.config import ConfigError
+from bepa_torchrl.policies.transformers_policy import TransformersPolicy, load_policy
+from bepa_torchrl.stepper import GroupStepper, trainable
+from bepa_torchrl.tiny import tiny_checkpoint
+from bepa_torchrl.trainer import BEPATrainer, OnIteration
+from bepa_torchrl.transforms import OldLogProb, TraceReplacement
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites import load_suite
+from osworld_gym.tasks.task import Task
+from osworld_gym.torchrl_env import OSWorldEnv
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The suite and its two splits, cut to their limits."""
+
+    suite: Suite
+    train: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+
+
+def make_tasks(config: DictConfig) -> Tasks:
+    """The tasks of a run.
+
+    Raises:
+        TaskError: unknown suite or split.
+        ConfigError: no task is left to train on.
+    """
+    suite = load_suite(config.env.suite)
+    train = suite.split(config.env.train_split)[: config.env.train_limit]
+    held_out = () if config.env.held_out_split is None else suite.split(config.env.held_out_split)
+    if not train:
+        raise ConfigError(f"no task left: split {config.env.train_split!r} of suite {suite.name!r} is empty")
+    return Tasks(suite, train, held_out[: config.env.held_out_limit])
+
+
+def make_policy(config: DictConfig, *, seed: int) -> TransformersPolicy:
+    """The policy with the checkpoint's weights.
+
+    Raises:
+        CheckpointError: the checkpoint cannot serve.
+    """
+    options: dict[str, Any] = OmegaConf.to_container(config.policy)  # type: ignore[assignment]
+    checkpoint = options.pop("checkpoint")
+    return load_policy(tiny_checkpoint() if checkpoint == "tiny" else checkpoint, seed=seed, **options)
+
+
+def make_env(config: DictConfig, policy: TransformersPolicy, suite: Suite) -> OSWorldEnv:
+    """The desktops.
+
+    Raises:
+        ValueError: unknown provider or option. DesktopError: the first desktop cannot be made.
+    """
+    env = config.env
+    options = EpisodeOptions(
+        max_steps=env.max_steps,
+        parse_errors=env.parse_errors,
+        call_user_tolerance=env.call_user_tolerance,
+        scaling=policy.image_scaling,
+    )
+    return OSWorldEnv(
+        env.provider,
+        env.desktops,
+        suite=suite,
+        observation="png",
+        options=options,
+        provider_options=OmegaConf.to_container(env.options),  # type: ignore[arg-type]
+        deadline=env.deadline,
+        seed=config.seed,
+    )
+
+
+def make_cache(config: DictConfig, algo: Algo, seeds: TaskTraceCache | None) -> TaskTraceCache | None:
+    """The method's cache, filled with its seeds; None where it has none.
+
+    Args:
+        seeds: the method's traces, or None when it starts without.
+    """
+    if not (algo.refresh or algo.injection is not algo.injection.never):
+        return None
+    cache = TaskTraceCache(
+        traces_per_task=algo.traces_per_task,
+        max_tasks=config.cache.max_tasks,
+        rule=config.cache.rule,
+        seed=config.seed,
+    )
+    for task_id in seeds.task_ids() if seeds is not None else ():
+        cache.put(task_id, seeds.get_trace(task_id))
+    return cache
+
+
+def make_trainer(
+    config: DictConfig,
+    algo: Algo,
+    policy: TransformersPolicy,
+    env: OSWorldEnv,
+    tasks: Sequence[Task],
+    cache: TaskTraceCache | None,
+    *,
+    checkpoints: Path | None = None,
+    loggers: Sequence[Logger] = (),
+    on_iteration: OnIteration | None = None,
+) -> BEPATrainer:
+    """The reinforcement phase of a method, ready to ``train()``.
+
+    Raises:
+        ValueError: settings that contradict each other; the message names the setting.
+    """
+    preset = config.algo.get("preset", "paper")
+    size = config.collect.group_size
+    smallest = algo.on_policy_rollouts(size, has_trace=True)
+    if smallest < 2:
+        raise ConfigError(f"collect.group_size={size}: {algo.name} needs at least {2 + size - smallest}")
+    replacement = TraceReplacement(
+        cache,
+        injection=algo.injection,
+        refresh=algo.refresh,
+        std=advantage_std(algo, config.advantage.std, luffy_preset=preset),
+        eps=config.advantage.eps,
+    )
+    micro_batch = config.train.micro_batch
+    old = OldLogProb(policy, rows=config.train.old_log_probs, micro_batch=micro_batch)
+
+    def size_of(task: Task) -> int:
+        return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
+
+    collector = GroupRolloutCollector(
+        env,
+        policy,
+        tasks,
+        groups=config.collect.groups,
+        group_size=size,
+        seed=config.seed,
+        temperature=config.collect.temperature,
+        env_seed=config.collect.env_seed,
+        size_of=size_of,
+        retries=config.collect.retries,
+        close_env=False,
+        postproc=Compose(replacement, old),
+    )
+    loss_options: dict[str, Any] = {
+        "luffy_preset": preset,
+        "luffy_gamma": config.algo.get("gamma", 0.1),
+        "sft_weight": config.sft.weight,
+        "clip_epsilon": tuple(config.loss.clip),
+        "unit": config.loss.unit,
+        "dual_clip": config.loss.dual_clip,
+        "max_length": config.loss.max_length,
+    }
+    if preset == "paper":  # LUFFY's released preset has an aggregation of its own
+        loss_options["aggregation"] = config.loss.aggregation
+    return BEPATrainer(
+        collector=collector,
+        loss_module=make_loss(algo, policy, **loss_options),
+        stepper=GroupStepper(
+            policy, make_optimizer(config, policy), micro_batch=micro_batch, clip_norm=config.optimizer.clip_norm
+        ),
+        iterations=config.train.iterations,
+        replacement=replacement,
+        inner_epochs=config.train.inner_epochs,
+        minibatch_groups=config.train.minibatch_groups,
+        loggers=loggers,
+        checkpoints=checkpoints,
+        save_every=config.train.save_every,
+        keep=config.train.keep,
+        on_iteration=on_iteration,
+    )
+
+
+def make_optimizer(config: DictConfig, policy: TransformersPolicy, *, lr: float | None = None) -> torch.optim.Optimizer:
+    """AdamW over the parameters that train; ``lr`` overrides the setting's (supervised fine-tuning)."""
+    return torch.optim.AdamW(
+        trainable(policy, frozen=config.train.frozen),
+        lr=config.optimizer.lr if lr is None else lr,
+        betas=tuple(config.optimizer.betas),
+        weight_decay=config.optimizer.weight_decay,
+    )

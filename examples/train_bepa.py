@@ -1,0 +1,14 @@
+"""The main job. By default: BEPA beside GRPO on the simulated desktop, with the tiny policy, in a few minutes.
+
+python examples/train_bepa.py                     # the default
+python examples/train_bepa.py algo=luffy          # another method beside GRPO
+python examples/train_bepa.py algo=grpo compare=[] train.iterations=10
+python examples/train_bepa.py env=local           # the same program on a real X desktop
+"""
+
+import sys
+
+from bepa_torchrl.run import main
+
+if __name__ == "__main__":
+    sys.exit(main(prog="train_bepa.py"))
