@@ -10,131 +10,21 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from queue import SimpleQueue
 from time import monotonic
 from types import TracebackType
 
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.episode import Episode, EpisodeOptions, blank, failed
+from osworld_gym.episode import EpisodeOptions, failed
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.task import Task
-from osworld_gym.types import Screenshot, StepResult, StopReason
+from osworld_gym.types import StepResult, StopReason
+from osworld_gym.worker import Call, Make, Outcome, ThreadedWorker, Worker, broken
 
 logger = logging.getLogger(__name__)
 
-Make = Callable[[], Desktop]
-Call = Callable[[Episode], StepResult]
-Outcome = StepResult | TaskError
-Post = Callable[["Worker", Outcome], None]
-
 CLOSE_DEADLINE = 10.0  #: seconds that close() waits for desktops to end
-
-
-class Worker:
-    """One desktop and its episodes. :meth:`run` is called by one thread at a time and never raises.
-
-    After ``env_error`` the desktop is closed, and made anew for the next call: fresh state or nothing.
-    """
-
-    def __init__(self, make: Make, options: EpisodeOptions, size: tuple[int, int], desktop: Desktop | None) -> None:
-        self._make = make
-        self._options = options
-        self.desktop = desktop
-        self._episode: Episode | None = None
-        self.frame: Screenshot = blank(size)
-
-    def run(self, call: Call) -> Outcome:
-        """One call on the episode. What the desktop raises is an ``env_error`` result, logged when undeclared."""
-        try:
-            result = call(self._ready())
-        except TaskError as error:
-            return error
-        except DesktopError as error:  # only making a desktop raises it; an Episode never does
-            return failed(self.frame, error)
-        except Exception as error:  # a provider broke its contract: its own row must bear it, not its siblings
-            logger.exception("a desktop raised something else than DesktopError; its episode is masked")
-            return failed(self.frame, DesktopError(FailureReason.died, f"{type(error).__name__}: {error}"))
-        self.frame = result.screenshot
-        return result
-
-    def discard(self) -> None:
-        """Closes the desktop; the next :meth:`run` makes a fresh one."""
-        desktop, self.desktop, self._episode = self.desktop, None, None
-        if desktop is not None:
-            close_quietly(desktop)
-
-    def _ready(self) -> Episode:
-        if self._episode is None:
-            if self.desktop is None:
-                self.desktop = self._make()
-            self._episode = Episode(self.desktop, self._options)
-        return self._episode
-
-
-class ThreadedWorker(Worker):
-    """A worker on its own daemon thread. An abandoned one posts nothing more and closes what it still makes."""
-
-    def __init__(
-        self, make: Make, options: EpisodeOptions, size: tuple[int, int], desktop: Desktop | None, post: Post, name: str
-    ) -> None:
-        super().__init__(make, options, size, desktop)
-        self._post = post
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._abandoned = threading.Event()
-        self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
-        self.thread.start()
-
-    def submit(self, call: Call) -> None:
-        self._calls.put(call)
-
-    def finish(self) -> None:
-        """Lets the thread close its desktop and end, after the call that it is in."""
-        self._calls.put(None)
-
-    def abandon(self) -> threading.Thread:
-        """Gives up a hung call: the desktop is closed from another thread, which is returned."""
-        self._abandoned.set()
-        self._calls.put(None)
-        closer = threading.Thread(target=self._close_hung, name=f"{self.thread.name}-closer", daemon=True)
-        closer.start()
-        return closer
-
-    def _ready(self) -> Episode:
-        episode = super()._ready()
-        if self._abandoned.is_set():
-            raise DesktopError(FailureReason.hung, "given up while the desktop was being made")
-        return episode
-
-    def _close_hung(self) -> None:
-        desktop = self.desktop
-        if desktop is not None:
-            close_quietly(desktop)
-
-    def _loop(self) -> None:
-        while (call := self._calls.get()) is not None:
-            outcome = self.run(call)
-            if self._abandoned.is_set():
-                break
-            self._post(self, outcome)
-            if broken(outcome):
-                self.discard()
-        self.discard()
-
-
-def close_quietly(desktop: Desktop) -> None:
-    """Closes a desktop that may be broken; what it raises against its contract is logged."""
-    try:
-        desktop.close()
-    except Exception:
-        logger.exception("Desktop.close raised; it must never raise")
-
-
-def broken(outcome: Outcome) -> bool:
-    """Whether the desktop must be replaced."""
-    return isinstance(outcome, StepResult) and outcome.stop is StopReason.env_error
 
 
 @dataclass(slots=True)

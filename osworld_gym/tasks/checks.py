@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.oracles import make_oracle
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
@@ -31,22 +32,29 @@ def check_task(desktop: Desktop, task: Task, seed: int) -> list[str]:
     if _score(desktop, task) != 0.0:
         problems.append(f"doing nothing is worth {_score(desktop, task):g}, not 0")
     _begin(desktop, task, seed)
-    steps = play_oracle(desktop, task)
-    score = _score(desktop, task)
+    steps, stop = play_oracle(desktop, task)
+    score = _score(desktop, task, stop)
     if score != 1.0:
         problems.append(f"the oracle is worth {score:g} after {steps} steps, not 1")
     return problems
 
 
-def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> int:
-    """Plays the task's oracle on a desktop where the task was set up; the number of steps it took."""
+def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> tuple[int, StopReason]:
+    """Plays the task's oracle on a desktop where the task was set up: how many steps it took, and how it ended.
+
+    It ends with ``finished``, or with ``call_user`` when the oracle called the user as often as an episode tolerates.
+    """
     oracle = make_oracle(task, style)
+    calls = 0
     for count in range(MAX_ORACLE_STEPS):
         step = oracle.next_step(desktop)
         if step is None:
-            return count
+            return count, StopReason.finished
         desktop.perform(step.actions)
-    return MAX_ORACLE_STEPS
+        calls += any(action.kind == "call_user" for action in step.actions)
+        if calls >= EpisodeOptions().call_user_tolerance:
+            return count + 1, StopReason.call_user
+    return MAX_ORACLE_STEPS, StopReason.finished
 
 
 def _begin(desktop: Desktop, task: Task, seed: int) -> None:
@@ -55,5 +63,5 @@ def _begin(desktop: Desktop, task: Task, seed: int) -> None:
         desktop.setup(step)
 
 
-def _score(desktop: Desktop, task: Task) -> float:
-    return verify(task, desktop, stop=StopReason.finished).score
+def _score(desktop: Desktop, task: Task, stop: StopReason = StopReason.finished) -> float:
+    return verify(task, desktop, stop=stop).score

@@ -11,7 +11,9 @@ from torchrl.envs import check_env_specs
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import FailureReason
+from osworld_gym.tasks.checks import check_task
 from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites import load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.types import StopReason
@@ -30,6 +32,11 @@ DONE = "Thought: done\nAction: finished()"
 def test_the_contract_holds() -> None:
     results = run_checks(lambda: make_desktop("local"), KNOWN_DIFFERENCES.get("local"))
     assert [(result.name, result.detail) for result in results if result.outcome == "failed"] == []
+
+
+def test_an_infeasible_task_is_sound_when_its_oracle_gives_up() -> None:
+    with make_desktop("local") as desktop:
+        assert check_task(desktop, load_suite("local").task("local-editor-infeasible"), seed=0) == []
 
 
 def test_gymnasiums_checker_passes() -> None:
