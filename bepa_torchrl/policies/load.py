@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import cached_file
@@ -66,10 +67,7 @@ def load_checkpoint(
     _check_tokens(source, tokenizer)
     _ensure_chat_template(source, tokenizer)
     image_processor = _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json")
-    with no_progress_bars():
-        model = _load(
-            AutoModelForImageTextToText, source, "weights (model.safetensors)", dtype=dtype, attn_implementation=attn
-        )
+    model = _load_model(source, dtype=dtype, attn_implementation=attn)
     _check_fit(source, model, tokenizer, image_processor)
     ends = _end_token_ids(model.generation_config, tokenizer)
     return Checkpoint(model.to(device).eval(), tokenizer, image_processor, ends)
@@ -98,8 +96,22 @@ def _load(kind: Any, source: str, wanted: str, **options: Any) -> Any:
     """``kind.from_pretrained`` with its errors in one line."""
     try:
         return kind.from_pretrained(source, **options)
-    except (OSError, ValueError, KeyError, HFValidationError) as error:
+    except (OSError, ValueError, KeyError, HFValidationError, SafetensorError) as error:
         raise CheckpointError(f"{source}: {wanted} could not be read: {_first_line(error)}") from error
+
+
+def _load_model(source: str, **options: Any) -> Any:
+    """The model with every weight from the checkpoint: transformers fills gaps with random numbers and a warning."""
+    with no_progress_bars():
+        model, info = _load(
+            AutoModelForImageTextToText, source, "weights (model.safetensors)", output_loading_info=True, **options
+        )
+    missing = sorted(map(str, info["missing_keys"]))
+    if missing:
+        raise CheckpointError(
+            f"{source}: {len(missing)} weights are missing, as {missing[0]}; wanted a whole checkpoint"
+        )
+    return model
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_vlm import picture, small_checkpoint
 from transformers import AutoModelForImageTextToText, LlamaConfig
 
@@ -101,6 +102,23 @@ def test_a_tokenizer_without_image_tokens(broken):
 def test_missing_files(broken, name, words):
     (broken / name).unlink()
     assert words in error_of(broken)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "preprocessor_config.json", "model.safetensors"])
+def test_torn_files(broken, name):
+    path = broken / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "could not be read" in error_of(broken)
+
+
+def test_a_checkpoint_with_a_hole(broken):
+    """transformers would fill it with random numbers and go on."""
+    path = broken / "model.safetensors"
+    weights = load_file(path)
+    hole = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.weight"))
+    del weights[hole]
+    save_file(weights, path, metadata={"format": "pt"})
+    assert "1 weights are missing, as model.language_model.layers.0.mlp.up_proj.weight" in error_of(broken)
 
 
 def test_processor_of_another_patch_size(broken):
