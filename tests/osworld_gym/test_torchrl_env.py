@@ -14,6 +14,7 @@ from torchrl.envs import check_env_specs
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
 
 SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"]})
@@ -187,6 +188,16 @@ def test_a_wrong_task_is_raised_and_the_environment_lives_on(kind: type[Scripted
     td = env.reset(tasks=["count-1"] * 3)
     assert step(env, td, FINISHED, FINISHED, FINISHED)["done"].all()
     env.close()
+
+
+def test_a_wrong_evaluator_is_raised_from_step_and_the_environment_lives_on() -> None:
+    env = make(2)
+    wrong = Task("wrong", "?", evaluator={"func": "no_such_metric", "result": {"type": "rule"}})
+    td = env.reset(tasks=[wrong, "count-1"])
+    with pytest.raises(TaskError, match="no_such_metric"):
+        step(env, td, FINISHED, CLICK)
+    td = env.reset(tasks=["count-1", "count-1"])
+    assert step(env, step(env, td, CLICK, CLICK), FINISHED, FINISHED)["reward"].tolist() == [[1.0], [1.0]]
 
 
 def test_misuse_is_told() -> None:
