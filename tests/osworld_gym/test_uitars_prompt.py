@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from osworld_gym import PromptContext
@@ -102,3 +104,8 @@ def test_wrong_arguments_are_named() -> None:
         build_messages(context(), history_images=0)
     with pytest.raises(ValueError, match="got 3 and 0"):
         build_messages(context(responses=[]))
+
+
+def test_the_documentation_holds_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "uitars.md"
+    assert action_table_markdown() in page.read_text(encoding="utf-8")
