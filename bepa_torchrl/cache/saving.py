@@ -9,11 +9,10 @@ from typing import Any
 from bepa_torchrl.persistence import (
     FolderError,
     FolderWriter,
-    add_rows,
-    get_rows,
-    plain_row,
+    PlainRow,
+    add_plain,
+    get_plain,
     read_folder,
-    row_from_plain,
     write_folder,
 )
 
@@ -36,7 +35,7 @@ class CacheState:
     index: dict[str, Any]
     refreshes: dict[str, int]
     injections: dict[str, int]
-    traces: list[list[Any]]
+    traces: list[list[PlainRow]]
 
     def as_dict(self) -> dict[str, Any]:
         """With format and version, for ``state_dict``."""
@@ -71,7 +70,7 @@ def write_state(path: str | Path, state: CacheState) -> None:
 
     def fill(folder: FolderWriter) -> None:
         for slot, rows in enumerate(state.traces):
-            add_rows(folder, _folder(slot), [row_from_plain(row) for row in rows])
+            add_plain(folder, _folder(slot), rows)
 
     write_folder(path, format=FORMAT, version=VERSION, meta=meta, fill=fill)
 
@@ -80,7 +79,7 @@ def read_state(path: str | Path) -> CacheState:
     """The state in a folder; see :func:`bepa_torchrl.persistence.read_folder` for what can go wrong."""
     folder = read_folder(path, format=FORMAT, version=VERSION)
     meta = dict(folder.meta)
-    traces = [[plain_row(row) for row in get_rows(folder, _folder(slot))] for slot in range(meta.pop("traces"))]
+    traces = [get_plain(folder, _folder(slot)) for slot in range(meta.pop("traces"))]
     return CacheState(traces=traces, **meta)
 
 

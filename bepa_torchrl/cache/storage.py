@@ -7,7 +7,7 @@ from typing import Any
 from tensordict import TensorDictBase, lazy_stack
 from torchrl.data import ListStorage
 
-from bepa_torchrl.persistence import plain_row, row_from_plain
+from bepa_torchrl.persistence import PlainRow, plain_row, row_from_plain
 
 
 class TraceStorage(ListStorage):
@@ -40,11 +40,11 @@ class TraceStorage(ListStorage):
         self._bump_mutation_revision()
 
 
-def plain_trace(trace: TensorDictBase) -> list[Any]:
+def plain_trace(trace: TensorDictBase) -> list[PlainRow]:
     """A trace ``[S]`` as a list of plain rows."""
     return [plain_row(row) for row in trace.unbind(0)]
 
 
-def trace_from_plain(rows: list[Any]) -> TensorDictBase:
+def trace_from_plain(rows: list[PlainRow]) -> TensorDictBase:
     """The inverse of :func:`plain_trace`."""
     return lazy_stack([row_from_plain(row) for row in rows])

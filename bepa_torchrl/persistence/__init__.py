@@ -2,16 +2,17 @@
 
 from bepa_torchrl.persistence.checkpointer import RowStorageCheckpointer
 from bepa_torchrl.persistence.folder import FolderError, FolderReader, FolderWriter, read_folder, write_folder
-from bepa_torchrl.persistence.plain import plain_row, row_from_plain
-from bepa_torchrl.persistence.rows import add_rows, get_rows, load_rows, save_rows
+from bepa_torchrl.persistence.plain import PlainRow, plain_row, row_from_plain
+from bepa_torchrl.persistence.rows import add_plain, get_plain, load_rows, save_rows
 
 __all__ = [
     "FolderError",
     "FolderReader",
     "FolderWriter",
+    "PlainRow",
     "RowStorageCheckpointer",
-    "add_rows",
-    "get_rows",
+    "add_plain",
+    "get_plain",
     "load_rows",
     "plain_row",
     "read_folder",

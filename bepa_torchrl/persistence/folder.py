@@ -43,7 +43,7 @@ class FolderWriter:
             raise ValueError(f"a file's name is relative and inside the folder; got {name!r}")
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(path, data)
+        path.write_bytes(data)
         self.files[name] = hashlib.sha256(data).hexdigest()
 
     def add_blob(self, folder: str, data: bytes) -> str:
@@ -109,8 +109,8 @@ def write_folder(
         body = {"format": format, "version": version, "meta": meta, "files": writer.files}
         text = json.dumps(body)
         manifest = {"manifest": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-        _write_durably(staged / MANIFEST, json.dumps(manifest).encode())
-        _sync_folders(staged)
+        (staged / MANIFEST).write_bytes(json.dumps(manifest).encode())
+        _sync_tree(staged)
         _swap(staged, path)
     except OSError as error:
         raise FolderError(
@@ -151,20 +151,14 @@ def read_folder(path: str | Path, *, format: str, version: int) -> FolderReader:
     return FolderReader(path, body["meta"], body["files"])
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _sync_tree(root: Path) -> None:
+    """Brings every file and folder to the disk; after all are written, so that the system can take them together."""
+    for path in (*root.rglob("*"), root):
+        _sync(path)
 
 
-def _sync_folders(root: Path) -> None:
-    for folder in [root, *(p for p in root.rglob("*") if p.is_dir())]:
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -192,7 +186,7 @@ def _swap(staged: Path, path: Path) -> None:
         if old:
             os.rename(aside, path)
         raise
-    _sync_folder(path.parent)
+    _sync(path.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 

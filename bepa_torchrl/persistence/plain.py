@@ -9,11 +9,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.base import _is_leaf_nontensor
 
+#: the entries of one row as (key, value)
+PlainRow = list[tuple[tuple[str, ...], Any]]
 #: what an entry of a row may be besides a tensor; tuples and lists of these too
 PLAIN = (str, bytes, bool, int, float, type(None))
 
 
-def plain_row(row: TensorDictBase) -> list[tuple[tuple[str, ...], Any]]:
+def plain_row(row: TensorDictBase) -> PlainRow:
     """The entries of one row, ``[]``, as (key, value): cloned tensors on the CPU, text, bytes, numbers, tuples.
 
     Raises:
@@ -33,7 +35,7 @@ def plain_row(row: TensorDictBase) -> list[tuple[tuple[str, ...], Any]]:
     return entries
 
 
-def row_from_plain(entries: list[tuple[tuple[str, ...], Any]]) -> TensorDict:
+def row_from_plain(entries: PlainRow) -> TensorDict:
     """The inverse of :func:`plain_row`; tensors are cloned."""
     row = TensorDict({}, batch_size=[])
     for key, value in entries:

@@ -17,7 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from bepa_torchrl.persistence.folder import FolderError, FolderReader, FolderWriter, read_folder, write_folder
-from bepa_torchrl.persistence.plain import plain_row, row_from_plain
+from bepa_torchrl.persistence.plain import PlainRow, plain_row, row_from_plain
 
 FORMAT, VERSION = "bepa_torchrl.rows", 1
 
@@ -29,7 +29,8 @@ def save_rows(path: str | Path, rows: Sequence[TensorDictBase]) -> None:
         TypeError: an entry that is neither tensor, text, bytes nor number.
         FolderError: see :func:`~bepa_torchrl.persistence.folder.write_folder`.
     """
-    write_folder(path, format=FORMAT, version=VERSION, meta={}, fill=lambda folder: add_rows(folder, "rows", rows))
+    plain = [plain_row(row) for row in rows]
+    write_folder(path, format=FORMAT, version=VERSION, meta={}, fill=lambda folder: add_plain(folder, "rows", plain))
 
 
 def load_rows(path: str | Path) -> list[TensorDict]:
@@ -38,11 +39,11 @@ def load_rows(path: str | Path) -> list[TensorDict]:
     Raises:
         FolderError: missing, torn, foreign, or of another version.
     """
-    return get_rows(read_folder(path, format=FORMAT, version=VERSION), "rows")
+    return [row_from_plain(row) for row in get_plain(read_folder(path, format=FORMAT, version=VERSION), "rows")]
 
 
-def add_rows(folder: FolderWriter, name: str, rows: Sequence[TensorDictBase]) -> None:
-    """Adds one list of rows to a folder that is being written, under the sub-folder ``name``."""
+def add_plain(folder: FolderWriter, name: str, rows: Sequence[PlainRow]) -> None:
+    """Adds one list of plain rows to a folder that is being written, under the sub-folder ``name``."""
     tensors: dict[str, Tensor] = {}
 
     def reference(value: Any) -> Any:
@@ -55,13 +56,13 @@ def add_rows(folder: FolderWriter, name: str, rows: Sequence[TensorDictBase]) ->
             return {"tuple" if isinstance(value, tuple) else "list": [reference(part) for part in value]}
         return {"value": value}
 
-    table = [[[list(key), reference(value)] for key, value in plain_row(row)] for row in rows]
+    table = [[[list(key), reference(value)] for key, value in row] for row in rows]
     folder.add(f"{name}/tensors.safetensors", save(tensors))
     folder.add(f"{name}/rows.json", json.dumps(table).encode())
 
 
-def get_rows(folder: FolderReader, name: str) -> list[TensorDict]:
-    """The list of rows that :func:`add_rows` put under ``name``.
+def get_plain(folder: FolderReader, name: str) -> list[PlainRow]:
+    """The list of plain rows that :func:`add_plain` put under ``name``.
 
     Raises:
         FolderError: torn.
@@ -84,4 +85,4 @@ def get_rows(folder: FolderReader, name: str) -> list[TensorDict]:
         raise FolderError(f"{name}/rows.json has an entry of kind {kind!r}; it was written by another program")
 
     table = json.loads(folder.get(f"{name}/rows.json"))
-    return [row_from_plain([(tuple(key), value_of(reference)) for key, reference in row]) for row in table]
+    return [[(tuple(key), value_of(reference)) for key, reference in row] for row in table]
