@@ -51,6 +51,11 @@ def left_pad(rows: Sequence[Tensor], width: int) -> Tensor:
 
 
 def read_rows(tensordict: TensorDictBase) -> tuple[list[Prompt], list[Tensor]]:
+    """Prompts and response tokens of rows ``[B]`` (PROMPT_TOKENS, IMAGES, RESPONSE_TOKENS of ``keys.py``).
+
+    Raises:
+        ValueError: not one batch dimension.
+    """
     if tensordict.batch_dims != 1:
         raise ValueError(f"rows [B] are wanted, got a batch of shape {list(tensordict.batch_size)}")
     rows = tensordict.unbind(0)
@@ -59,12 +64,14 @@ def read_rows(tensordict: TensorDictBase) -> tuple[list[Prompt], list[Tensor]]:
 
 
 def as_list(tensordict: TensorDictBase, key: str) -> list[Any]:
+    """A non-tensor entry of every row; of a single row without batch dimension, a list of one."""
     if not tensordict.batch_dims:
         return [tensordict[key]]
     return [row[key] for row in tensordict.unbind(0)]
 
 
 def screenshots(tensordict: TensorDictBase) -> list[bytes]:
+    """PNG bytes of every row's frame: ``screenshot_png``, else ``screenshot`` (uint8 ``[B, 3, H, W]``) encoded."""
     if tensordict.get(keys.SCREENSHOT, None) is not None:
         return as_list(tensordict, keys.SCREENSHOT)
     arrays = tensordict["screenshot"].reshape(-1, *tensordict["screenshot"].shape[-3:])
