@@ -1,7 +1,7 @@
 """Expert traces: recording and reading them, plans (φ), conversion to the policy's format, self-rolling (LEVEL-1)."""
 
 from bepa_torchrl.experts.convert import Converted, convert, convert_trace
-from bepa_torchrl.experts.datasets import Manifest, check_disjoint, expert_only, pass_counts, split_pool, task_hashes
+from bepa_torchrl.experts.datasets import Manifest, check_disjoint, expert_only, split_pool, task_hashes
 from bepa_torchrl.experts.plan import plan_from_trace, plan_with_model
 from bepa_torchrl.experts.raw import raw_pairs, worker_messages
 from bepa_torchrl.experts.readers import READERS, read_agent_s2, read_gui_owl
@@ -24,7 +24,6 @@ __all__ = [
     "expert_only",
     "load_trace",
     "load_traces",
-    "pass_counts",
     "plan_free_rows",
     "plan_from_trace",
     "plan_with_model",

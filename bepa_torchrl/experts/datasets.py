@@ -10,17 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.experts.trace import TraceError, read_json
 from bepa_torchrl.places import place_seed
-from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
-from osworld_gym.vector import DesktopVector
 
 SCHEMA = "bepa.manifest/1"
-#: second entry of a Pass@k episode's place, far from any training iteration
-PLACE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -142,25 +137,3 @@ def split_pool(
 def task_hashes(tasks: Iterable[Task]) -> dict[str, str]:
     """Task id → content hash."""
     return {task.id: task.content_hash for task in tasks}
-
-
-def pass_counts(
-    policy: RolloutPolicy,
-    vector: DesktopVector,
-    tasks: Sequence[Task],
-    *,
-    k: int = 5,
-    seed: int = 0,
-    temperature: float = 1.0,
-) -> dict[str, tuple[int, int]]:
-    """Task id → (successes, episodes that count) of ``k`` plan-free episodes; Pass@k holds where successes > 0."""
-    jobs = []
-    for number, task in enumerate(tasks):
-        for attempt in range(k):
-            key = (seed, PLACE, number, attempt)
-            jobs.append(EpisodeJob(task, key, place_seed(*key), group_id=number, slot=attempt))
-    counts = {task.id: (0, 0) for task in tasks}
-    for result in run_episodes(policy, vector, jobs, temperature=temperature):
-        wins, played = counts[result.job.task.id]
-        counts[result.job.task.id] = (wins + result.success, played + (result.failure is None))
-    return counts

@@ -6,6 +6,7 @@ experts (hybrid), a task's traces are tried in the given order, and the first wh
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from bepa_torchrl import keys as K
 from bepa_torchrl.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.experts.plan import plan_from_trace, plan_lines
 from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
-from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.places import place_seed
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rows import row_list
 from osworld_gym.tasks.task import Task
 from osworld_gym.uitars.parse import thought_of
 from osworld_gym.vector import DesktopVector
+
+_log = logging.getLogger(__name__)
 
 #: second entry of a self-roll's place, far from any training iteration
 PLACE = 1_000_000
@@ -61,6 +64,7 @@ class SelfRolled:
         entries: kept self-rolls.
         episodes: episodes that were played to their end.
         failures: episodes that the infrastructure lost after all retries; they count as no try.
+        unplanned: traces that gave no plan and were left out.
         leaking: successes that the leak filter refused.
         leak_rate: share of leaking thoughts over all successful self-rolls, refused ones included; 0 when none.
     """
@@ -68,6 +72,7 @@ class SelfRolled:
     entries: Mapping[str, SelfRoll]
     episodes: int
     failures: int
+    unplanned: int
     leaking: int
     leak_rate: float
 
@@ -100,12 +105,12 @@ def self_roll(
     if tries < 1:
         raise ValueError(f"self_roll wants at least 1 try, got {tries}")
     by_id = {task.id: (number, task) for number, task in enumerate(tasks)}
-    queues = _queues(traces, by_id)
+    queues, unplanned = _queues(traces, by_id, plan)
     entries: dict[str, SelfRoll] = {}
     leaks: list[float] = []
     episodes = failures = leaking = turn = 0
     while open_ids := [i for i in queues if i not in entries and turn < len(queues[i])]:
-        chosen = {i: (queues[i][turn], plan(queues[i][turn])) for i in open_ids}
+        chosen = {i: queues[i][turn] for i in open_ids}
         jobs = [_job(by_id[i], chosen[i][1], (seed, turn, attempt)) for i in open_ids for attempt in range(tries)]
         for result in run_episodes(policy, vector, jobs, temperature=temperature):
             failures += result.failure is not None
@@ -118,7 +123,7 @@ def self_roll(
             if entry.leak <= max_leak:
                 entries.setdefault(result.job.task.id, entry)
         turn += 1
-    return SelfRolled(entries, episodes, failures, leaking, sum(leaks) / len(leaks) if leaks else 0.0)
+    return SelfRolled(entries, episodes, failures, unplanned, leaking, sum(leaks) / len(leaks) if leaks else 0.0)
 
 
 def plan_leaks(thought: str, plan: str) -> bool:
@@ -138,13 +143,21 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def _queues(traces: Iterable[ExpertTrace], known: Mapping[str, tuple[int, Task]]) -> dict[str, list[ExpertTrace]]:
-    """Successful traces of known tasks, by task id, in order."""
-    queues: dict[str, list[ExpertTrace]] = {}
+def _queues(
+    traces: Iterable[ExpertTrace], known: Mapping[str, tuple[int, Task]], plan: Callable[[ExpertTrace], str]
+) -> tuple[dict[str, list[tuple[ExpertTrace, str]]], int]:
+    """Successful traces of known tasks with their plans, by task id, in order; and how many gave no plan."""
+    queues: dict[str, list[tuple[ExpertTrace, str]]] = {}
+    unplanned = 0
     for trace in traces:
-        if trace.success and trace.task_id in known:
-            queues.setdefault(trace.task_id, []).append(trace)
-    return queues
+        if not trace.success or trace.task_id not in known:
+            continue
+        try:
+            queues.setdefault(trace.task_id, []).append((trace, plan(trace)))
+        except TraceError as error:
+            _log.warning("no self-roll: %s", error)
+            unplanned += 1
+    return queues, unplanned
 
 
 def _job(numbered: tuple[int, Task], plan: str, place: tuple[int, int, int]) -> EpisodeJob:

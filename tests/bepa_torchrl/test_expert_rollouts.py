@@ -20,7 +20,6 @@ from bepa_torchrl.experts import (
     convert,
     expert_only,
     load_trace,
-    pass_counts,
     plan_free_rows,
     plan_from_trace,
     record_expert,
@@ -202,11 +201,12 @@ def test_plan_free_rows_refuse_what_does_not_fit() -> None:
         plan_free_rows(Policy(room=0), rows)
 
 
-def test_pass_counts() -> None:
-    policy = ScriptedPolicy(lambda place: place[2] == 1 and place[3] < 2)
-    with lamp_vector(2) as vector:
-        counts = pass_counts(policy, vector, [lamp_task(0), lamp_task(1), lamp_task(2, infected=True)], k=3)
-    assert counts == {"lamp-0": (0, 3), "lamp-1": (2, 3), "lamp-2": (0, 0)}
+def test_a_trace_without_a_plan_is_left_out_and_counted() -> None:
+    trace = lamp_trace(0)
+    bare = replace(trace, steps=tuple(replace(step, intent="") for step in trace.steps))
+    with lamp_vector(1) as vector:
+        rolled = self_roll(Policy(), vector, [bare, trace], [lamp_task(0)])
+    assert (rolled.unplanned, list(rolled.entries), rolled.episodes) == (1, ["lamp-0"], 1)
 
 
 def test_manifest_survives_and_notices_a_changed_task(tmp_path) -> None:
