@@ -25,7 +25,7 @@ EXECUTE_TIMEOUT = 120.0  # seconds, as in OSWorld's server
 OPEN_TIMEOUT = 60.0  # seconds for a file's window; OSWorld waits 1800
 LAUNCH_TIMEOUT = 20.0  # seconds for the window of a program that was said to have one
 LAUNCH_LOOK = 3.0  # seconds in which a launched program may show a window when nothing was said
-QUIET = 0.06  # seconds without a change that make a screen still
+QUIET = 0.1  # seconds without a change that make a screen still
 DEADLINE = 5.0  # seconds until a restless screen is taken as it is
 KEYS_KEPT = 512
 

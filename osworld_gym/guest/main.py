@@ -23,7 +23,7 @@ from Xlib.display import Display
 from .commands import Commands
 from .handlers import Handlers
 from .inputs import Inputs
-from .processes import any_running, become_subreaper, descendants, reap
+from .processes import at_work, become_subreaper, descendants, reap
 from .screen import Screen, Workload
 from .session import READY_DEADLINE, Session
 from .web import GuestServer
@@ -78,7 +78,7 @@ def _serve(session: Session, order: dict[str, Any]) -> Commands:
     display.set_error_handler(lambda *_: None)  # errors of requests without answer: the window is gone
     windows = Windows(display, lock)
     own = session.own() | {os.getpid()}
-    workload = Workload(lambda: [pid for pid in descendants(os.getpid()) if pid not in own], any_running)
+    workload = Workload(lambda: [pid for pid in descendants(os.getpid()) if pid not in own], at_work)
     screen = Screen(session.framebuffer, workload)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     _await_manager(windows)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
 import time
 from collections.abc import Iterable, Sequence
 
 MARKER = "OSWORLD_GYM_DESKTOP"
+SOON = 260  # milliseconds: GTK's own delays (a pressed button, a file dialog's answer) are 250 at most
+_POLL = "7"  # number of poll(2) on x86-64; elsewhere main loops use ppoll, whose timeout is not seen from outside
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -22,8 +25,8 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """(state letter, parent) of a process, or None when it is gone."""
+def _stat(pid: int | str) -> tuple[str, int] | None:
+    """(state letter, parent) of a process (or ``pid/task/thread``), or None when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -49,9 +52,35 @@ def descendants(root: int) -> dict[int, str]:
     return out
 
 
+def at_work(pids: Iterable[int]) -> bool:
+    """Whether one of these processes runs, or its main loop sleeps until a timer that is due soon."""
+    pids = list(pids)
+    return any_running(pids) or any(map(_timer_soon, pids))
+
+
+def _timer_soon(pid: int) -> bool:
+    if platform.machine() != "x86_64":
+        return False
+    try:
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            fields = file.read().split()
+    except OSError:
+        return False
+    return fields[:1] == [_POLL] and 0 < int(fields[3], 16) <= SOON
+
+
 def any_running(pids: Iterable[int]) -> bool:
-    """Whether one of these processes is on a CPU or waits for one (its main thread)."""
-    return any(found is not None and found[0] in "RD" for found in map(_stat, pids))
+    """Whether a thread of one of these processes is on a CPU, waits for one, or waits for a disk."""
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue  # it has ended
+        for thread in threads:
+            found = _stat(f"{pid}/task/{thread}")
+            if found is not None and found[0] in "RD":
+                return True
+    return False
 
 
 def marked(value: str) -> list[int]:

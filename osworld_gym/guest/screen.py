@@ -92,8 +92,8 @@ class Screen:
 class Workload:
     """Whether a process of the desktop is at work; lists the processes anew every ``REFRESH`` seconds."""
 
-    def __init__(self, processes: Callable[[], list[int]], running: Callable[[list[int]], bool]) -> None:
-        self._processes, self._running = processes, running
+    def __init__(self, processes: Callable[[], list[int]], at_work: Callable[[list[int]], bool]) -> None:
+        self._processes, self._at_work = processes, at_work
         self._pids: list[int] = []
         self._listed = float("-inf")
 
@@ -101,4 +101,4 @@ class Workload:
         now = time.monotonic()
         if now - self._listed > REFRESH:
             self._pids, self._listed = [pid for pid in self._processes() if pid != os.getpid()], now
-        return self._running(self._pids)
+        return self._at_work(self._pids)
