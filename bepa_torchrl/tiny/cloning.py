@@ -29,7 +29,9 @@ from osworld_gym.types import Action
 
 SHUFFLED = 0.35  #: share of shuffled desks
 PLANNED = 0.12  #: share of plain desks' tasks that are asked with a plan all the same
-STRAY = 0.15  #: chance of a random press instead of the oracle's step
+#: chance of a random press instead of the oracle's step, for tasks of one page and of several; in the latter what the
+#: policy thought last may have to say how far it is, and a random press speaks against it
+STRAY = {False: 0.15, True: 0.03}
 MAX_STEPS = 15
 GROUNDING = 4  #: grounding turns on a shuffled desk's screen
 TASKS = 24  #: tasks of a desk
@@ -46,7 +48,7 @@ class Desk:
 
     Args:
         seed: of everything.
-        tasks: how many tasks are asked about beside the one that is played.
+        tasks: how many tasks are asked about beside the one that is played; half of them of its application.
     """
 
     def __init__(self, seed: int, tasks: int = TASKS) -> None:
@@ -55,7 +57,11 @@ class Desk:
         self.shuffled = self.rng.random() < SHUFFLED
         self.desktop = SimDesktop(shuffle_labels=self.shuffled, seed=seed)
         pool = _all_tasks() if self.shuffled else cloning_tasks()
-        self.tasks = [task for task in self.rng.sample(pool, tasks + 1) if not self._already_there(task)]
+        played = self.rng.choice(pool)
+        near = [task for task in pool if task.domain == played.domain and task is not played]
+        asked = self.rng.sample(near, min(tasks // 2, len(near)))
+        asked += self.rng.sample([task for task in pool if task not in (played, *asked)], tasks - len(asked))
+        self.tasks = [task for task in (played, *asked) if not self._already_there(task)]
         self._plans: dict[str, str] = {}
 
     def _already_there(self, task: Task) -> bool:
@@ -72,11 +78,8 @@ class Desk:
         return self._plans[task.id]
 
     def _expert_plan(self, task: Task) -> str:
-        """From a run of the expert at another seed, or with other tab orders where the seed deals the labels."""
+        """From a run of the expert: at another seed, but where the seed deals the labels."""
         desktop = SimDesktop(shuffle_labels=self.shuffled, seed=self.seed if self.shuffled else self.seed + 10_000_019)
-        if self.shuffled:
-            for app, tabs in desktop.layout.tabs.items():
-                desktop.layout.tabs[app] = tuple(self.rng.sample(tabs, len(tabs)))
         steps = _play(desktop, task, "expert")
         trace = ExpertTrace(task.id, task.instruction, "sim_expert", steps, (b"",) * len(steps), True)
         return plan_from_trace(trace)
@@ -86,6 +89,7 @@ class Desk:
         task, rng, desktop = self.tasks[0], self.rng, self.desktop
         plan, last, screens = self.plan_for(task), None, []
         oracle = SimOracle(task, "native")
+        stray = STRAY[len(_places(desktop, task)) > 1]
         _prepare(desktop, task)
         for _ in range(MAX_STEPS):
             step = oracle.next_step(desktop)
@@ -94,7 +98,7 @@ class Desk:
             screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), tuple(asked)))
             if step is None:
                 break
-            last = self._stray() if rng.random() < STRAY else None
+            last = self._stray() if rng.random() < stray else None
             if last is None:
                 desktop.perform(step.actions)
                 last = step.intent
@@ -108,7 +112,7 @@ class Desk:
             turn = _elsewhere(fork, task, last if rng.random() < 0.5 else None)
             if turn is not None:
                 # most tasks would begin with opening their application: keep few of those
-                dull = turn.thought.startswith("open ") and rng.random() < 0.8
+                dull = turn.thought.startswith("open ") and rng.random() < 0.9
                 turns.append((dull, task, turn))
         turns.sort(key=lambda found: found[0])
         grounding = grounding_turns(self.desktop, GROUNDING, rng) if self.shuffled else []

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
 
 from bepa_torchrl.tiny.cloning import shard
+from bepa_torchrl.tiny.config import tiny_config
 from bepa_torchrl.tiny.grounding import grounding_screen, label_words
 from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
@@ -52,7 +53,7 @@ class Recipe:
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     auxiliary: float = 0.3
-    auxiliary_clone: float = 0.1
+    auxiliary_clone: float = 0.3
     clip: float = 1.0
     seed: int = 0
     data: int = 0
@@ -67,7 +68,9 @@ class Pretraining:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
         self.step = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.probe = nn.Linear(model.config.text_config.hidden_size, 2 * 8)
+        with torch.random.fork_rng():
+            torch.manual_seed(recipe.seed)
+            self.probe = nn.Linear(model.config.text_config.hidden_size, 2 * 8)
         parameters = [*model.parameters(), *self.probe.parameters()]
         self.optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
         words = label_words()
@@ -184,8 +187,6 @@ class Pretraining:
 
 def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2_5_VLForConditionalGeneration:
     """The tiny model with the recipe's seed. The two tokens of a word start equal."""
-    from bepa_torchrl.tiny.config import tiny_config
-
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
         model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer))

@@ -1,0 +1,76 @@
+"""Pretraining: every phase lowers its loss, stopping and resuming changes nothing, the schedule's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from bepa_torchrl.tiny.cloning import block
+from bepa_torchrl.tiny.grounding import label_words
+from bepa_torchrl.tiny.pretrain import PHASES, Pretraining, Recipe, new_model, run, short
+from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.tiny.turns import texts
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    corpus = [f"{q}{w}" for w in label_words() for q in " '"]
+    template = train_tokenizer(corpus)
+    return train_tokenizer([*corpus, *(t for s in block(0, screens=8) for turn in s.turns for t in texts(turn, template))])
+
+
+def training(tokenizer: PreTrainedTokenizerFast, steps: tuple[int, int, int]) -> Pretraining:
+    recipe = Recipe(steps=steps, batch=4, turns=5)
+    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
+
+
+@pytest.mark.parametrize("phase", range(3), ids=PHASES)
+def test_a_few_steps_lower_the_loss(tokenizer: PreTrainedTokenizerFast, phase: int) -> None:
+    steps = [0, 0, 0]
+    steps[phase] = 12
+    run = training(tokenizer, (steps[0], steps[1], steps[2]))
+    losses = [run.train_step()["loss"] for _ in range(12)]
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3]), losses
+    assert run.seconds[PHASES[phase]] > 0
+
+
+def test_resuming_changes_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    whole = training(tokenizer, (2, 2, 2))
+    for _ in range(6):
+        whole.train_step()
+    half = training(tokenizer, (2, 2, 2))
+    for _ in range(3):
+        half.train_step()
+    half.save(tmp_path / "state.pt")
+    resumed = training(tokenizer, (2, 2, 2))
+    lines: list[str] = []
+    run(resumed, tmp_path / "state.pt", log=lines.append)
+    assert lines[0] == "resumed at step 3"
+    for name, weight in whole.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[name], weight, atol=0, rtol=0)
+
+
+def test_learning_rate_is_constant_then_falls_to_zero(tokenizer: PreTrainedTokenizerFast) -> None:
+    run = training(tokenizer, (10, 30, 60))  # 100 steps, decay 0.4: constant for 60, then 40 steps down
+    found = []
+    for step in (0, 60, 80, 99):
+        run.step = step
+        found.append(run.learning_rate())
+    assert found == pytest.approx([1.5e-3, 1.5e-3, 0.75e-3, 1.5e-3 / 40])
+    run.step = 45
+    assert run.phase() == ("clone", 5)
+
+
+def test_a_words_two_tokens_start_equal(tokenizer: PreTrainedTokenizerFast) -> None:
+    weight = new_model(tokenizer, Recipe()).get_input_embeddings().weight
+    spaced, bare = tokenizer(" mute")["input_ids"][-1], tokenizer("'mute")["input_ids"][-1]
+    assert spaced != bare
+    assert torch.equal(weight[spaced], weight[bare])
+
+
+def test_a_share_of_the_recipe() -> None:
+    assert short(Recipe(steps=(100, 200, 1000)), 0.001).steps == (1, 1, 1)
+    assert short(Recipe(steps=(100, 200, 1000)), 0.5).steps == (50, 100, 500)
