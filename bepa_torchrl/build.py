@@ -16,11 +16,13 @@ from bepa_torchrl.algos import Algo, advantage_std, make_loss
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.collect import GroupRolloutCollector
 from bepa_torchrl.config import ConfigError
+from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy, load_policy
 from bepa_torchrl.stepper import GroupStepper, trainable
 from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.trainer import BEPATrainer, OnIteration
 from bepa_torchrl.transforms import OldLogProb, TraceReplacement
+from osworld_gym.compose import desktop_factory
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites import load_suite
@@ -50,6 +52,24 @@ def make_tasks(config: DictConfig) -> Tasks:
     if not train:
         raise ConfigError(f"no task left: split {config.env.train_split!r} of suite {suite.name!r} is empty")
     return Tasks(suite, train, held_out[: config.env.held_out_limit])
+
+
+def check_settings(config: DictConfig, algo: Algo, tasks: Tasks) -> None:
+    """What can be known to be wrong before anything is made.
+
+    Raises:
+        ValueError: an unknown provider or provider option, a group too small, more groups than tasks.
+    """
+    desktop_factory(config.env.provider, None)
+    size, groups = config.collect.group_size, config.collect.groups
+    smallest = algo.on_policy_rollouts(size, has_trace=True)
+    if smallest < 2:
+        raise ConfigError(f"collect.group_size={size}: {algo.name} needs at least {2 + size - smallest}")
+    if algo.rl and groups > len(tasks.train):
+        raise ConfigError(
+            f"collect.groups={groups} wants {groups} different tasks, there are {len(tasks.train)}; "
+            "lower it or add tasks"
+        )
 
 
 def make_policy(config: DictConfig, *, seed: int) -> TransformersPolicy:
@@ -102,8 +122,9 @@ def make_cache(config: DictConfig, algo: Algo, seeds: TaskTraceCache | None) -> 
         rule=config.cache.rule,
         seed=config.seed,
     )
-    for task_id in seeds.task_ids() if seeds is not None else ():
-        cache.put(task_id, seeds.get_trace(task_id))
+    if seeds is not None:
+        for task_id in seeds.task_ids():
+            cache.put(task_id, seeds.get_trace(task_id))
     return cache
 
 
@@ -126,9 +147,6 @@ def make_trainer(
     """
     preset = config.algo.get("preset", "paper")
     size = config.collect.group_size
-    smallest = algo.on_policy_rollouts(size, has_trace=True)
-    if smallest < 2:
-        raise ConfigError(f"collect.group_size={size}: {algo.name} needs at least {2 + size - smallest}")
     replacement = TraceReplacement(
         cache,
         injection=algo.injection,
@@ -156,20 +174,9 @@ def make_trainer(
         close_env=False,
         postproc=Compose(replacement, old),
     )
-    loss_options: dict[str, Any] = {
-        "luffy_preset": preset,
-        "luffy_gamma": config.algo.get("gamma", 0.1),
-        "sft_weight": config.sft.weight,
-        "clip_epsilon": tuple(config.loss.clip),
-        "unit": config.loss.unit,
-        "dual_clip": config.loss.dual_clip,
-        "max_length": config.loss.max_length,
-    }
-    if preset == "paper":  # LUFFY's released preset has an aggregation of its own
-        loss_options["aggregation"] = config.loss.aggregation
     return BEPATrainer(
         collector=collector,
-        loss_module=make_loss(algo, policy, **loss_options),
+        loss_module=method_loss(config, algo, policy),
         stepper=GroupStepper(
             policy, make_optimizer(config, policy), micro_batch=micro_batch, clip_norm=config.optimizer.clip_norm
         ),
@@ -183,6 +190,27 @@ def make_trainer(
         keep=config.train.keep,
         on_iteration=on_iteration,
     )
+
+
+def method_loss(config: DictConfig, algo: Algo, policy: TransformersPolicy) -> BEPALoss:
+    """The method's loss with the settings'.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+    preset = config.algo.get("preset", "paper")
+    options: dict[str, Any] = {
+        "luffy_preset": preset,
+        "luffy_gamma": config.algo.get("gamma", 0.1),
+        "sft_weight": config.sft.weight,
+        "clip_epsilon": tuple(config.loss.clip),
+        "unit": config.loss.unit,
+        "dual_clip": config.loss.dual_clip,
+        "max_length": config.loss.max_length,
+    }
+    if preset == "paper":  # LUFFY's released preset has an aggregation of its own
+        options["aggregation"] = config.loss.aggregation
+    return make_loss(algo, policy, **options)
 
 
 def make_optimizer(config: DictConfig, policy: TransformersPolicy, *, lr: float | None = None) -> torch.optim.Optimizer:

@@ -34,7 +34,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
     """
     parsed = _parse(overrides)
     search = [] if config_dir is None else [f"hydra.searchpath=[{_folder(config_dir).as_uri()}]"]
-    chosen = [o.input_line for o in parsed if o.key_or_group in GROUPS]
+    chosen = [str(o.input_line) for o in parsed if o.key_or_group in GROUPS]
     for override in parsed:
         if override.key_or_group in GROUPS:
             _check_choice(override, config_dir)
@@ -43,7 +43,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
     for override in values:
         _check_value(override, config)
     if values:
-        config = _compose([*search, *(override.input_line for override in parsed)])
+        config = _compose([*search, *(str(override.input_line) for override in parsed)])
     OmegaConf.resolve(config)
     OmegaConf.set_readonly(config, True)
     return config
@@ -66,13 +66,13 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 def _check_choice(override: Override, config_dir: Path | None) -> None:
     """A file of that name must be in the group's folder."""
-    group, name = override.key_or_group, override.value()
+    group, name = override.key_or_group, None if override.value() is None else str(override.value())
     folders = [CONFIGS / group, *([] if config_dir is None else [config_dir / group])]
     known = sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
     if name is None and group == "experiment":
         return
     if name not in known:
-        raise ConfigError(f"unknown {group} {str(name)!r}{_nearest(str(name), known)}; known: {', '.join(known)}")
+        raise ConfigError(f"unknown {group} {name!r}{_nearest(name or '', known)}; known: {', '.join(known)}")
 
 
 def _check_value(override: Override, base: DictConfig) -> None:

@@ -23,12 +23,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from bepa_torchrl.algos import algo_named
-from bepa_torchrl.build import make_env, make_policy, make_tasks
+from bepa_torchrl.build import Tasks, check_settings, make_env, make_policy, make_tasks, method_loss
 from bepa_torchrl.config import ConfigError, load_config
 from bepa_torchrl.curves import draw_curves
 from bepa_torchrl.evaluation import subsets
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.live import Progression, results_table
+from bepa_torchrl.policies.transformers_policy import TransformersPolicy
 from bepa_torchrl.prepare import Prepared, load_prepared, prepare, record_experts, save_prepared
 from bepa_torchrl.record import RecordError, RunRecord, write_whole
 
@@ -57,11 +58,15 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
     methods = list(dict.fromkeys([config.algo.name, *config.compare]))
     configs = {name: _config_of(name, config, overrides, config_dir) for name in methods}
     folder = run_folder(config)
+    tasks = make_tasks(config)
+    policy = make_policy(config, seed=config.seed)
+    for own in configs.values():
+        check_settings(own, algo_named(own.algo.name), tasks)
+        method_loss(own, algo_named(own.algo.name), policy)
     _begin(folder, config, configs)
-    prepared = _prepare(config, folder, console)
+    prepared = _prepare(config, folder, policy, tasks, console)
     _train(folder, configs, config, console)
     results = {name: json.loads((folder / name / "results.json").read_text(encoding="utf-8")) for name in methods}
-    tasks = make_tasks(config)
     sets = subsets(tasks.train, tasks.held_out, prepared.manifest.expert_only)
     base = {mode: {n: found.success(ids) for n, ids in sets.items()} for mode, found in prepared.base.items()}
     write_whole(
@@ -124,14 +129,12 @@ def _begin(folder: Path, config: DictConfig, configs: dict[str, DictConfig]) -> 
         RunRecord(folder / name).begin(own)
 
 
-def _prepare(config: DictConfig, folder: Path, console: Console) -> Prepared:
+def _prepare(config: DictConfig, folder: Path, policy: TransformersPolicy, tasks: Tasks, console: Console) -> Prepared:
     """The shared preparation; found again when resuming."""
     target = folder / "prepared"
     if target.exists():
         return load_prepared(target)
-    torch.set_num_threads(max(1, min(2, os.cpu_count() or 1)))
-    tasks = make_tasks(config)
-    policy = make_policy(config, seed=config.seed)
+    torch.set_num_threads(config.threads)
     with console.status("prepare") as status:
 
         def note(line: str) -> None:

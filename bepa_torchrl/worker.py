@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -175,8 +176,8 @@ class Worker:
             },
             "counts": {mode: evaluation.to_json() for mode, evaluation in final.items()},
         }
-        if not (self.folder / "policy").exists():
-            self.policy.save(self.folder / "policy")
+        shutil.rmtree(self.folder / "policy", ignore_errors=True)  # of an end that a resumed run went beyond
+        self.policy.save(self.folder / "policy")
         write_whole(self.folder / "results.json", json.dumps(results, indent=1))
 
 
