@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -16,6 +17,7 @@ from osworld_gym.tasks.sim_suite import cloning_tasks, sim_suite
 from osworld_gym.tasks.sim_templates import TEMPLATES
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
+from osworld_gym.uitars.pyautogui import from_pyautogui
 
 SUITE = sim_suite()
 
@@ -222,3 +224,21 @@ def test_metric_by_hand():
         sim_state(state, [])
     with pytest.raises(ValueError, match="unknown op"):
         sim_state(state, [{"path": [], "op": "like", "value": 1}])
+
+
+def typed(actions: Iterable[Action]) -> str:
+    """The text and enter keys that actions send, in order."""
+    text = {"type": lambda a: a.content, "hotkey": lambda a: "\n" if a.key == "enter" else ""}
+    return "".join(text[action.kind](action) for action in actions if action.kind in text)
+
+
+def test_the_code_of_every_expert_step_is_what_its_actions_do() -> None:
+    """Reading the pyautogui text back gives the same text and enter keys as the actions that were performed."""
+    for task in SUITE.tasks:
+        desktop = SimDesktop()
+        begin(task, desktop, 3)
+        oracle = SimOracle(task, "expert")
+        while (step := oracle.next_step(desktop)) is not None:
+            code = from_pyautogui(step.pyautogui)
+            assert typed(code) == typed(step.actions), (task.id, step.pyautogui)
+            desktop.perform(step.actions)

@@ -92,7 +92,8 @@ def _overwrite(move: Move) -> Inputs:
     actions = (*find, Action("hotkey", key="ctrl a"), Action("type", content=move.word + end))
     call = f'agent.type("the field {label}", text={move.word!r}, overwrite=True, enter={bool(end)})'
     code = "".join(f"pyautogui.write({label!r}); pyautogui.press('enter'); " for _ in find)
-    return actions, call, f"{code}pyautogui.hotkey('ctrl', 'a'); pyautogui.write({move.word!r})"
+    code += f"pyautogui.hotkey('ctrl', 'a'); pyautogui.write({move.word!r})"
+    return actions, call, code + ("; pyautogui.press('enter')" if end else "")
 
 
 def _drag(move: Move, desktop: SimDesktop) -> Inputs:
