@@ -91,7 +91,7 @@ def _check_value(override: Override, base: DictConfig) -> None:
 def flatten(config: DictConfig, prefix: str = "") -> Iterator[str]:
     """Every key of the tree, dotted, inner ones too."""
     for name in config:
-        key = f"{prefix}{name}"
+        key = f"{prefix}{name!s}"
         yield key
         value = config._get_node(name)
         if isinstance(value, DictConfig) and not value._is_none():

@@ -20,6 +20,7 @@ from bepa_torchrl.evaluation import Evaluation, evaluate
 from bepa_torchrl.experts import (
     ExpertTrace,
     Manifest,
+    SelfRolled,
     TraceError,
     check_disjoint,
     convert_trace,
@@ -104,28 +105,9 @@ def prepare(
     """
     started = perf_counter()
     numbers = {"expert_traces": float(len(traces))}
-    converted = TaskTraceCache()
-    for trace in traces:
-        pairs = convert_trace(trace, policy.image_scaling).pairs
-        try:
-            converted.put(trace.task_id, trace_rows(policy, trace.task_id, trace.instruction, pairs))
-        except TraceError as error:
-            _log.warning("left out of D_conv: %s", error)
+    converted = convert_all(policy, traces)
     note(f"LEVEL-1: the base policy follows {len(traces)} plans")
-    rolled = self_roll(
-        policy,
-        vector,
-        traces,
-        tasks.train,
-        seed=config.seed,
-        tries=config.expert.tries,
-        temperature=config.collect.temperature,
-        max_leak=config.expert.max_leak,
-        plan=lambda trace: plan_from_trace(trace, source=config.expert.plan_source),
-    )
-    self_rolled = TaskTraceCache()
-    for task_id, entry in rolled.entries.items():
-        self_rolled.put(task_id, entry.rows)
+    self_rolled, rolled = self_roll_all(config, policy, vector, tasks.train, traces)
     numbers |= {"converted": float(len(converted)), "self_rolled": float(len(self_rolled))}
     numbers |= {"self_roll_episodes": float(rolled.episodes), "self_roll_failures": float(rolled.failures)}
     numbers["plan_leak_rate"] = rolled.leak_rate
@@ -145,6 +127,43 @@ def prepare(
         check_disjoint(cache.task_ids(), manifest.held_out)
     numbers["seconds"] = perf_counter() - started
     return Prepared(manifest, converted, self_rolled, base, numbers)
+
+
+def convert_all(policy: TransformersPolicy, traces: Sequence[ExpertTrace]) -> TaskTraceCache:
+    """D_conv as a cache: the traces in the policy's format, without plan. What does not fit the policy is left out."""
+    cache = TaskTraceCache()
+    for trace in traces:
+        try:
+            pairs = convert_trace(trace, policy.image_scaling).pairs
+            cache.put(trace.task_id, trace_rows(policy, trace.task_id, trace.instruction, pairs))
+        except TraceError as error:
+            _log.warning("left out of D_conv: %s", error)
+    return cache
+
+
+def self_roll_all(
+    config: DictConfig,
+    policy: TransformersPolicy,
+    vector: DesktopVector,
+    tasks: Sequence[Task],
+    traces: Sequence[ExpertTrace],
+) -> tuple[TaskTraceCache, SelfRolled]:
+    """LEVEL-1: D_self as a cache, and what it took."""
+    rolled = self_roll(
+        policy,
+        vector,
+        traces,
+        tasks,
+        seed=config.seed,
+        tries=config.expert.tries,
+        temperature=config.collect.temperature,
+        max_leak=config.expert.max_leak,
+        plan=lambda trace: plan_from_trace(trace, source=config.expert.plan_source),
+    )
+    cache = TaskTraceCache()
+    for task_id, entry in rolled.entries.items():
+        cache.put(task_id, entry.rows)
+    return cache, rolled
 
 
 def measure_base(
