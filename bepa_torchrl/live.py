@@ -17,6 +17,9 @@ from bepa_torchrl.record import read_lines
 _COLUMNS = ("method", "iteration", "rollouts", "train", "held-out", "expert-only", "cache", "injected", "updates", "s")
 
 
+_MAIN_SETS = ("train", "held_out", "expert_only")
+
+
 def percent(value: float | None) -> str:
     """A rate in [0, 1] as text."""
     return "–" if value is None else f"{100 * value:.1f} %"
@@ -101,19 +104,15 @@ class Progression:
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]], base: Mapping[str, Any]) -> Table:
-    """Final success per method and task set, sampled and greedy."""
-    sets = list(next(iter(results.values()))["success"].get("sampled", {})) if results else []
-    table = Table("method", *sets, "updates", "episodes", "s", title="final success: sampled (greedy)")
+    """Final success per method on the main task sets, sampled at temperature 1 and greedy; tags are in the JSON."""
+    table = Table("method", "train", "held-out", "expert-only", "updates", "episodes", "s")
+    table.title = "final success: sampled (greedy)"
     rows = {"base": {"success": base, "totals": None}, **results}
     for name, found in rows.items():
-        success = found["success"]
-        cells = [
-            f"{percent(success['sampled'][part])} ({percent(success['greedy'][part])})" if success else "–"
-            for part in sets
-        ]
+        sampled, greedy = (found["success"].get(mode, {}) for mode in ("sampled", "greedy"))
+        cells = [f"{percent(sampled.get(part))} ({percent(greedy.get(part))})" for part in _MAIN_SETS]
         totals = found["totals"]
-        counts = (
-            ["", "", ""] if totals is None else [f"{totals[k]:.0f}" for k in ("optimizer_steps", "episodes", "seconds")]
-        )
+        names = ("optimizer_steps", "episodes", "seconds")
+        counts = [""] * len(names) if totals is None else [f"{totals[key]:.0f}" for key in names]
         table.add_row(name, *cells, *counts)
     return table

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, cast
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, lazy_stack
+from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, TensorDictBase, lazy_stack
 from torch import Tensor
 
 from bepa_torchrl import keys as K
@@ -48,38 +48,33 @@ def episode_rows(
     """
     if not turns:
         raise ValueError("an episode without a step has no rows")
+    same: dict[Any, Any] = {
+        K.TASK_ID: NonTensorData(task_id),
+        K.INSTRUCTION: NonTensorData(instruction),
+        K.SOURCE: NonTensorData(source.value),
+        K.STOP_REASON: NonTensorData(stop.value),
+    }
     rows = []
     for step, turn in enumerate(turns):
         sampled = turn.answer.log_probs.to(torch.float32)
-        row = TensorDict(
-            {
-                K.GROUP_ID: torch.tensor(group_id),
-                K.SLOT: torch.tensor(slot),
-                K.STEP: torch.tensor(step),
-                K.N_STEPS: torch.tensor(len(turns)),
-                K.POLICY_VERSION: torch.tensor(policy_version),
-                K.PROMPT_TOKENS: turn.prompt.tokens,
-                K.RESPONSE_TOKENS: turn.answer.tokens,
-                K.ROLLOUT_LOG_PROB: sampled,
-                K.OLD_LOG_PROB: sampled.clone() if plan_free else torch.full_like(sampled, torch.nan),
-                K.RETURN: torch.tensor([reward], dtype=torch.float32),
-                K.OFF_POLICY: torch.tensor([False]),
-            },
-            batch_size=[],
-        )
-        texts: dict[str, Any] = {
-            K.TASK_ID: task_id,
-            K.INSTRUCTION: instruction,
-            K.SOURCE: source.value,
-            K.SCREENSHOT: turn.screenshot,
-            K.RESPONSE: turn.answer.text,
-            K.IMAGES: turn.prompt.images,
-            K.STOP_REASON: stop.value,
+        own = {
+            K.GROUP_ID: torch.tensor(group_id),
+            K.SLOT: torch.tensor(slot),
+            K.STEP: torch.tensor(step),
+            K.N_STEPS: torch.tensor(len(turns)),
+            K.POLICY_VERSION: torch.tensor(policy_version),
+            K.PROMPT_TOKENS: turn.prompt.tokens,
+            K.RESPONSE_TOKENS: turn.answer.tokens,
+            K.ROLLOUT_LOG_PROB: sampled,
+            K.OLD_LOG_PROB: sampled.clone() if plan_free else torch.full_like(sampled, torch.nan),
+            K.RETURN: torch.tensor([reward], dtype=torch.float32),
+            K.OFF_POLICY: torch.tensor([False]),
+            K.SCREENSHOT: NonTensorData(turn.screenshot),
+            K.RESPONSE: NonTensorData(turn.answer.text),
+            K.IMAGES: NonTensorData(turn.prompt.images),
         }
-        for key, value in texts.items():
-            row.set_non_tensor(key, value)
-        rows.append(row)
-    return lazy_stack(rows)
+        rows.append(TensorDict(same | own, batch_size=[]))
+    return stack_rows(rows)
 
 
 def row_list(rows: TensorDictBase) -> list[TensorDictBase]:
