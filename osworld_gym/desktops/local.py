@@ -106,7 +106,7 @@ class GuestProcess:
         """
         places = {"folder": sandbox.FOLDER, "home": sandbox.HOME, "runtime": sandbox.RUNTIME}
         if self._folder is not None:
-            places = {name: f"{self._folder}/{name}" for name in places}
+            places = {"folder": f"{self._folder}", "home": f"{self._folder}/home", "runtime": f"{self._folder}/runtime"}
         with socket.create_server(("127.0.0.1", 0)) as listener:
             # the guest inherits the socket: no race for the port, and it serves the host from its own network
             port = int(listener.getsockname()[1])

@@ -29,7 +29,7 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
   <theme><name>Clearlooks</name><titleLayout>NLIMC</titleLayout><animateIconify>no</animateIconify></theme>
   <desktops><number>1</number><popupTime>0</popupTime></desktops>
   <resize><popupShow>Never</popupShow></resize>
-  <keyboard>
+  <keyboard><rebindOnMappingNotify>no</rebindOnMappingNotify>
     <keybind key="A-F4"><action name="Close"/></keybind>
     <keybind key="A-Tab"><action name="NextWindow"><finalactions><action name="Focus"/><action name="Raise"/>
       <action name="Unshade"/></finalactions></action></keybind>

@@ -177,10 +177,12 @@ class Inputs:
             self._fake(X.KeyRelease, self._keyboard.shift)
 
     def _provide(self, keysyms: set[int]) -> None:
+        if all(self._keyboard.lookup(keysym) for keysym in keysyms):
+            return
+        self._settle(0.05, 2.0)  # keys that were typed by the old map have been read
         with self._lock:
-            changed = self._keyboard.provide(keysyms)
-        if changed:
-            self._settle(0.05, 1.0)  # applications read the new map before its keys come
+            self._keyboard.provide(keysyms)
+        self._settle(0.05, 2.0)  # applications read the new map before its keys come
 
     def _wait(self) -> None:
         self._settle(0.5, WAIT)

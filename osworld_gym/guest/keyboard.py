@@ -113,8 +113,8 @@ class Keyboard:
         """(key code, shift) of a keysym that has one."""
         return self._codes.get(keysym)
 
-    def provide(self, keysyms: set[int]) -> bool:
-        """Gives each keysym a code, at most :attr:`spare` new ones; True when the map had to be changed."""
+    def provide(self, keysyms: set[int]) -> None:
+        """Gives each keysym a code, at most :attr:`spare` new ones."""
         for keysym in keysyms:
             code = self._codes.get(keysym, (0, False))[0]
             if code in self._spare:
@@ -127,9 +127,7 @@ class Keyboard:
             self._spare[code] = keysym
             self._codes[keysym] = (code, False)
             self._display.change_keyboard_mapping(code, [[keysym] * self._width])
-        if missing:
-            self._display.sync()
-        return bool(missing)
+        self._display.sync()
 
     def chunks(self, text: str) -> Iterator[tuple[list[int], set[int]]]:
         """``text`` in pieces of (keysyms to type, those without a key of their own), each within the spare codes."""

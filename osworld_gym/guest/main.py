@@ -102,10 +102,15 @@ def _await_manager(windows: Windows) -> None:
 
 def _watch(session: Session, commands: Commands, owner: int) -> None:
     """Returns when the owner let go of stdin or is gone, or when the session broke; collects orphans meanwhile."""
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([sys.stdin], [], [], TICK)
-        if ready and not os.read(sys.stdin.fileno(), 4096):
+        ready, _, _ = select.select([sys.stdin, woken], [], [], TICK)
+        if sys.stdin in ready and not os.read(sys.stdin.fileno(), 4096):
             return
+        if woken in ready:
+            os.read(woken, 4096)
         if os.getppid() != owner or session.dead():
             return
         tree = descendants(os.getpid())
