@@ -108,11 +108,11 @@ def make_env(config: DictConfig, policy: TransformersPolicy, suite: Suite) -> OS
     )
 
 
-def make_cache(config: DictConfig, algo: Algo, seeds: TaskTraceCache | None) -> TaskTraceCache | None:
+def make_cache(config: DictConfig, algo: Algo, *seeds: TaskTraceCache) -> TaskTraceCache | None:
     """The method's cache, filled with its seeds; None where it has none.
 
     Args:
-        seeds: the method's traces, or None when it starts without.
+        seeds: the method's traces; a task's trace is taken from the first that has one.
     """
     if not (algo.refresh or algo.injection is not algo.injection.never):
         return None
@@ -122,9 +122,10 @@ def make_cache(config: DictConfig, algo: Algo, seeds: TaskTraceCache | None) -> 
         rule=config.cache.rule,
         seed=config.seed,
     )
-    if seeds is not None:
-        for task_id in seeds.task_ids():
-            cache.put(task_id, seeds.get_trace(task_id))
+    for source in seeds:
+        for task_id in source.task_ids():
+            if not cache.contains(task_id):
+                cache.put(task_id, source.get_trace(task_id))
     return cache
 
 

@@ -23,6 +23,7 @@ from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.algos import Algo, SeedSource, algo_named
 from bepa_torchrl.build import Tasks, make_cache, make_env, make_optimizer, make_policy, make_tasks, make_trainer
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation import Evaluation, evaluate, subsets
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
@@ -93,11 +94,6 @@ class Worker:
         )
 
     def _reinforce(self, env: OSWorldEnv, *, resumed: bool) -> None:
-        seeds = {
-            SeedSource.nothing: None,
-            SeedSource.converted: self.prepared.converted,
-            SeedSource.self_rolled: self.prepared.self_rolled,
-        }[self.algo.seed_source]
         logs = str(self.folder / "logs")
         trainer = make_trainer(
             self.config,
@@ -105,7 +101,7 @@ class Worker:
             self.policy,
             env,
             self.tasks.train,
-            make_cache(self.config, self.algo, seeds),
+            make_cache(self.config, self.algo, *self._seeds()),
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -115,6 +111,15 @@ class Worker:
             self.record.rewind(trainer.iteration)
             self.totals = self._totals_so_far()
         trainer.train()
+
+    def _seeds(self) -> list[TaskTraceCache]:
+        """What the method's cache starts from, the preferred traces first."""
+        prepared = self.prepared
+        if self.algo.seed_source is SeedSource.nothing:
+            return []
+        if self.algo.seed_source is SeedSource.converted:
+            return [prepared.converted]
+        return [prepared.self_rolled, *([prepared.converted] if self.config.expert.fallback else [])]
 
     def _after_iteration(self, trainer: BEPATrainer, batch: TensorDictBase, numbers: Numbers) -> Numbers:
         config, iteration = self.config, trainer.iteration
