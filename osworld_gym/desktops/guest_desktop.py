@@ -17,7 +17,8 @@ ANSWER = 20.0  # seconds that a guest may take beyond the work it was given
 STILL = 5.0  # seconds until a restless screen is taken as it is
 WINDOW = 60.0  # seconds for the window of a file or program to show
 COMMAND = 120.0  # seconds for a command of a setup step
-ACTION = 8.0  # seconds for one action at most
+ACTION = 8.0  # seconds for one action at most,
+CHARACTER = 0.1  # and for each character that it types
 PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 
 
@@ -59,7 +60,8 @@ class GuestDesktop(Desktop):
     def perform(self, actions: Sequence[Action]) -> None:
         # sent again only with the same key, so that a broken connection never acts twice
         fields = {"key": secrets.token_hex(8), "deadline": STILL, "actions": [asdict(action) for action in actions]}
-        reply = self._guest.post("/actions", fields, timeout=ANSWER + STILL + ACTION * len(actions), again=True)
+        work = sum(ACTION + CHARACTER * len(action.content or "") for action in actions)
+        reply = self._guest.post("/actions", fields, timeout=ANSWER + STILL + work, again=True)
         self._unsettled = False
         if not reply.ok:
             raise DesktopError(FailureReason.died, f"the guest refused actions: {reply.message}")

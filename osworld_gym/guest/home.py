@@ -20,6 +20,7 @@ _GTK2 = """gtk-cursor-blink = 0
 gtk-double-click-time = 250
 gtk-recent-files-enabled = 0
 gtk-font-name = "DejaVu Sans 10"
+gtk-icon-theme-name = "Adwaita"
 """
 
 _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>

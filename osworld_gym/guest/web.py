@@ -96,7 +96,7 @@ class GuestRequest(BaseHTTPRequestHandler):
             return answer(self._fields(body))
         except BadRequest as error:
             return as_json({"status": "error", "error": str(error), "message": str(error)}, 400)
-        except (OSError, XError, ConnectionClosedError) as error:
+        except (OSError, ValueError, XError, ConnectionClosedError) as error:
             LOG.exception("%s %s", method, self.path)
             return as_json({"status": "error", "message": f"{type(error).__name__}: {error}"}, 500)
 

@@ -7,9 +7,9 @@ worth 0. What differs from OSWorld's functions of the same name stands in each d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from osworld_gym.tasks.metrics.sim import sim_state
 from osworld_gym.tasks.metrics.structured import check_direct_json_object, check_json, check_json_settings
 from osworld_gym.tasks.metrics.text import (
     check_include_exclude,
@@ -23,13 +23,6 @@ from osworld_gym.tasks.metrics.text import (
 from osworld_gym.tasks.metrics.values import exact_match, is_in_list, literal_match, match_in_list
 
 Metric = Callable[..., float]
-
-
-def sim_state(result: Any, rules: Mapping[str, Any]) -> float:
-    """Final state of the simulated desktop against the task's rules (``metrics/sim.py``)."""
-    from osworld_gym.tasks.metrics.sim import sim_state as compare
-
-    return compare(result, rules)
 
 
 METRICS: dict[str, Metric] = {
