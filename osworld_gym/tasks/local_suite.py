@@ -16,7 +16,7 @@ Data = dict[str, Any]
 
 DOCUMENTS = "~/Documents"
 EDITOR = {"window": "Mousepad", "at": [600, 400]}
-FILES_AREA = {"window": "Documents", "at": [900, 500]}
+FILES_AREA = {"window": "Documents", "at": [700, 250]}
 LISTING = {"type": "vm_command_line", "command": ["ls", "-R", "-p", DOCUMENTS]}
 
 
@@ -301,13 +301,13 @@ def _manager_tasks() -> list[Task]:
                         _mouse("right", FILES_AREA, "the empty part of the folder", "Open the menu of the folder"),
                         _mouse(
                             "click",
-                            {"window": "Documents", "at": [970, 513]},
+                            {"window": "Documents", "at": [770, 264]},
                             "the menu item Create New...",
                             "Choose Create New",
                         ),
                         _mouse(
                             "click",
-                            {"window": "Documents", "at": [1140, 513]},
+                            {"window": "Documents", "at": [960, 264]},
                             "the menu item Folder",
                             "Choose Folder",
                         ),
