@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from bepa_torchrl.live import Progression, results_table
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
 from bepa_torchrl.prepare import Prepared, load_prepared, prepare, record_experts, save_prepared
 from bepa_torchrl.record import RecordError, RunRecord, write_whole
+from bepa_torchrl.worker import STARTED_BY
 
 #: seconds between two looks at the methods' processes
 _LOOK = 0.5
@@ -44,7 +46,12 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "bepa train") ->
     parser.add_argument("--config-dir", type=Path, help="a folder with further configuration files")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: run(options.overrides, config_dir=options.config_dir), prog)
+    # an ordinary exit, so that the methods' processes end, too
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return guarded(lambda: run(options.overrides, config_dir=options.config_dir), prog)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Console | None = None) -> int:
@@ -175,6 +182,7 @@ def _train(folder: Path, configs: dict[str, DictConfig], config: DictConfig, con
 
 def _start(folder: Path, threads: int) -> subprocess.Popen[bytes]:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment[STARTED_BY] = str(os.getpid())
     with (folder / "log.txt").open("ab") as log:
         command = [sys.executable, "-m", "bepa_torchrl.worker", str(folder)]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import shutil
 import sys
 from contextlib import closing
@@ -25,7 +26,7 @@ from bepa_torchrl.algos import Algo, SeedSource, algo_named
 from bepa_torchrl.build import Tasks, make_cache, make_env, make_optimizer, make_policy, make_tasks, make_trainer
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation import Evaluation, evaluate, subsets
-from bepa_torchrl.failures import guarded
+from bepa_torchrl.failures import INFRASTRUCTURE, guarded
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
 from bepa_torchrl.prepare import Prepared, final_evaluation, load_prepared
 from bepa_torchrl.record import RunRecord, read_lines, write_whole
@@ -33,6 +34,8 @@ from bepa_torchrl.sft import fine_tune
 from bepa_torchrl.trainer import BEPATrainer, Numbers
 from osworld_gym.torchrl_env import OSWorldEnv
 
+#: environment variable with the process id of the program that started this one, if one did
+STARTED_BY = "BEPA_STARTED_BY"
 _LIVE = ("train", "held_out", "expert_only")
 
 
@@ -56,7 +59,7 @@ class Worker:
         self.policy: TransformersPolicy = make_policy(config, seed=config.seed)
         self.record = RunRecord(folder, images=config.record.images)
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)
-        self.started = perf_counter()
+        self.started, self.abandoned = perf_counter(), False
         self.totals = {"episodes": 0.0, "optimizer_steps": 0.0, "seconds": 0.0}
 
     def run(self) -> int:
@@ -70,6 +73,8 @@ class Worker:
                     self._fine_tune()
             if self.algo.rl:
                 self._reinforce(env, resumed=bool(resumed))
+            if self.abandoned:
+                return INFRASTRUCTURE
             final: dict[str, Evaluation] = {}
             if self.config.eval.final_episodes:
                 every = [*self.tasks.train, *self.tasks.held_out]
@@ -131,6 +136,10 @@ class Worker:
             self.record.episodes(iteration, batch, trainer.collector.last.results)
         extra["policy_version"] = float(self.policy.policy_version)
         self._line(iteration, "rl", numbers | extra)
+        started_by = os.environ.get(STARTED_BY)
+        if started_by is not None and os.getppid() != int(started_by):
+            trainer.request_stop("the program that started this process is gone; a resume goes on from here")
+            self.abandoned = True
         return extra
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:
