@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torchrl.checkpoint import Checkpoint, CheckpointError, CheckpointRotation
 
@@ -19,13 +20,21 @@ class Weights:
         self.policy = policy
 
     def dump(self, path: Path) -> None:
-        """Writes the weights into the folder ``path``."""
-        save_model(self.policy.model, str(path / _WEIGHTS))
+        """Writes the weights into the folder ``path``. Raises OSError when the disk refuses."""
+        try:
+            save_model(self.policy.model, str(path / _WEIGHTS))
+        except SafetensorError as error:
+            raise OSError(
+                f"{path / _WEIGHTS}: {error}; free some space and resume: the last checkpoint stays"
+            ) from error
         (path / _VERSION).write_text(json.dumps({"policy_version": self.policy.policy_version}))
 
     def load(self, path: Path) -> None:
-        """Reads what :meth:`dump` wrote, in place."""
-        load_model(self.policy.model, path / _WEIGHTS, device=str(self.policy.device))
+        """Reads what :meth:`dump` wrote, in place. Raises CheckpointError when it is torn or of another model."""
+        try:
+            load_model(self.policy.model, path / _WEIGHTS, device=str(self.policy.device))
+        except (SafetensorError, RuntimeError) as error:
+            raise CheckpointError(f"{path / _WEIGHTS}: torn, or of another model: {error}") from error
         self.policy.policy_version = int(json.loads((path / _VERSION).read_text())["policy_version"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from safetensors import SafetensorError
 from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.persistence import FolderError
@@ -16,7 +17,7 @@ BAD_INPUT, INFRASTRUCTURE = 2, 3
 def exit_code(error: BaseException) -> int | None:
     """2 for bad input, 3 for infrastructure (a desktop, the disk); None: a defect of the program."""
     refused_by_disk = isinstance(error, FolderError) and isinstance(error.__cause__, OSError)
-    if refused_by_disk or isinstance(error, DesktopError | OSError):
+    if refused_by_disk or isinstance(error, DesktopError | OSError | SafetensorError):
         return INFRASTRUCTURE
     if isinstance(error, ValueError | TaskError | CheckpointError):
         return BAD_INPUT
@@ -33,7 +34,7 @@ def guarded(program: Callable[[], int], name: str) -> int:
     except KeyboardInterrupt:
         print(f"{name}: interrupted; go on with resume=true", file=sys.stderr)
         return 130
-    except (OSError, ValueError, DesktopError, TaskError, CheckpointError) as error:
+    except (OSError, SafetensorError, ValueError, DesktopError, TaskError, CheckpointError) as error:
         code = exit_code(error)
         assert code is not None
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,23 @@ def test_checkpoints_rotate_and_the_last_iteration_is_saved(tmp_path: Path) -> N
 def test_nothing_to_resume_from_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
         trainer_of(tmp_path, iterations=1).resume()
+
+
+def test_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a disk that is full: the save fails as a whole, the last one stays."""
+    trainer = trainer_of(tmp_path, iterations=3)
+    iterator = iter(trainer.collector)
+    next(iterator)
+    trainer.iteration = 1
+    trainer.save_trainer(force_save=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        trainer.iteration = 2
+        with pytest.raises(OSError, match=r"model.safetensors.*(File too large|disk)"):
+            trainer.save_trainer(force_save=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name[-1] for path in tmp_path.iterdir()] == ["1"]
+    trainer.resume()
+    assert trainer.iteration == 1
