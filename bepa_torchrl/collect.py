@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 
+from bepa_torchrl import keys as K
 from bepa_torchrl.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.places import place_seed
 from bepa_torchrl.policies.base import RolloutPolicy
@@ -39,7 +40,11 @@ class Collected:
     put_back: tuple[str, ...]  #: ids of the tasks whose group had fewer than two valid rollouts
 
     def numbers(self) -> dict[str, float]:
-        """Counts for the log: episodes, success of the valid ones, steps, infrastructure failures."""
+        """For the log: episodes, success of the valid ones, steps, infrastructure failures, log-probs as sampled.
+
+        ``entropy`` is minus the mean log-probability of the sampled tokens, an unbiased estimate in nats per token at
+        temperature 1; ``log_prob_success`` the mean log-probability of the tokens of successes.
+        """
         valid = [r for r in self.results if r.stop is not StopReason.env_error]
         stops = Counter(r.stop.value for r in self.results)
         numbers = {
@@ -49,7 +54,18 @@ class Collected:
             "retries": float(sum(r.retries for r in self.results)),
             "groups_put_back": float(len(self.put_back)),
         }
+        every, won = mean_log_prob(valid), mean_log_prob([r for r in valid if r.success])
+        if every is not None:
+            numbers["entropy"] = -every
+        if won is not None:
+            numbers["log_prob_success"] = won
         return numbers | {f"stop_{reason.value}": float(stops[reason.value]) for reason in StopReason}
+
+
+def mean_log_prob(results: Iterable[EpisodeResult]) -> float | None:
+    """Mean over all answer tokens of their log-probability when sampled, nats; None without a token."""
+    rows = [row for result in results if result.rows is not None for row in row_list(result.rows)]
+    return float(torch.cat([row.get(K.ROLLOUT_LOG_PROB) for row in rows]).mean()) if rows else None
 
 
 class GroupRolloutCollector(Collector):

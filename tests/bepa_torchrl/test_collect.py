@@ -34,7 +34,10 @@ def test_batch_is_whole_groups_in_group_slot_step_order() -> None:
         assert len({episode.task_id for episode in group}) == 1
         assert [episode.reward for episode in group] == [0.0, 0.0, 1.0]
     assert collector.last is not None
-    assert collector.last.numbers()["success"] == pytest.approx(1 / 3)
+    numbers = collector.last.numbers()
+    assert numbers["success"] == pytest.approx(1 / 3)
+    assert (numbers["entropy"], numbers["log_prob_success"]) == (0.5, -0.5)
+    assert (numbers["episodes"], numbers["steps"], numbers["stop_finished"]) == (6.0, 8.0, 6.0)
     collector.shutdown()
 
 
