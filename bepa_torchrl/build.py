@@ -146,35 +146,15 @@ def make_trainer(
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
     """
-    preset = config.algo.get("preset", "paper")
-    size = config.collect.group_size
     replacement = TraceReplacement(
         cache,
         injection=algo.injection,
         refresh=algo.refresh,
-        std=advantage_std(algo, config.advantage.std, luffy_preset=preset),
+        std=advantage_std(algo, config.advantage.std, luffy_preset=config.algo.get("preset", "paper")),
         eps=config.advantage.eps,
     )
+    collector = make_collector(config, algo, policy, env, tasks, replacement)
     micro_batch = config.train.micro_batch
-    old = OldLogProb(policy, rows=config.train.old_log_probs, micro_batch=micro_batch)
-
-    def size_of(task: Task) -> int:
-        return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
-
-    collector = GroupRolloutCollector(
-        env,
-        policy,
-        tasks,
-        groups=config.collect.groups,
-        group_size=size,
-        seed=config.seed,
-        temperature=config.collect.temperature,
-        env_seed=config.collect.env_seed,
-        size_of=size_of,
-        retries=config.collect.retries,
-        close_env=False,
-        postproc=Compose(replacement, old),
-    )
     return BEPATrainer(
         collector=collector,
         loss_module=method_loss(config, algo, policy),
@@ -190,6 +170,37 @@ def make_trainer(
         save_every=config.train.save_every,
         keep=config.train.keep,
         on_iteration=on_iteration,
+    )
+
+
+def make_collector(
+    config: DictConfig,
+    algo: Algo,
+    policy: TransformersPolicy,
+    env: OSWorldEnv,
+    tasks: Sequence[Task],
+    replacement: TraceReplacement,
+) -> GroupRolloutCollector:
+    """The collector whose postproc finalises groups; it leaves the desktops open when it ends."""
+    cache, size = replacement.cache, config.collect.group_size
+
+    def size_of(task: Task) -> int:
+        return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
+
+    old = OldLogProb(policy, rows=config.train.old_log_probs, micro_batch=config.train.micro_batch)
+    return GroupRolloutCollector(
+        env,
+        policy,
+        tasks,
+        groups=config.collect.groups,
+        group_size=size,
+        seed=config.seed,
+        temperature=config.collect.temperature,
+        env_seed=config.collect.env_seed,
+        size_of=size_of,
+        retries=config.collect.retries,
+        close_env=False,
+        postproc=Compose(replacement, old),
     )
 
 
