@@ -39,7 +39,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_checkpoint(
-    folder: Path, model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, notes: Mapping[str, Any]
+    folder: Path,
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    notes: Mapping[str, Any],
 ) -> None:
     """Writes model, tokenizer and image processor, then the manifest with ``notes`` and the files' hashes.
 

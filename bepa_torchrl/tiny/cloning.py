@@ -4,6 +4,10 @@ Two kinds of desk. On the *plain* one only the known tasks are asked for. On the
 desktop stands at another place, every task may be asked for, and its plan is in the prompt: only the plan and the
 screen then say what to do. So the policy learns to read a plan without ever learning where unknown things are.
 
+Each screen is asked about for the task that is played on it and for others, those of the same page first: what the
+policy will see is mostly what a half-solved task leaves, and a prompt's last thought is always the one that led here.
+Turns of other tasks are often *brief*: the thought is what there is to decide, the action only repeats it.
+
 Everything follows from a desk's seed. The hidden part of the state never decides an answer: where a task is asked
 about a screen that another task led to, the settings that the screen does not show are as its own setup leaves them.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -31,10 +35,13 @@ SHUFFLED = 0.35  #: share of shuffled desks
 PLANNED = 0.12  #: share of plain desks' tasks that are asked with a plan all the same
 #: chance of a random press instead of the oracle's step, for tasks of one page and of several; in the latter what the
 #: policy thought last may have to say how far it is, and a random press speaks against it
-STRAY = {False: 0.15, True: 0.03}
+STRAY = {False: 0.05, True: 0.01}
 MAX_STEPS = 15
-GROUNDING = 4  #: grounding turns on a shuffled desk's screen
-TASKS = 24  #: tasks of a desk
+GROUNDING = 2  #: grounding turns on a shuffled desk's screen
+#: other tasks of a desk, at most: with a page in common, of the same application, any
+OTHERS = (6, 2, 2)
+OPENING = 2  #: turns of a screen, at most, that would open another application: most tasks would begin with that
+BRIEF = 0.7  #: share of the other tasks' turns that are brief
 DONE = ("done", (Action("finished", content=""),))
 
 
@@ -48,21 +55,31 @@ class Desk:
 
     Args:
         seed: of everything.
-        tasks: how many tasks are asked about beside the one that is played; half of them of its application.
     """
 
-    def __init__(self, seed: int, tasks: int = TASKS) -> None:
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"desk {seed}")
         self.seed = seed
         self.shuffled = self.rng.random() < SHUFFLED
         self.desktop = SimDesktop(shuffle_labels=self.shuffled, seed=seed)
         pool = _all_tasks() if self.shuffled else cloning_tasks()
-        played = self.rng.choice(pool)
-        near = [task for task in pool if task.domain == played.domain and task is not played]
-        asked = self.rng.sample(near, min(tasks // 2, len(near)))
-        asked += self.rng.sample([task for task in pool if task not in (played, *asked)], tasks - len(asked))
-        self.tasks = [task for task in (played, *asked) if not self._already_there(task)]
+        self.tasks = self._choose([task for task in pool if not self._already_there(task)])
         self._plans: dict[str, str] = {}
+
+    def _choose(self, pool: Sequence[Task]) -> list[Task]:
+        """The task to play, then those asked about beside it, the nearest first."""
+        played = self.rng.choice(pool)
+        pages = _places(self.desktop, played)
+        near: tuple[Callable[[Task], bool], ...] = (
+            lambda task: bool(_places(self.desktop, task) & pages),
+            lambda task: task.domain == played.domain,
+            lambda _: True,
+        )
+        chosen = [played]
+        for like, most in zip(near, OTHERS, strict=True):
+            found = [task for task in pool if like(task) and task not in chosen]
+            chosen += self.rng.sample(found, min(len(found), most))
+        return chosen
 
     def _already_there(self, task: Task) -> bool:
         """Whether a file was dealt into the folder that it is to be moved to."""
@@ -105,18 +122,21 @@ class Desk:
         return screens
 
     def _others(self, last: str | None, count: int) -> list[Turn]:
-        """Turns of other tasks about the present screen, and some grounding on shuffled desks."""
-        rng, turns = self.rng, []
+        """Turns of the other tasks about the present screen, and some grounding on shuffled desks.
+
+        Left out is what no episode of theirs would lead to: being done already, or doing again what was done last.
+        """
+        rng = self.rng
         fork = copy.deepcopy(self.desktop, {id(self.desktop.catalogue): self.desktop.catalogue})
-        for task in rng.sample(self.tasks[1:], len(self.tasks) - 1):
-            turn = _elsewhere(fork, task, last if rng.random() < 0.5 else None)
-            if turn is not None:
-                # most tasks would begin with opening their application: keep few of those
-                dull = turn.thought.startswith("open ") and rng.random() < 0.9
-                turns.append((dull, task, turn))
-        turns.sort(key=lambda found: found[0])
+        inside: list[tuple[Task, Turn]] = []
+        opening: list[tuple[Task, Turn]] = []
+        for task in self.tasks[1:]:
+            turn = _elsewhere(fork, task, last)
+            if turn is not None and turn.thought not in ("done", last):
+                (opening if turn.thought.startswith("open ") else inside).append((task, turn))
         grounding = grounding_turns(self.desktop, GROUNDING, rng) if self.shuffled else []
-        asked = [replace(turn, plan=self.plan_for(task)) for _, task, turn in turns[: count - len(grounding)]]
+        chosen = [*inside, *opening[:OPENING]][: max(0, count - len(grounding))]
+        asked = [replace(turn, plan=self.plan_for(task), brief=rng.random() < BRIEF) for task, turn in chosen]
         return asked + grounding
 
     def _stray(self) -> str:
@@ -136,7 +156,8 @@ def _prepare(desktop: SimDesktop, task: Task) -> None:
 def _play(desktop: SimDesktop, task: Task, style: str) -> tuple[ExpertStep, ...]:
     """The oracle's steps on a fresh desktop."""
     _prepare(desktop, task)
-    oracle, steps = SimOracle(task, style), []
+    oracle = SimOracle(task, style)
+    steps: list[ExpertStep] = []
     while len(steps) < 2 * MAX_STEPS and (step := oracle.next_step(desktop)) is not None:
         steps.append(step)
         desktop.perform(step.actions)

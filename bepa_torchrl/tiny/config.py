@@ -1,8 +1,8 @@
-"""The tiny model's configuration: the class of UI-TARS-1.5-7B (``Qwen2_5_VLForConditionalGeneration``), 0.5 M parameters.
+"""The tiny model's configuration: UI-TARS-1.5-7B's class (``Qwen2_5_VLForConditionalGeneration``), 0.5 M parameters.
 
 The rotary base is 10, so that a screen's eight columns and rows differ in phase at every frequency (with 10,000 the
-frequencies of the width hardly turn). One image token stands for 16 x 16 pixels (patch 8, merge 2): 64 tokens for the simulated 128 x 128 screen. Head
-dimension 32 and the end tokens in ``text_config`` are what vLLM asks for.
+frequencies of the width hardly turn). One image token stands for 16 x 16 pixels (patch 8, merge 2): 64 tokens for the
+simulated 128 x 128 screen. Head dimension 32 and the end tokens in ``text_config`` are what vLLM asks for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,17 @@ MERGE = 2
 #: 256 x 144, the largest 16:9 image whose coordinates are single tokens (0..255); 128 x 128 stays as it is
 MAX_PIXELS = 256 * 144
 MIN_PIXELS = 64 * 64
+#: far below the usual 10,000: a screen is eight tiles wide, and must differ in phase from edge to edge
+ROTARY_BASE = 10.0
 #: standard deviation of the first weights, for a width of about 100
 INIT = 0.05
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of one token."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast, *, hidden: int = 96, layers: int = 3) -> Qwen2_5_VLConfig:
@@ -28,7 +37,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, *, hidden: int = 96, layers:
         hidden: width of the language model, a multiple of 32.
         layers: its depth.
     """
-    ids = {name: int(tokenizer.convert_tokens_to_ids(f"<|{name}|>")) for name in _TOKENS}
+    ids = {name: token_id(tokenizer, f"<|{name}|>") for name in _TOKENS}
     text: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": hidden,
@@ -37,7 +46,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, *, hidden: int = 96, layers:
         "num_attention_heads": hidden // 32,
         "num_key_value_heads": hidden // 32,
         "max_position_embeddings": 4096,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [4, 6, 6]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE, "mrope_section": [4, 6, 6]},
         "initializer_range": INIT,
         "tie_word_embeddings": True,
         "bos_token_id": ids["endoftext"],

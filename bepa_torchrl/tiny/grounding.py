@@ -10,6 +10,8 @@ from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.desktops.sim.applications import CATALOGUE, FURNITURE, WORDS
 from osworld_gym.types import Action
 
+#: verbs of the native habits that point at a label, and what they do
+VERBS = {"click": "click", "open": "click", "tab": "click", "menu": "right_single", "double": "left_double"}
 _WALK = 5  #: random presses before a screenshot, at most
 
 
@@ -46,13 +48,18 @@ def labels_of(desktop: SimDesktop) -> tuple[tuple[str, int], ...]:
 
 
 def grounding_turns(desktop: SimDesktop, count: int, rng: random.Random) -> list[Turn]:
-    """Up to ``count`` questions for labels that stand once on the screen: where to click."""
+    """Up to ``count`` questions for labels that stand once on the screen: do what is said, there.
+
+    Every verb of the native habits is asked for: with one alone, the model learns to say it whatever is asked, and
+    cloning has to undo that.
+    """
     seen = Counter(element.label for element in desktop.elements())
     single = [element for element in desktop.elements() if seen[element.label] == 1]
     turns = []
     for element in rng.sample(single, min(count, len(single))):
-        x, y = element.centre
-        turns.append(Turn(f"click {element.label}", f"click {element.label}", (Action("click", start=(x, y)),)))
+        verb = rng.choice(list(VERBS))
+        said = f"{verb} {element.label}"
+        turns.append(Turn(said, said, (Action(VERBS[verb], start=element.centre),)))
     return turns
 
 

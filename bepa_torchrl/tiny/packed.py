@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ class Rows:
         turns: int64 ``[R, T]``, what follows the shared tokens: the rest of each prompt and its answer, padded right.
         screen: int64 ``[R]``, which screenshot a turn is about.
         answer: bool ``[R, T]``, True at the tokens of the answer, the end token included.
+        thought: bool ``[R, T]``, True at those tokens of the answer that are the thought.
         points: int64 ``[N, 2]``, (row, position) of the tokens that are about to say a coordinate.
         targets: bool ``[N, image tokens]``, where on the screenshot each of them should look.
     """
@@ -34,6 +36,7 @@ class Rows:
     turns: Tensor
     screen: Tensor
     answer: Tensor
+    thought: Tensor
     points: Tensor
     targets: Tensor
 
@@ -57,6 +60,10 @@ class Packed:
     def answer_tokens(self) -> Tensor:
         """int64 ``[M]``, the tokens that :func:`packed_logits` predicts, in its order."""
         return torch.cat([rows.turns[rows.answer] for rows in self.rows])
+
+    def thought_tokens(self) -> Tensor:
+        """bool ``[M]``, which of them are the thought."""
+        return torch.cat([rows.thought[rows.answer] for rows in self.rows])
 
 
 def image_embeddings(model: Qwen2_5_VLForConditionalGeneration, pixel_values: Tensor, grid: Tensor) -> Tensor:
@@ -98,7 +105,7 @@ def packed_logits(
         # the token before says the next one; an answer never starts a turn
         logits.append(model.lm_head(hidden[:, :-1][rows.answer[:, 1:]]))
         if point_layer:
-            looks.append(_looking(model, batch.shared, rows, queries[0], cache.layers[point_layer].keys, positions))
+            looks.append(_looking(model, batch.shared, rows, queries[0], _held(cache, point_layer)[0], positions))
     if not point_layer:
         empty = logits[0].new_zeros(0)
         return torch.cat(logits), empty, empty
@@ -118,17 +125,29 @@ def _encode_shared(model: Qwen2_5_VLForConditionalGeneration, batch: Packed) -> 
     positions, _ = model.model.get_rope_index(
         ids[:1], mm_token_type_ids=is_image.int()[None], image_grid_thw=batch.grid[:1]
     )
-    cache = DynamicCache(config=model.config.text_config)
+    cache = _new_cache(model)
     decoder(inputs_embeds=embeds, position_ids=positions.expand(3, count, -1), past_key_values=cache, use_cache=True)
     return cache, int(positions.max()) + 1
 
 
 def _copies(shared: DynamicCache, screen: Tensor, model: Qwen2_5_VLForConditionalGeneration) -> DynamicCache:
     """One copy of a screenshot's keys and values per turn; gradients flow back."""
-    cache = DynamicCache(config=model.config.text_config)
-    for i, layer in enumerate(shared.layers):
-        cache.update(layer.keys[screen], layer.values[screen], i)
+    cache = _new_cache(model)
+    for i in range(len(shared.layers)):
+        keys, values = _held(shared, i)
+        cache.update(keys[screen], values[screen], i)
     return cache
+
+
+def _new_cache(model: Qwen2_5_VLForConditionalGeneration) -> DynamicCache:
+    text_config: Any = model.config.text_config
+    return DynamicCache(config=text_config)
+
+
+def _held(cache: DynamicCache, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of a layer."""
+    held: Any = cache.layers[layer]
+    return held.keys, held.values
 
 
 @contextmanager

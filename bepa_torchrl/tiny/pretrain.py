@@ -1,10 +1,12 @@
-"""The base policy by behaviour cloning from scratch, in three phases: align, ground, clone. About ten CPU minutes.
+"""The base policy by behaviour cloning from scratch, in four phases. About fifteen CPU minutes on one core.
 
 1. *align*: each labelled image token is classified into its label's word embedding, so that reading is settled first.
 2. *ground*: "click mute" → its coordinates, several labels per screenshot. Two auxiliary losses make it quick: the
    token that is about to say a coordinate must look at the label's image token, and a throw-away linear probe must
    read column and row from the image tokens there.
-3. *clone*: the native oracle's answers for many tasks per screenshot, a fifth of them grounding.
+3. *clone*: the native oracle's answers for many tasks per screenshot, some of them grounding.
+4. *follow*: more screenshots with fewer tasks each, so that most answers are about the task that led to the screen.
+   That is what acting asks for, and where most of the learning happens (docs/log.md).
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -29,7 +31,8 @@ from bepa_torchrl.tiny.grounding import grounding_screen, label_words
 from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
 
-PHASES = ("align", "ground", "clone")
+PHASES = ("align", "ground", "clone", "follow")
+_FOLLOW = 500_000  #: first number of the following phase's data
 POINT_LAYER = 1  #: the decoder layer that points at the screen
 
 
@@ -38,22 +41,24 @@ class Recipe:
     """How the base policy is trained.
 
     Args:
-        steps: optimiser steps of the three phases.
-        batch: screenshots per step.
-        turns: turns per screenshot, about.
+        steps: optimiser steps of the four phases.
+        batch: screenshots per step; twice as many while following.
+        turns: turns per screenshot beside the played task's, about; two while following.
         learning_rate: peak; constant, then linear to zero over the last ``decay`` of all steps.
         auxiliary: weight of the two auxiliary losses while grounding; ``auxiliary_clone`` while cloning.
+        thought: weight of the thought's tokens against the others of an answer: they are what is decided.
         seed: of the weights.
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, int, int] = (160, 240, 1000)
-    batch: int = 16
+    steps: tuple[int, ...] = (150, 260, 500, 2700)
+    batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     auxiliary: float = 0.3
     auxiliary_clone: float = 0.3
+    thought: float = 4.0
     clip: float = 1.0
     seed: int = 0
     data: int = 0
@@ -70,7 +75,7 @@ class Pretraining:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
-            self.probe = nn.Linear(model.config.text_config.hidden_size, 2 * 8)
+            self.probe = nn.Linear(_embeddings(model).shape[1], 2 * 8)
         parameters = [*model.parameters(), *self.probe.parameters()]
         self.optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
         words = label_words()
@@ -105,6 +110,7 @@ class Pretraining:
             "align": self._align,
             "ground": self._ground,
             "clone": self._clone,
+            "follow": self._follow,
         }
         found = losses[name](number)
         for group in self.optimizer.param_groups:
@@ -132,7 +138,7 @@ class Pretraining:
             if label in self._word_index
         ]
         screen, tile, word = torch.tensor(known).unbind(1)
-        embeddings = self.model.get_input_embeddings().weight
+        embeddings = _embeddings(self.model)
         scores = [images[screen, tile] @ embeddings[ids].T for ids in self._word_ids]
         loss = torch.stack([F.cross_entropy(score, word) for score in scores]).mean()
         return {"loss": loss, "right": (scores[0].argmax(-1) == word).float().mean()}
@@ -144,19 +150,27 @@ class Pretraining:
         screens = shard(self.recipe.data + number, batch=self.recipe.batch, turns=self.recipe.turns)
         return self._answers(screens, self.recipe.auxiliary_clone)
 
+    def _follow(self, number: int) -> dict[str, Tensor]:
+        screens = shard(self.recipe.data + _FOLLOW + number, batch=2 * self.recipe.batch, turns=2)
+        return self._answers(screens, self.recipe.auxiliary_clone)
+
     def _answers(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:
         batch = pack(screens, self.tokenizer)
         logits, looking, images = packed_logits(self.model, batch, point_layer=POINT_LAYER)
         wanted = batch.answer_tokens()
-        answer = F.cross_entropy(logits, wanted)
+        each = F.cross_entropy(logits, wanted, reduction="none")
+        thought = batch.thought_tokens()
+        weights = torch.where(thought, self.recipe.thought, 1.0)
+        answer = (each * weights).sum() / weights.sum()
         point = -looking[:, 0].mean()
         height, width = screens[0].pixels.shape[0] // 16, screens[0].pixels.shape[1] // 16
         tile = torch.arange(height * width).repeat(len(screens))
         column, row = self.probe(images.reshape(-1, images.shape[-1])).split(8, dim=-1)
         place = F.cross_entropy(column, tile % width) + F.cross_entropy(row, tile // width)
-        right = (logits.argmax(-1) == wanted).float().mean()
+        right = (logits.argmax(-1) == wanted).float()
         loss = answer + weight * (point + place)
-        return {"loss": loss, "answer": answer, "point": point, "place": place, "right": right}
+        found = {"loss": loss, "answer": each.mean(), "point": point, "place": place}
+        return found | {"right": right.mean(), "thought": right[thought].mean()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -185,13 +199,20 @@ class Pretraining:
         self.load_state_dict(torch.load(path, weights_only=True))
 
 
+def _embeddings(model: Qwen2_5_VLForConditionalGeneration) -> Tensor:
+    """The words' embeddings, ``[vocabulary, hidden]``."""
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
 def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2_5_VLForConditionalGeneration:
     """The tiny model with the recipe's seed. The two tokens of a word start equal."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
         model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer))
     with torch.no_grad():
-        weight = model.get_input_embeddings().weight
+        weight = _embeddings(model)
         for word in label_words():
             spaced, bare = (tokenizer(f"{q}{word}")["input_ids"][-1] for q in " '")
             weight[spaced] = weight[bare]

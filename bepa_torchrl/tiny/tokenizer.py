@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: a byte-level BPE trained on the project's own prompts and answers, Qwen2's special tokens.
+"""The tiny model's tokenizer: a byte-level BPE trained on the project's prompts and answers, Qwen2's special tokens.
 
 Any text can be encoded and comes back unchanged. Frequent pieces are whole tokens: each integer 0..255, each word of
 the corpus with and without a leading space, the fixed parts of an answer (``Thought:``, ``(start_box='``, …), so that

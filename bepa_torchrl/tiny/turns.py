@@ -1,9 +1,10 @@
-"""Screenshots with questions and answers about them → token rows, through the project's own prompt and answer format."""
+"""Screenshots with questions and answers about them → token rows, through the project's prompt and answer format."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config
+from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config, token_id
 from bepa_torchrl.tiny.packed import Packed, Rows
 from osworld_gym.types import Action, Point, PromptContext
 from osworld_gym.uitars.format import format_answer
@@ -31,6 +32,7 @@ class Turn:
         thought, actions: the answer; points in screen pixels, which are the model's pixels here.
         plan: the plan in the prompt, or None.
         last: the thought of the answer before, or None at the first step.
+        brief: the answer is trained up to its thought only.
     """
 
     instruction: str
@@ -38,6 +40,7 @@ class Turn:
     actions: tuple[Action, ...]
     plan: str | None = None
     last: str | None = None
+    brief: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Screen:
     turns: tuple[Turn, ...]
 
 
-def prompt_messages(turn: Turn) -> list[dict[str, object]]:
+def prompt_messages(turn: Turn) -> list[dict[str, Any]]:
     """The chat messages of a turn, as a rollout would build them (the image's bytes left out)."""
     earlier = () if turn.last is None else (format_answer(turn.last, (Action("wait"),)),)
     context = PromptContext(turn.instruction, (b"",) * (len(earlier) + 1), earlier, turn.plan)
@@ -83,7 +86,8 @@ def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, bucke
     head = written[0][0].replace("<|image_pad|>", "<|image_pad|>" * (height // TILE * (width // TILE)))
     shared = torch.tensor(tokenizer(head)["input_ids"])
     prompts = tokenizer([rest for _, rest, _ in written])["input_ids"]
-    answers = tokenizer([answer for *_, answer in written])["input_ids"]
+    whole = tokenizer([answer for *_, answer in written])["input_ids"]
+    answers = [_brief(ids, turn, tokenizer) if turn.brief else ids for (_, turn), ids in zip(asked, whole, strict=True)]
     order = sorted(range(len(asked)), key=lambda i: len(prompts[i]) + len(answers[i]))
     size = -(-len(order) // buckets)
     rows = []
@@ -93,28 +97,37 @@ def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, bucke
     return Packed(pixel_values(screens), grid, shared, tuple(rows))
 
 
+def _brief(answer: list[int], turn: Turn, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """The answer's tokens up to the one that ends the thought."""
+    return answer[: 2 + len(tokenizer(f" {turn.thought}")["input_ids"])]
+
+
 def _rows(
     turns: Sequence[tuple[int, Turn, list[int], list[int]]], tokenizer: PreTrainedTokenizerFast, height: int, width: int
 ) -> Rows:
     length = max(len(prompt) + len(answer) for *_, prompt, answer in turns)
-    ids = torch.full((len(turns), length), int(tokenizer.convert_tokens_to_ids("<|endoftext|>")))
+    ids = torch.full((len(turns), length), token_id(tokenizer, "<|endoftext|>"))
     is_answer = torch.zeros(len(turns), length, dtype=torch.bool)
-    box = int(tokenizer.convert_tokens_to_ids("<|box_start|>"))
+    is_thought = torch.zeros(len(turns), length, dtype=torch.bool)
+    box = token_id(tokenizer, "<|box_start|>")
     points: list[tuple[int, int]] = []
     tiles: list[int] = []
     for i, (_, turn, prompt, answer) in enumerate(turns):
         end = len(prompt) + len(answer)
         ids[i, :end] = torch.tensor(prompt + answer)
         is_answer[i, len(prompt) : end] = True
+        thought = tokenizer(f" {turn.thought}")["input_ids"]
+        assert answer[1 : 1 + len(thought)] == thought, turn.thought
+        is_thought[i, len(prompt) + 1 :][: len(thought)] = True
         starts = [len(prompt) + j for j, token in enumerate(answer) if token == box]
-        for start, tile in zip(starts, _tiles(turn.actions, height, width), strict=True):
+        for start, tile in zip(starts, [] if turn.brief else _tiles(turn.actions, height, width), strict=True):
             # box ( x , y ): the bracket is about to say x, the comma y
             points += [(i, start + 1), (i, start + 3)]
             tiles += [tile, tile]
     targets = torch.zeros(len(points), height // TILE * (width // TILE), dtype=torch.bool)
     targets[torch.arange(len(points)), torch.tensor(tiles, dtype=torch.long)] = True
     screen = torch.tensor([i for i, *_ in turns])
-    return Rows(ids, screen, is_answer, torch.tensor(points, dtype=torch.long).view(-1, 2), targets)
+    return Rows(ids, screen, is_answer, is_thought, torch.tensor(points, dtype=torch.long).view(-1, 2), targets)
 
 
 def tile_of(point: Point, height: int, width: int) -> int:

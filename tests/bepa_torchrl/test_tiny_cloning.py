@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bepa_torchrl.tiny.cloning import Desk, block
-from bepa_torchrl.tiny.grounding import grounding_screen, label_words
+from bepa_torchrl.tiny.grounding import VERBS, grounding_screen, label_words
 from bepa_torchrl.tiny.turns import Screen
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.sim_suite import UNKNOWN, cloning_tasks, sim_suite
@@ -30,7 +30,8 @@ def test_unknown_tasks_are_only_asked_on_shuffled_desks_with_a_plan(episodes: li
                 assert turn.instruction in known
             elif turn.instruction in unknown:
                 asked_unknown += 1
-                assert turn.plan is not None and turn.plan.startswith("1. ")
+                assert turn.plan is not None
+                assert turn.plan.startswith("1. ")
     assert asked_unknown > 50
     assert 5 <= sum(desk.shuffled for desk in DESKS) <= 25
 
@@ -61,7 +62,8 @@ def test_grounding_points_at_the_label() -> None:
         screen = grounding_screen(seed, 8)
         places = dict(screen.labels)
         for turn in screen.turns:
-            label = turn.instruction.removeprefix("click ")
+            verb, label = turn.instruction.split()
+            assert turn.actions[0].kind == VERBS[verb]
             assert turn.actions[0].start is not None
             x, y = turn.actions[0].start
             assert places[label] == y // 16 * 8 + x // 16

@@ -23,14 +23,18 @@ def screen(seed: int, turns: tuple[Turn, ...]) -> Screen:
 CLICK = (Action("click", start=(72, 40)),)
 DRAG = (Action("drag", start=(8, 120), end=(127, 3)),)
 SCREENS = [
-    screen(0, (Turn("turn on mute", "click mute", CLICK), Turn("x", "drag y", DRAG, plan="1. Open sound", last="open x"))),
+    screen(
+        0, (Turn("turn on mute", "click mute", CLICK), Turn("x", "drag y", DRAG, plan="1. Open sound", last="open x"))
+    ),
     screen(1, (Turn("rename é 日本", "done", (Action("finished", content=""),)),)),
 ]
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return train_tokenizer(["Thought: click mute\nAction: click(start_box='<|box_start|>(1,2)<|box_end|>')", "user\nLast: none"])
+    return train_tokenizer(
+        ["Thought: click mute\nAction: click(start_box='<|box_start|>(1,2)<|box_end|>')", "user\nLast: none"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,9 @@ def test_targets_are_the_tiles_of_the_action(tokenizer: PreTrainedTokenizerFast)
 
 
 def test_pixel_values_are_the_image_processors() -> None:
-    processor = Qwen2VLImageProcessorPil(**{k: v for k, v in image_processor_config().items() if not k.endswith("_type")})
+    processor = Qwen2VLImageProcessorPil(
+        **{k: v for k, v in image_processor_config().items() if not k.endswith("_type")}
+    )
     expected = processor([shown.pixels for shown in SCREENS], return_tensors="pt")
     torch.testing.assert_close(pixel_values(SCREENS), expected["pixel_values"], atol=1e-5, rtol=1e-5)
     assert expected["image_grid_thw"].tolist() == [[1, 16, 16], [1, 16, 16]]
