@@ -109,7 +109,10 @@ class Desk:
         stray = STRAY[len(_places(desktop, task)) > 1]
         _prepare(desktop, task)
         for _ in range(MAX_STEPS):
-            step = oracle.next_step(desktop)
+            try:
+                step = oracle.next_step(desktop)
+            except ValueError:  # a stray press took the task's file away: from here on nobody can solve it
+                break
             asked = [Turn(task.instruction, *(DONE if step is None else (step.intent, step.actions)), plan, last)]
             asked += self._others(last, turns)
             screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), tuple(asked)))
