@@ -22,7 +22,7 @@ Shapes below leave out the leading ``[R]``. P prompt tokens, L response tokens.
 | PROMPT_TOKENS | [P] int64, image tokens expanded | policy's render | policy |
 | RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
 | ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | diagnostics, U=highest_logprob |
-| OLD_LOG_PROB | [L] float32, nats, under pi_old with the plan-free prompt; NaN until known | collector, OldLogProb | loss |
+| OLD_LOG_PROB | [L] float32, nats, under pi_old, plan-free prompt; NaN until known | collector, OldLogProb | loss |
 | RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement |
 | STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |
 | ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
@@ -32,10 +32,10 @@ Shapes below leave out the leading ``[R]``. P prompt tokens, L response tokens.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Source(str, Enum):
+class Source(StrEnum):
     """Where a trajectory came from."""
 
     on_policy = "on_policy"  #: sampled by the current behaviour policy

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class FailureReason(str, Enum):
+class FailureReason(StrEnum):
     """Where the infrastructure broke. An episode that carries one is masked, never scored."""
 
     never_ready = "never_ready"  #: the desktop did not answer before its deadline

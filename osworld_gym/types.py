@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from osworld_gym.errors import FailureReason
 Point = tuple[float, float]
 
 
-class StopReason(str, Enum):
+class StopReason(StrEnum):
     """Why an episode ended. Only ``env_error`` carries no reward."""
 
     finished = "finished"  #: the policy said so
