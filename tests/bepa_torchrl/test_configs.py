@@ -65,7 +65,7 @@ def test_settings_are_read_only(default: DictConfig) -> None:
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),
         ("algos=grpo", "unknown key 'algos' (did you mean 'algo'?)"),
-        ("train.iterations=many", "train.iterations wants an integer, as in train.iterations=40; got 'many'"),
+        ("train.iterations=many", "train.iterations wants an integer, as in train.iterations=20; got 'many'"),
         ("resume=1", "resume wants true or false, as in resume=false; got 1"),
         ("compare=grpo", "compare wants a list, as in compare=['grpo']; got 'grpo'"),
         ("+new=1", "+new=1: keys are neither added nor deleted"),
