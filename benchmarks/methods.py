@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from bepa_torchrl.algos import ALGOS
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.record import read_lines, write_whole
@@ -109,6 +111,12 @@ def refreshes(runs: Path, seeds: Sequence[int], methods: Sequence[str]) -> list[
     return lines
 
 
+def setting(runs: Path, key: str) -> Any:
+    """A setting of the runs, read from one of them (they differ in seed and method only)."""
+    path = min(runs.glob("methods-*/*/config.yaml"))
+    return OmegaConf.select(OmegaConf.load(path), key)
+
+
 def report(runs: Path, seeds: Sequence[int], methods: Sequence[str], command: str) -> str:
     """The section of docs/results.md."""
     found = load(runs, seeds)
@@ -128,7 +136,7 @@ def report(runs: Path, seeds: Sequence[int], methods: Sequence[str], command: st
         "",
         f"Task sets: {counts}.",
         "",
-        "## Sampled at temperature 1.0 (4 episodes per task)",
+        f"## Sampled at temperature 1.0 ({setting(runs, 'eval.final_episodes')} episodes per task)",
         "",
         *table(found, methods, "sampled"),
         "",

@@ -25,6 +25,7 @@ def test_report_reads_the_runs_that_are_there(tmp_path) -> None:
     for seed, rate in ((0, 0.4), (1, 0.6)):
         folder = tmp_path / f"methods-{seed}"
         (folder / "bepa").mkdir(parents=True)
+        (folder / "bepa" / "config.yaml").write_text("eval: {final_episodes: 7}\n")
         lines = [
             {"iteration": 0, "phase": "base"},
             {"iteration": 1, "phase": "rl", "groups_failed": 3.0, "cache/injected": 2.0, "cache/refreshed": 5.0},
@@ -41,6 +42,7 @@ def test_report_reads_the_runs_that_are_there(tmp_path) -> None:
         (folder / "results.json").write_text(json.dumps(results))
     text = report(tmp_path, [0, 1, 2], ["bepa"], "python -m benchmarks.methods")
     assert "seeds 0, 1," in text
+    assert "(7 episodes per task)" in text
     # mean 50, sd 14.142, t(1) = 12.706: 12.706 * 14.142 / sqrt(2) = 127.06
     assert "| bepa | 50.0 ± 127.1 | – | – | – | – | 128 | 4 | 1.5 |" in text
     assert "| base | 10.0 ± 0.0 | – | – | – | – |  |  |  |" in text
