@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: env train test test-desktop test-slow lint bench results tiny clean help
+.PHONY: env train test test-desktop test-apps test-docker test-official test-slow soak lint bench results tiny clean help
 
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -31,8 +31,25 @@ test-desktop: $(STAMP)  ## a real X server, real applications (scripts/apt-packa
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest]"
 	$(BIN)/python -m pytest -m desktop --timeout 600
 
+test-apps: $(STAMP)  ## the whole desktop: LibreOffice, Chromium, GIMP, VLC, Thunderbird (osworld-gym install-desktop)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest]"
+	$(BIN)/python -m pytest -m apps --timeout 900
+
+test-docker: $(STAMP)  ## the container provider on a running Docker engine
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest,container]"
+	$(BIN)/python -m pytest -m docker --timeout 900
+
+test-official: $(STAMP)  ## OSWorld's own client and evaluators against our guest
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest,official-eval]"
+	$(BIN)/osworld-gym install-official
+	$(BIN)/python -m pytest -m official --timeout 900
+
+soak: $(STAMP)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest]"
+	$(BIN)/python -m pytest -m soak --timeout 36000
+
 test-slow: $(STAMP)  ## minutes: whole training runs, resume, the program end to end
-	$(BIN)/python -m pytest -m "slow and not desktop" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not desktop and not apps and not docker and not official" --timeout 900
 
 lint: $(STAMP)   ## ruff and mypy
 	$(BIN)/ruff check .

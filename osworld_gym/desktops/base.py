@@ -70,6 +70,19 @@ class Desktop(ABC):
             NotImplementedError: ``has_shell`` is False.
         """
 
+    @property
+    def server(self) -> tuple[str, str] | None:
+        """(URL, bearer token or "") of the OSWorld guest server behind this desktop; None where there is none."""
+        return None
+
+    def forwarded(self, port: int) -> tuple[str, int] | None:
+        """(host, port) at which this machine reaches a TCP port of the desktop: 9222 (Chrome), 8080 (VLC).
+
+        None where the provider passes none through.
+        """
+        del port
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Ends everything this desktop started. Never raises; may be called twice."""

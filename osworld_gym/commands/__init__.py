@@ -1,0 +1,1 @@
+"""The commands of ``osworld-gym``, one file each."""
