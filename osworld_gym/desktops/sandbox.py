@@ -28,6 +28,10 @@ READABLE = (
     *("/etc/gtk-3.0", "/etc/inputrc", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/locale.alias"),
     *("/etc/magic", "/etc/magic.mime", "/etc/mime.types", "/etc/os-release", "/etc/profile", "/etc/terminfo"),
     *("/etc/xdg", "/var/cache/fontconfig"),
+    # applications; not /etc/chromium, Debian's first-run choices, which Google Chrome does not have
+    *("/etc/chromium.d", "/etc/gimp", "/etc/java-17-openjdk", "/etc/libreoffice", "/etc/mailcap", "/etc/openal"),
+    *("/etc/papersize", "/etc/pulse", "/etc/python3.11", "/etc/shells", "/etc/ssl/certs", "/etc/thunderbird"),
+    *("/etc/localtime", "/var/lib/aspell", "/var/lib/ghostscript", "/var/lib/libreoffice", "/var/spool/libreoffice"),
 )
 
 #: files made for the inside
