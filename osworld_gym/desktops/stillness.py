@@ -1,0 +1,42 @@
+"""When is a screen still, judged by frames that a server sends: two frames alike, but for a caret."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+PAUSE = 0.05  # seconds between two frames, beside the time that each takes
+CARET = (4, 48)  # a change within so many pixels (width, height) is a blinking caret, not news
+
+
+def differ(before: Pixels, after: Pixels) -> bool:
+    """Whether more than a caret changed between two frames ``[H, W, 3]``."""
+    if before.shape != after.shape:
+        return True
+    changed = (before != after).any(axis=-1)
+    columns, rows = np.flatnonzero(changed.any(axis=0)), np.flatnonzero(changed.any(axis=1))
+    if not len(rows):
+        return False
+    width, height = columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1
+    return bool(width > CARET[0] or height > CARET[1])
+
+
+def await_still(look: Callable[[], Pixels], quiet: float, deadline: float) -> bool:
+    """Looks until nothing but a caret has changed for ``quiet`` seconds; False after ``deadline`` seconds."""
+    frame = look()
+    start = since = time.monotonic()
+    while True:
+        time.sleep(PAUSE)  # the protocol has no event for a change of the screen
+        last, frame = frame, look()
+        now = time.monotonic()
+        if differ(last, frame):
+            since = now
+        if now - since >= quiet:
+            return True
+        if now - start >= deadline:
+            return False
