@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from osworld_gym.tasks.metrics.office import check_document, check_image, check_pdf, check_sheet, check_slides
 from osworld_gym.tasks.metrics.sim import sim_state
 from osworld_gym.tasks.metrics.structured import check_direct_json_object, check_json, check_json_settings
 from osworld_gym.tasks.metrics.text import (
@@ -42,6 +43,11 @@ METRICS: dict[str, Metric] = {
         check_json,
         check_json_settings,
         check_direct_json_object,
+        check_sheet,
+        check_document,
+        check_slides,
+        check_image,
+        check_pdf,
         sim_state,
     )
 }
