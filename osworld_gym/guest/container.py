@@ -1,0 +1,120 @@
+"""Process 1 of a container: starts the guest, joins it with its owner, ends when either is gone.
+
+``piped``: the owner's order comes on stdin as one line, the guest's answer leaves on stdout as one line; after that
+both carry :mod:`channels`, so that the container needs no network. ``serve``: the order comes from the environment
+(``OSWORLD_WIDTH``, ``OSWORLD_HEIGHT``, ``OSWORLD_SEED``, ``OSWORLD_TOKEN``), the server listens on port 5000 of every
+interface. ``health``: exit status 0 when the server answers. Whatever still runs ends with process 1.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any, BinaryIO
+
+from .channels import Channels, ProtocolError
+
+PORT = 5000
+PLACES = {"folder": "/run/osworld", "home": "/home/user", "runtime": "/run/user/1000"}
+DIAL = 10.0  # seconds for a program inside to take a connection
+HEALTH = 5.0  # seconds for the server to answer
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one of the three; returns the exit status, 2 for an unknown one."""
+    if arguments == ["health"]:
+        return _health()
+    if arguments not in (["piped"], ["serve"]):
+        print(f"container: wants piped, serve or health, got {arguments}", file=sys.stderr)
+        return 2
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # the kernel ends all that process 1 leaves
+    return _piped() if arguments == ["piped"] else _serve()
+
+
+def _piped() -> int:
+    order = json.loads(sys.stdin.buffer.readline(1 << 16))
+    guest, line = _start(order, "127.0.0.1")
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+    if "error" in json.loads(line):
+        return 1
+    threading.Thread(target=_join, args=(guest,), daemon=True).start()
+    return _wait(guest)
+
+
+def _serve() -> int:
+    env = os.environ
+    size = {"width": int(env.get("OSWORLD_WIDTH", "1920")), "height": int(env.get("OSWORLD_HEIGHT", "1080"))}
+    order = size | {"seed": int(env.get("OSWORLD_SEED", "0")), "token": env.get("OSWORLD_TOKEN", "")}
+    guest, line = _start(order, "0.0.0.0")
+    print(line.decode().strip(), file=sys.stderr, flush=True)
+    return 1 if "error" in json.loads(line) else _wait(guest)
+
+
+def _start(order: dict[str, Any], host: str) -> tuple[subprocess.Popen[bytes], bytes]:
+    """The guest's process and its one line: ready, or the error."""
+    with socket.create_server((host, PORT)) as listener:
+        command = [sys.executable, "-m", __package__ or ""]
+        pipe = subprocess.PIPE
+        guest = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[listener.fileno()])
+        fields = order | PLACES | {"marker": secrets.token_hex(8), "socket": listener.fileno()}
+        _stream(guest.stdin).write(json.dumps(fields).encode() + b"\n")
+        _stream(guest.stdin).flush()
+    line = _stream(guest.stdout).readline()
+    return guest, line or b'{"error": "the guest ended without a word"}\n'
+
+
+def _stream(stream: Any) -> BinaryIO:
+    assert stream is not None
+    return stream
+
+
+def _join(guest: subprocess.Popen[bytes]) -> None:
+    """Carries the channels until the owner lets go; then the guest is ended, and with it the container."""
+
+    def write(data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def dial(port: int) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", port), DIAL)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    try:
+        Channels(sys.stdin.buffer.read, write, dial).run()
+    except ProtocolError as error:
+        print(f"container: {error}", file=sys.stderr, flush=True)
+    guest.kill()
+
+
+def _wait(guest: subprocess.Popen[bytes]) -> int:
+    """Collects every orphan until the guest has ended; returns the guest's status, 1 for a signal."""
+    while True:
+        pid, status = os.wait()
+        if pid == guest.pid:
+            return max(os.waitstatus_to_exitcode(status), 0) or int(os.WIFSIGNALED(status))
+
+
+def _health() -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=HEALTH)
+    try:
+        connection.request("GET", "/health")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        print(f"container: no answer on port {PORT}: {error}")
+        return 1
+    return int(status not in (200, 401))  # 401: it answers, and keeps to its token
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
