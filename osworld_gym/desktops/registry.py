@@ -12,6 +12,7 @@ from osworld_gym.desktops.base import Desktop
 PROVIDERS: dict[str, str] = {
     "sim": "osworld_gym.desktops.sim:SimDesktop",
     "local": "osworld_gym.desktops.local:LocalDesktop",
+    "container": "osworld_gym.desktops.container:ContainerDesktop",
 }
 
 
