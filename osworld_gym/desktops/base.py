@@ -32,6 +32,12 @@ class Desktop(ABC):
     def reset(self, seed: int) -> None:
         """Gives a pristine desktop: nothing of an earlier episode survives. The same seed gives the same screen."""
 
+    def prepare(self) -> None:  # noqa: B027  optional: a provider that cannot does nothing
+        """Does ahead of need what the next :meth:`reset` would, as far as it needs no seed; that reset is then fast.
+
+        Raises DesktopError as :meth:`reset` does. Used by the warm pool, on a thread of its own.
+        """
+
     @abstractmethod
     def screenshot(self) -> Screenshot:
         """The current frame, of :attr:`screen_size`."""

@@ -19,6 +19,7 @@ from typing import Any
 from .commands import Commands
 from .inputs import Inputs
 from .screen import Screen
+from .seeds import apply_seed
 from .windows import Window, Windows
 
 EXECUTE_TIMEOUT = 120.0  # seconds, as in OSWorld's server
@@ -96,6 +97,14 @@ class Handlers:
             quiet, deadline = _number(body, "quiet", QUIET), _number(body, "deadline", DEADLINE)
             done["still"] = self.screen.wait_still(quiet, deadline)
             return as_json(done | {"repeated": False})
+
+    def seed(self, body: Mapping[str, Any]) -> Answer:
+        """A desktop that was started ahead of need gets its episode's ``seed``."""
+        seed = body.get("seed")
+        if not isinstance(seed, int):
+            raise BadRequest(f"'seed' wants an integer, got {seed!r}")
+        apply_seed(seed, self.windows, self.screen)
+        return as_json({"seed": seed})
 
     def window_list(self) -> Answer:
         return as_json({"windows": [window.to_json() for window in self.windows.all()]})

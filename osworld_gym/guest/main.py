@@ -20,17 +20,18 @@ from typing import Any
 
 from Xlib.display import Display
 
+from . import forward
 from .commands import Commands
 from .handlers import Handlers
 from .inputs import Inputs
 from .processes import at_work, become_subreaper, descendants, reap
 from .screen import Screen, Workload
+from .seeds import apply_seed
 from .session import READY_DEADLINE, Session
 from .web import GuestServer
 from .windows import Windows
 
 TICK = 1.0  # seconds between two looks at dead children and at the owner
-BACKGROUNDS = (0x2E3440, 0x3B5B4A, 0x4A3B5B, 0x5B4A3B, 0x2F4F6F, 0x6F4F2F)
 
 
 def main() -> int:
@@ -82,13 +83,17 @@ def _serve(session: Session, order: dict[str, Any]) -> Commands:
     screen = Screen(session.framebuffer, workload)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     _await_manager(windows)
-    windows.paint_root(BACKGROUNDS[order["seed"] % len(BACKGROUNDS)])
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))
     commands = Commands(session.env, session.folder / "launched.log")
     listener = socket.socket(fileno=order["socket"])
-    server = GuestServer(Handlers(screen, inputs, windows, commands), order["token"], listener)
+    handlers = Handlers(screen, inputs, windows, commands)
+    server = GuestServer(handlers, order["token"], listener)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    screen.wait_still(0.05, 5.0)
+    if "inner" in order:  # the same server for programs of the desktop, whose network nobody else is in
+        inner = GuestServer(handlers, "", socket.create_server(("127.0.0.1", order["inner"])))
+        threading.Thread(target=inner.serve_forever, args=(0.05,), daemon=True).start()
+    forward.start(order.get("forward", {}), order.get("proxy"))
+    apply_seed(order["seed"], windows, screen)
     return commands
 
 

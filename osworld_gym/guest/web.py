@@ -33,6 +33,7 @@ def routes(handlers: Handlers) -> dict[tuple[str, str], Callable[[Mapping[str, A
         ("GET", "/windows"): lambda _: h.window_list(),
         ("POST", "/observe"): h.observe,
         ("POST", "/actions"): h.actions,
+        ("POST", "/seed"): h.seed,
         ("POST", "/screen_size"): lambda _: h.screen_size(),
         ("POST", "/file"): h.file,
     }
