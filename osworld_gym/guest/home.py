@@ -34,7 +34,7 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
     <keybind key="A-F4"><action name="Close"/></keybind>
     <keybind key="A-Tab"><action name="NextWindow"><finalactions><action name="Focus"/><action name="Raise"/>
       <action name="Unshade"/></finalactions></action></keybind>
-    <keybind key="C-A-t"><action name="Execute"><command>xterm</command></action></keybind>
+    <keybind key="C-A-t"><action name="Execute"><command>sh -c 'gnome-terminal || xterm'</command></action></keybind>
   </keyboard>
   <mouse>
     <dragThreshold>4</dragThreshold><doubleClickTime>250</doubleClickTime>
@@ -135,15 +135,40 @@ xterm*utf8: 2
 xterm*allowTitleOps: false
 """
 
-_MIMEAPPS = """[Default Applications]
-text/plain=org.xfce.mousepad.desktop
-application/json=org.xfce.mousepad.desktop
-text/csv=org.xfce.mousepad.desktop
-text/markdown=org.xfce.mousepad.desktop
-inode/directory=pcmanfm.desktop
+_MEDIA = ("video/mp4", "video/x-matroska", "video/webm", "video/mpeg", "video/x-msvideo", "video/quicktime")
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_EDITORS = "org.xfce.mousepad.desktop;org.gnome.gedit.desktop"
+
+#: types → applications, of which the first that is installed counts. VLC is not the video player: a task asks for that
+_DEFAULTS = {
+    ("text/plain", "application/json", "text/csv", "text/markdown", "text/x-python", "application/xml"): _EDITORS,
+    ("inode/directory",): "pcmanfm.desktop;org.gnome.Nautilus.desktop",
+    ("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"): "google-chrome.desktop",
+    ("application/pdf",): "org.gnome.Evince.desktop;google-chrome.desktop",
+    _IMAGES: "org.gnome.eog.desktop;google-chrome.desktop",
+    _MEDIA: "org.gnome.Totem.desktop;google-chrome.desktop",
+    ("x-scheme-handler/mailto", "message/rfc822"): "thunderbird.desktop",
+}
+
+_MIMEAPPS = "[Default Applications]\n" + "".join(
+    f"{kind}={apps}\n" for kinds, apps in _DEFAULTS.items() for kind in kinds
+)
+
+#: the title of a GNOME terminal as Debian and Ubuntu set it; xterm's stays
+_BASHRC = """if [ -n "$VTE_VERSION" ]; then
+  PS1='\\[\\e]0;\\u@\\h: \\w\\a\\]\\u@\\h:\\w\\$ '
+else
+  PS1='\\w\\$ '
+  unset HISTFILE
+fi
 """
 
-_BASHRC = "PS1='\\w\\$ '\nunset HISTFILE\n"
+#: a sound server that starts with its first client and has one sink, without a device, at 40 %
+_PULSE = """load-module module-native-protocol-unix
+load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
+set-default-sink auto_null
+set-sink-volume auto_null 26214
+"""
 
 #: GSettings of the keyfile backend: no blinking, no session restored, nothing remembered
 _GSETTINGS = """[org/xfce/mousepad/preferences/view]
@@ -163,6 +188,20 @@ remember-size=false
 remember-position=false
 remember-state=false
 path-in-title=false
+
+[org/gnome/desktop/interface]
+cursor-blink=false
+enable-animations=false
+
+[org/gnome/terminal/legacy/profiles:/:b1dcc9dd-5262-4d8d-a863-c897e6d979b9]
+cursor-blink-mode='off'
+
+[org/gnome/gedit/preferences/editor]
+auto-save=false
+create-backup-copy=false
+
+[org/gnome/nautilus/preferences]
+show-image-thumbnails='never'
 """
 
 FILES = {
@@ -173,6 +212,9 @@ FILES = {
     ".config/libfm/libfm.conf": _LIBFM,
     ".config/mimeapps.list": _MIMEAPPS,
     ".config/glib-2.0/settings/keyfile": _GSETTINGS,
+    ".config/pulse/client.conf": "autospawn = yes\n",
+    ".config/pulse/daemon.conf": "exit-idle-time = -1\nflat-volumes = no\n",
+    ".config/pulse/default.pa": _PULSE,
     ".config/user-dirs.dirs": 'XDG_DESKTOP_DIR="$HOME/Desktop"\nXDG_DOCUMENTS_DIR="$HOME/Documents"\n',
     ".Xresources": _XRESOURCES,
     ".bashrc": _BASHRC,

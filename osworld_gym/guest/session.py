@@ -16,19 +16,21 @@ from pathlib import Path
 
 from .home import make_home
 from .processes import MARKER, end_tree
+from .shims import set_up
 
 #: program → Debian package
 PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
 READY_DEADLINE = 20.0  # seconds for each program to be there
 _FAMILY_LOCAL, _FAMILY_WILD = 256, 0xFFFF
 
-#: a session bus that starts nothing by itself: no gvfs, no portals, whose start holds up file dialogs
+#: a session bus that starts the services of shims.SERVICES only
 _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
   <type>session</type>
   <listen>{address}</listen>
   <auth>EXTERNAL</auth>
+  <servicedir>{services}</servicedir>
   <policy context="default">
     <allow send_destination="*" eavesdrop="true"/>
     <allow eavesdrop="true"/>
@@ -38,12 +40,20 @@ _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuratio
 """
 
 
+def accessibility() -> dict[str, str]:
+    """Environment that makes GTK, Qt and Mozilla programs tell what they show, where the AT-SPI bus can be started."""
+    if not os.environ.get("A11Y"):
+        return {"NO_AT_BRIDGE": "1", "GTK_A11Y": "none"}
+    return {"QT_ACCESSIBILITY": "1", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1", "GNOME_ACCESSIBILITY": "1"}
+
+
 class Session:
     """Xvfb with its own display number and cookie, D-Bus, openbox; all children of this process.
 
     Args:
-        folder: the desktop's private folder; framebuffer, cookie and logs are made in it.
-        home, runtime: HOME and XDG_RUNTIME_DIR, to be made or empty.
+        folder: the desktop's private folder; framebuffer, cookie, shims and logs are made in it.
+        home: HOME; missing or empty, it becomes the bare one; else it is a template's, taken as it is.
+        runtime: XDG_RUNTIME_DIR, to be made or empty.
         size: (width, height) of the screen in pixels.
         marker: the value of the marker variable in the environment of every process.
 
@@ -57,7 +67,8 @@ class Session:
             raise RuntimeError(f"missing Debian packages; mend: apt-get install {' '.join(missing)}")
         self.folder, self.size = folder, size
         self.home = home
-        make_home(self.home)
+        if not home.is_dir() or not any(home.iterdir()):
+            make_home(home)
         self.framebuffer = folder / "Xvfb_screen0"
         for path in (folder, runtime):
             path.mkdir(mode=0o700, exist_ok=True)
@@ -81,7 +92,7 @@ class Session:
             "USER": "user",
             "LOGNAME": "user",
             "SHELL": "/bin/bash",
-            "PATH": os.environ["PATH"],
+            **set_up(self.folder, os.environ["PATH"]),
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
@@ -97,8 +108,9 @@ class Session:
             "GVFS_DISABLE_FUSE": "1",
             "GIO_USE_VFS": "local",
             "GIO_USE_VOLUME_MONITOR": "unix",
-            "NO_AT_BRIDGE": "1",
-            "GTK_A11Y": "none",
+            "GSK_RENDERER": "cairo",
+            "SAL_USE_VCLPLUGIN": "gtk3",
+            **accessibility(),
         }
 
     def _spawn(self, name: str, command: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
@@ -137,7 +149,9 @@ class Session:
         read, write = os.pipe()
         try:
             config = self.folder / "bus.conf"
-            config.write_text(_BUS.format(address=self.env["DBUS_SESSION_BUS_ADDRESS"]))
+            config.write_text(
+                _BUS.format(address=self.env["DBUS_SESSION_BUS_ADDRESS"], services=self.folder / "services")
+            )
             options = [f"--config-file={config}", "--nofork", "--nopidfile", f"--print-pid={write}"]
             self._spawn("dbus-daemon", ["dbus-daemon", *options], pass_fds=(write,))
             os.close(write)

@@ -1,0 +1,73 @@
+"""The applications of the full desktop: how each is started and recognised. One table for template, tests and docs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """One application.
+
+    Args:
+        name: short name.
+        package: Debian package that brings it.
+        program: its program on PATH.
+        command: how a task starts it.
+        title: what its first window's title contains.
+        profile: files of HOME, as globs; each must be there once it has run and ended.
+    """
+
+    name: str
+    package: str
+    program: str
+    command: tuple[str, ...]
+    title: str
+    profile: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> bool:
+        """Whether the program is on this machine."""
+        return shutil.which(self.program) is not None or Path("/usr/bin", self.program).exists()
+
+
+_OFFICE = ".config/libreoffice/4/user/registrymodifications.xcu"
+_CHROME = ".config/google-chrome"
+
+APPS = (
+    App("calc", "libreoffice-calc", "localc", ("libreoffice", "--calc"), "LibreOffice Calc", (_OFFICE,)),
+    App("writer", "libreoffice-writer", "lowriter", ("libreoffice", "--writer"), "LibreOffice Writer", (_OFFICE,)),
+    App("impress", "libreoffice-impress", "loimpress", ("libreoffice", "--impress"), "LibreOffice Impress", (_OFFICE,)),
+    App(
+        "chrome",
+        "chromium",
+        "chromium",
+        ("google-chrome",),
+        "New Tab",
+        (f"{_CHROME}/Default/Preferences", f"{_CHROME}/Local State"),
+    ),
+    App("gimp", "gimp", "gimp", ("gimp",), "GNU Image Manipulation Program", (".config/GIMP/*/sessionrc",)),
+    App("vlc", "vlc", "vlc", ("vlc",), "VLC media player", (".config/vlc/vlcrc",)),
+    App(
+        "thunderbird",
+        "thunderbird",
+        "thunderbird",
+        ("/usr/bin/thunderbird",),
+        "Mozilla Thunderbird",
+        (".thunderbird/*/prefs.js", ".thunderbird/*/Mail/Local Folders"),
+    ),
+    App("nautilus", "nautilus", "nautilus", ("nautilus", "/home/user"), "Home"),
+    App("pcmanfm", "pcmanfm", "pcmanfm", ("pcmanfm", "/home/user"), "user"),
+    App("gedit", "gedit", "gedit", ("gedit",), "gedit"),
+    App("mousepad", "mousepad", "mousepad", ("mousepad",), "Mousepad"),
+    App("gnome-terminal", "gnome-terminal", "gnome-terminal", ("gnome-terminal",), "user@user-virtual-machine"),
+    App("xterm", "xterm", "xterm", ("xterm",), "xterm"),
+)
+
+
+def installed(apps: Sequence[App] = APPS) -> list[App]:
+    """Those of ``apps`` that this machine has."""
+    return [app for app in apps if app.installed]

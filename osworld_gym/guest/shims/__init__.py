@@ -1,0 +1,68 @@
+"""What makes this machine's applications look like OSWorld's: names on PATH, desktop entries, bus services.
+
+A shim is linked into the desktop's own ``bin`` folder, first on PATH, when the program behind it is there; so a desktop
+without Chromium has no ``google-chrome``. The X session calls :func:`set_up` once, before its first program.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHROMIUM = ("/usr/lib/chromium/chromium", "/usr/lib64/chromium-browser/chromium-browser", "/opt/google/chrome/chrome")
+
+#: script of ``shims/bin`` → the names that it serves, each where the program of that name is there
+SCRIPTS = {
+    "libreoffice": ("libreoffice", "soffice", "localc", "lowriter", "loimpress", "lodraw"),
+    "code": ("code",),
+}
+CHROME = ("google-chrome", "google-chrome-stable", "chromium")  #: names of the browser, where there is one
+ALWAYS = ("sudo", "timedatectl")
+
+#: bus name → command. Nothing else starts by itself: no gvfs, no portals, whose start holds up file dialogs
+SERVICES = {
+    "org.a11y.Bus": "/usr/libexec/at-spi-bus-launcher --a11y=1",
+    "org.gnome.Terminal": "/usr/libexec/gnome-terminal-server",
+    "org.gnome.gedit": "/usr/bin/gedit --gapplication-service",
+}
+
+
+def set_up(folder: Path, path: str) -> dict[str, str]:
+    """Makes ``folder/bin`` and ``folder/services``.
+
+    Args:
+        folder: the desktop's private folder.
+        path: PATH as it is without shims.
+
+    Returns:
+        the environment that the shims and their desktop entries need: PATH, XDG_DATA_DIRS and the shims' own names.
+    """
+    _link_shims(folder / "bin", path)
+    _write_services(folder / "services")
+    return {
+        "PATH": f"{folder}/bin:{path}",
+        "XDG_DATA_DIRS": f"{HERE}/share:/usr/local/share:/usr/share",
+        "OSWORLD_GYM_PATH": path,
+        "OSWORLD_GYM_BIN": str(folder / "bin"),
+    }
+
+
+def _link_shims(binaries: Path, path: str) -> None:
+    binaries.mkdir()
+    scripts = {name: script for script, names in SCRIPTS.items() for name in names if shutil.which(name, path=path)}
+    scripts |= {name: name for name in ALWAYS}
+    browser = next((program for program in CHROMIUM if Path(program).exists()), None)
+    if browser is not None:
+        (binaries / "chrome").symlink_to(browser)  # the process is called chrome, as ``pkill chrome`` wants it
+        scripts |= dict.fromkeys(CHROME, "google-chrome")
+    for name, script in scripts.items():
+        (binaries / name).symlink_to(HERE / "bin" / script)
+
+
+def _write_services(services: Path) -> None:
+    services.mkdir()
+    for name, command in SERVICES.items():
+        if Path(command.split()[0]).exists():
+            text = f"[D-BUS Service]\nName={name}\nExec={command}\n"
+            (services / f"{name}.service").write_text(text, encoding="utf-8")
