@@ -5,14 +5,18 @@ The step reads: parse, perform, look, end (verify). ``vector.py`` runs many of t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, ParseError
+from osworld_gym.tasks.evaluate import Evaluators
+from osworld_gym.tasks.files import FileCache
+from osworld_gym.tasks.prepare import prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
 from osworld_gym.types import Action, Screenshot, StepResult, StopReason
@@ -21,6 +25,25 @@ from osworld_gym.uitars.parse import parse
 
 #: stops that cut an episode off (``truncated``); the others end it (``terminated``)
 TRUNCATING = frozenset({StopReason.max_steps, StopReason.context_full, StopReason.env_error})
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Fixed sleeps in seconds, beside the waits for events. None by default."""
+
+    after_reset: float = 0.0
+    after_action: float = 0.0
+    before_evaluation: float = 0.0
+
+
+#: OSWorld's: ``lib_run_single`` sleeps after the reset and before it evaluates, ``DesktopEnv.step`` after each answer
+OFFICIAL_TIMING = Timing(after_reset=60.0, after_action=2.0, before_evaluation=20.0)
+
+
+def pause(seconds: float) -> None:
+    """One of :class:`Timing`'s sleeps."""
+    if seconds:
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +56,24 @@ class EpisodeOptions:
         call_user_tolerance: ``call_user()`` ends the episode at this call (official setting: 3), counted over the
             whole episode, at most once an answer.
         scaling: how the model's image was scaled; None when the model speaks in screen pixels.
+        official_timing: True sleeps where OSWorld sleeps (:data:`OFFICIAL_TIMING`), for comparisons: a minute and
+            more an episode, so that deadlines of a call must be longer than that.
+        evaluators: whose evaluators score, and their deadline.
+        files: the cache of the tasks' files; None: this machine's own.
     """
 
     max_steps: int = 15
     parse_errors: int = 3
     call_user_tolerance: int = 3
     scaling: ImageScaling | None = None
+    official_timing: bool = False
+    evaluators: Evaluators = field(default_factory=Evaluators)
+    files: FileCache | None = None
+
+    @property
+    def timing(self) -> Timing:
+        """The sleeps of this episode."""
+        return OFFICIAL_TIMING if self.official_timing else Timing()
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "parse_errors", "call_user_tolerance"):
@@ -73,11 +108,11 @@ class Episode:
         self._task = None
         self._steps = self._parse_streak = self._calls = 0
         self._frame = blank(self.desktop.screen_size)
-        start = perf_counter()
+        start, timing = perf_counter(), self.options.timing
         try:
             self.desktop.reset(seed)
-            for step in task.config:
-                self.desktop.setup(step)
+            prepare(task, self.desktop, self.options.files)
+            pause(timing.after_reset)
             self._look()
         except DesktopError as error:
             return self._failed(error)
@@ -97,6 +132,7 @@ class Episode:
         try:
             if actions and (stop is None or len(actions) > 1):
                 self.desktop.perform(actions if stop is None else actions[:-1])
+            pause(self.options.timing.after_action)
             self._look()
         except DesktopError as error:
             return self._failed(error, actions)
@@ -158,7 +194,9 @@ class Episode:
         self._task = None
         start = perf_counter()
         try:
-            verdict = verify(task, self.desktop, stop=stop)
+            pause(self.options.timing.before_evaluation)
+            options = self.options
+            verdict = verify(task, self.desktop, stop=stop, evaluators=options.evaluators, files=options.files)
         except DesktopError as error:
             return self._failed(error, actions)
         info["verify_s"] = perf_counter() - start

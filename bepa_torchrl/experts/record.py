@@ -6,6 +6,7 @@ from bepa_torchrl.experts.trace import ExpertTrace
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.tasks.oracle import ExpertStep, Oracle
 from osworld_gym.tasks.oracles import make_oracle
+from osworld_gym.tasks.prepare import prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
 from osworld_gym.types import StopReason
@@ -37,8 +38,7 @@ def record_expert(
     player = oracle if oracle is not None else make_oracle(task, style)
     kind = "oracle" if task.oracle is None else str(task.oracle.get("type", "oracle"))
     desktop.reset(seed)
-    for step in task.config:
-        desktop.setup(step)
+    prepare(task, desktop)
     steps: list[ExpertStep] = []
     screenshots: list[bytes] = []
     frame = desktop.screenshot().png

@@ -5,6 +5,7 @@ from __future__ import annotations
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.oracles import make_oracle
+from osworld_gym.tasks.prepare import prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
 from osworld_gym.types import Action, StopReason
@@ -59,8 +60,7 @@ def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> tuple[in
 
 def _begin(desktop: Desktop, task: Task, seed: int) -> None:
     desktop.reset(seed)
-    for step in task.config:
-        desktop.setup(step)
+    prepare(task, desktop)
 
 
 def _score(desktop: Desktop, task: Task, stop: StopReason = StopReason.finished) -> float:

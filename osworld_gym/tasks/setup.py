@@ -1,7 +1,8 @@
-"""OSWorld's setup steps as a table: step name → what it asks of a desktop. Run before an episode and before scoring.
+"""Setup steps that happen inside the desktop, as a table: step name → what it asks of its guest.
 
-A provider passes itself as :class:`SetupTarget`. Parameters are checked here, so that a wrong task file is a TaskError
-that names the step and the key; what fails inside the desktop is the target's own ``setup_failed``.
+A provider passes itself as :class:`SetupTarget`. A wrong step is a TaskError that names the step and the key; what
+fails inside the desktop is the target's own ``setup_failed``. The steps that this machine has a hand in (downloads,
+Chrome's tabs) are in ``prepare.py``, which every episode goes through.
 """
 
 from __future__ import annotations
@@ -11,25 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.schema import check_step
 from osworld_gym.types import CommandResult
 
 Command = str | Sequence[str]
 
 CLIENT_PASSWORD = "password"  # OSWorld's account inside the desktop
-UNTIL_TRIES = 5  # OSWorld's ``until``: tries, and seconds between them
-UNTIL_INTERVAL = 0.3
-
-#: steps of OSWorld that need what no desktop of ours offers yet, with the reason
-UNSUPPORTED = {
-    "download": "it fetches files from the network; put the files beside the task and use upload_file or write_file",
-    "googledrive": "it needs a Google account",
-    "login": "it needs an account on a web site",
-    "chrome_open_tabs": "it needs a Chrome with remote debugging",
-    "chrome_close_tabs": "it needs a Chrome with remote debugging",
-    "update_browse_history": "it needs a Chrome profile",
-    "change_wallpaper": "it needs a GNOME or XFCE session",
-}
+UNTIL_DEADLINE = 30.0  # seconds for the ``until`` of a command to hold (OSWorld: no limit),
+UNTIL_INTERVAL = 0.3  # and between its tries
 
 
 class SetupTarget(Protocol):
@@ -57,33 +48,11 @@ class SetupTarget(Protocol):
         ...
 
 
-class _Parameters:
-    """The parameters of one step: taken by name and type; what is left over at the end is an error."""
-
-    def __init__(self, step: str, values: Mapping[str, Any]) -> None:
-        self.step = step
-        self._left = dict(values)
-
-    def take(self, key: str, kinds: type | tuple[type, ...], default: Any = ...) -> Any:
-        if key not in self._left and default is not ...:
-            return default
-        value = self._left.pop(key, None)
-        if not isinstance(value, kinds):
-            names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-            raise TaskError(f"setup step {self.step!r}: parameter {key!r} wants {names}, got {value!r}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        """OSWorld passes ``shell`` through to Python as it comes, so any non-empty string is true."""
-        return bool(self.take(key, (bool, str), False))
-
-    def end(self) -> None:
-        if self._left:
-            raise TaskError(f"setup step {self.step!r}: unknown parameters: {', '.join(sorted(self._left))}")
+Parameters = Mapping[str, Any]
 
 
-def _fill(command: Command, size: tuple[int, int]) -> Command:
-    """OSWorld's placeholders in commands: the account's password and the screen's size."""
+def fill(command: Command, size: tuple[int, int]) -> Command:
+    """OSWorld's placeholders in commands: the account's password and the screen's size (width, height in pixels)."""
     width, height = size
     values = {
         "{CLIENT_PASSWORD}": CLIENT_PASSWORD,
@@ -101,77 +70,79 @@ def _fill(command: Command, size: tuple[int, int]) -> Command:
     return one(command) if isinstance(command, str) else [one(str(part)) for part in command]
 
 
-def _execute(target: SetupTarget, p: _Parameters) -> None:
-    command = _fill(p.take("command", (str, list)), target.screen_size)
-    shell, until = p.flag("shell"), p.take("until", dict, {})
-    p.end()
-    for attempt in range(UNTIL_TRIES):
-        result = target.execute(command, shell=shell)
-        reached = (
-            not until
-            or until.get("returncode", ...) == result.returncode
-            or ("stdout" in until and until["stdout"] in result.output)
-            or ("stderr" in until and until["stderr"] in result.error)
-        )
-        if reached or attempt == UNTIL_TRIES - 1:
+def _execute(target: SetupTarget, p: Parameters) -> None:
+    command, until = fill(p["command"], target.screen_size), p.get("until") or {}
+    end = time.monotonic() + UNTIL_DEADLINE
+    while True:
+        result = target.execute(command, shell=bool(p.get("shell")))
+        if not until or reached(until, result):
             return
+        if time.monotonic() >= end:
+            message = f"{command!r} did not reach {until!r} within {UNTIL_DEADLINE:g} s; its last status: {result}"
+            raise DesktopError(FailureReason.setup_failed, message)
         time.sleep(UNTIL_INTERVAL)  # a command is polled: there is no event to wait for
 
 
-def _launch(target: SetupTarget, p: _Parameters) -> None:
-    command, shell, window = p.take("command", (str, list)), p.flag("shell"), p.take("window", bool, None)
-    p.end()
-    target.launch(_fill(command, target.screen_size), shell=shell, window=window)
+def reached(until: Mapping[str, Any], result: CommandResult) -> bool:
+    """OSWorld's ``until``: any one of its conditions on a command's result."""
+    return (
+        until.get("returncode", ...) == result.returncode
+        or ("stdout" in until and until["stdout"] in result.output)
+        or ("stderr" in until and until["stderr"] in result.error)
+    )
 
 
-def _open(target: SetupTarget, p: _Parameters) -> None:
-    path = p.take("path", str)
-    p.end()
-    target.open_file(path)
+def _launch(target: SetupTarget, p: Parameters) -> None:
+    command = fill(p["command"], target.screen_size)
+    target.launch(command, shell=bool(p.get("shell")), window=p.get("window"))
 
 
-def _sleep(target: SetupTarget, p: _Parameters) -> None:
-    seconds = p.take("seconds", (int, float, str))
-    p.end()
+def _open(target: SetupTarget, p: Parameters) -> None:
+    target.open_file(p["path"])
+
+
+def seconds_of(p: Parameters) -> float:
+    """The ``seconds`` of a step ``sleep``."""
     try:
-        deadline = float(seconds)
+        return float(p["seconds"])
     except ValueError:
-        raise TaskError(f"setup step 'sleep': parameter 'seconds' wants a number, got {seconds!r}") from None
-    target.wait_still(deadline)
+        raise TaskError(f"setup step 'sleep': parameter 'seconds' wants a number, got {p['seconds']!r}") from None
 
 
-def _activate_window(target: SetupTarget, p: _Parameters) -> None:
-    name, strict, by_class = p.take("window_name", str), p.flag("strict"), p.flag("by_class")
-    p.end()
-    target.activate_window(name, strict=strict, by_class=by_class)
+def _sleep(target: SetupTarget, p: Parameters) -> None:
+    target.wait_still(seconds_of(p))
 
 
-def _close_window(target: SetupTarget, p: _Parameters) -> None:
-    name, strict, by_class = p.take("window_name", str), p.flag("strict"), p.flag("by_class")
-    p.end()
-    target.close_window(name, strict=strict, by_class=by_class)
+def _activate_window(target: SetupTarget, p: Parameters) -> None:
+    target.activate_window(p["window_name"], strict=bool(p.get("strict")), by_class=bool(p.get("by_class")))
 
 
-def _upload_file(target: SetupTarget, p: _Parameters) -> None:
-    files = p.take("files", list)
-    p.end()
-    for entry in files:
-        if not isinstance(entry, Mapping) or not {"local_path", "path"} <= set(entry):
-            raise TaskError(f"setup step 'upload_file': a file wants 'local_path' and 'path', got {entry!r}")
+def _close_window(target: SetupTarget, p: Parameters) -> None:
+    target.close_window(p["window_name"], strict=bool(p.get("strict")), by_class=bool(p.get("by_class")))
+
+
+def _upload_file(target: SetupTarget, p: Parameters) -> None:
+    for entry in p["files"]:
         try:
-            data = Path(entry["local_path"]).read_bytes()
+            data = Path(entry["local_path"]).expanduser().read_bytes()
         except OSError as error:
             raise TaskError(f"setup step 'upload_file': {entry['local_path']}: {error.strerror}") from error
         target.write_file(entry["path"], data)
 
 
-def _write_file(target: SetupTarget, p: _Parameters) -> None:
-    path, content = p.take("path", str), p.take("content", str)
-    p.end()
-    target.write_file(path, content.encode())
+def _write_file(target: SetupTarget, p: Parameters) -> None:
+    target.write_file(p["path"], p["content"].encode())
 
 
-SETUP_STEPS: dict[str, Callable[[SetupTarget, _Parameters], None]] = {
+def _change_wallpaper(target: SetupTarget, p: Parameters) -> None:
+    """As OSWorld's server does it; GNOME's setting, which evaluators read even where nothing draws it."""
+    key = ["org.gnome.desktop.background", "picture-uri"]
+    result = target.execute(["gsettings", "set", *key, f"file://{p['path']}"], shell=False)
+    if result.returncode:
+        raise DesktopError(FailureReason.setup_failed, f"change_wallpaper: {result.error.strip() or result.output}")
+
+
+SETUP_STEPS: dict[str, Callable[[SetupTarget, Parameters], None]] = {
     "launch": _launch,
     "open": _open,
     "execute": _execute,
@@ -181,6 +152,7 @@ SETUP_STEPS: dict[str, Callable[[SetupTarget, _Parameters], None]] = {
     "close_window": _close_window,
     "upload_file": _upload_file,
     "write_file": _write_file,
+    "change_wallpaper": _change_wallpaper,
 }
 
 
@@ -188,14 +160,11 @@ def run_step(target: SetupTarget, step: Mapping[str, Any]) -> None:
     """Runs one setup step ``{"type": ..., "parameters": {...}}`` on ``target``.
 
     Raises:
-        TaskError: the step is unknown or not supported, or a parameter is missing, unknown or of the wrong type.
+        TaskError: the step is unknown, or a parameter is missing, unknown or of the wrong type.
         DesktopError: from the target, when the step itself failed.
     """
-    name, parameters = step.get("type"), step.get("parameters") or {}
-    if name in UNSUPPORTED:
-        raise TaskError(f"setup step {name!r} is not supported by this provider: {UNSUPPORTED[name]}")
+    name = step.get("type")
     if name not in SETUP_STEPS:
         raise TaskError(f"unknown setup step {name!r}; known: {', '.join(SETUP_STEPS)}")
-    if not isinstance(parameters, Mapping):
-        raise TaskError(f"setup step {name!r}: 'parameters' wants an object, got {parameters!r}")
-    SETUP_STEPS[name](target, _Parameters(name, parameters))
+    check_step(step, "setup")
+    SETUP_STEPS[name](target, step.get("parameters") or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,3 +52,9 @@ class Suite:
             raise TaskError(f"no split {name!r} in suite {self.name!r}; it has: all, {', '.join(self.splits)}")
         by_id = {task.id: task for task in self.tasks}
         return tuple(by_id[i] for i in self.splits[name])
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the tasks' ids and content hashes, 16 hex digits: pins the set, in whatever order it stands."""
+        lines = sorted(f"{task.id} {task.content_hash}" for task in self.tasks)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Suites by name: ``sim``, ``local``, or the folder of an OSWorld checkout (``evaluation_examples``)."""
+"""Suites by name: ``sim``, ``local``, ``osworld`` (the checkout of ``OSWORLD_ROOT``), or the folder of one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from osworld_gym.errors import TaskError
+from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
+
+
+OSWORLD = "osworld"  # the name of every suite of official tasks, wherever they lie
 
 
 def _sim() -> Suite:
@@ -24,8 +28,15 @@ def _local() -> Suite:
     return local_suite()
 
 
+def _osworld() -> Suite:
+    root = osworld_root()
+    if root is None:
+        raise TaskError("suite 'osworld' wants OSWORLD_ROOT: the folder of an OSWorld checkout")
+    return _from_folder(root)
+
+
 #: name → function that makes the suite
-SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local}
+SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local, "osworld": _osworld}
 
 
 def load_suite(name: str | Path) -> Suite:
@@ -36,11 +47,15 @@ def load_suite(name: str | Path) -> Suite:
     """
     if str(name) in SUITES:
         return SUITES[str(name)]()
-    path = Path(name).expanduser()
-    if (path / "examples").is_dir():
-        return osworld_suite(path)
+    return _from_folder(Path(name).expanduser())
+
+
+def _from_folder(path: Path) -> Suite:
+    for folder in (path, path / "evaluation_examples"):
+        if (folder / "examples").is_dir():
+            return osworld_suite(folder)
     known = ", ".join(sorted(SUITES))
-    raise TaskError(f"unknown suite {str(name)!r}; known: {known}, or a folder that has examples/<domain>/<id>.json")
+    raise TaskError(f"unknown suite {str(path)!r}; known: {known}, or a folder that has examples/<domain>/<id>.json")
 
 
 def osworld_suite(folder: Path) -> Suite:
@@ -61,7 +76,7 @@ def osworld_suite(folder: Path) -> Suite:
     tagged = [
         replace(task, tags=(*task.tags, *(label for label, ids in lists.items() if task.id in ids))) for task in tasks
     ]
-    return Suite(name=folder.name, tasks=tuple(tagged), splits={"test": test})
+    return Suite(name=OSWORLD, tasks=tuple(tagged), splits={"test": test})
 
 
 def _read_list(path: Path, known: set[str]) -> list[str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from osworld_gym.errors import TaskError
+from osworld_gym.tasks.schema import check_evaluator, check_step
 
 _REQUIRED = {"id": str, "instruction": str, "evaluator": dict}
+_OPTIONAL = {"domain": str, "oracle": dict, "tags": list, "snapshot": str, "related_apps": list, "proxy": bool}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Task:
         """Reads one task. ``where`` names the source in errors.
 
         Raises:
-            TaskError: a required key is missing or of the wrong type; the message names ``where`` and the key.
+            TaskError: a required key is missing, or a key, setup step or evaluator is not well formed; the message
+                names ``where`` and the key.
         """
         for key, kind in _REQUIRED.items():
             if not isinstance(data.get(key), kind):
@@ -52,8 +55,11 @@ class Task:
         if not isinstance(config, list):
             raise TaskError(f"{where}: key 'config' wants a list of setup steps, got {type(config).__name__}")
         for i, step in enumerate(config):
-            if not isinstance(step, dict) or not isinstance(step.get("type"), str):
-                raise TaskError(f"{where}: config[{i}] wants an object with a string 'type', got {step!r}")
+            check_step(step, f"{where}: config[{i}]")
+        check_evaluator(data["evaluator"], where)
+        for key, kind in _OPTIONAL.items():
+            if data.get(key) is not None and not isinstance(data[key], kind):
+                raise TaskError(f"{where}: key {key!r} wants {kind.__name__}, got {type(data[key]).__name__}")
         known = {"id", "instruction", "config", "evaluator", "domain", "oracle", "tags"}
         return cls(
             id=data["id"],
@@ -87,6 +93,7 @@ class Task:
 
     @property
     def content_hash(self) -> str:
-        """sha256 over the canonical JSON, 16 hex digits: pins a task set."""
-        text = json.dumps(self.to_json(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        """sha256 over the canonical JSON without the tags (labels from outside the file), 16 hex digits."""
+        content = {key: value for key, value in self.to_json().items() if key != "tags"}
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks import setup
 from osworld_gym.types import CommandResult
 
@@ -58,7 +58,7 @@ def test_upload_file(tmp_path):
     assert run("upload_file", files=[{"local_path": str(tmp_path / "a"), "path": "/b"}]) == [("write", "/b", b"\0\1")]
     with pytest.raises(TaskError, match="No such file"):
         run("upload_file", files=[{"local_path": str(tmp_path / "none"), "path": "/b"}])
-    with pytest.raises(TaskError, match="wants 'local_path' and 'path'"):
+    with pytest.raises(TaskError, match="each of 'files' wants 'local_path'"):
         run("upload_file", files=[{"path": "/b"}])
 
 
@@ -70,19 +70,18 @@ def test_placeholders_and_the_string_true():
 def test_until_repeats_until_it_holds(monkeypatch):
     monkeypatch.setattr(setup, "UNTIL_INTERVAL", 0.0)
     assert len(run("execute", ["no", "no", "yes"], command=["x"], until={"stdout": "yes"})) == 3
-    assert len(run("execute", ["no"], command=["x"], until={"stdout": "yes"})) == setup.UNTIL_TRIES
     assert len(run("execute", ["no"], command=["x"], until={"returncode": 0})) == 1
+    monkeypatch.setattr(setup, "UNTIL_DEADLINE", 0.05)
+    with pytest.raises(DesktopError, match="did not reach") as caught:
+        run("execute", ["no"], command=["x"], until={"stdout": "yes"})
+    assert caught.value.reason is FailureReason.setup_failed
 
 
 @pytest.mark.parametrize(
     ("step", "message"),
     [
         ({"type": "dance"}, r"unknown setup step 'dance'; known: launch, open, execute"),
-        (
-            {"type": "download", "parameters": {"files": []}},
-            r"'download' is not supported by this provider: it fetches",
-        ),
-        ({"type": "open", "parameters": {}}, r"'open': parameter 'path' wants str, got None"),
+        ({"type": "open", "parameters": {}}, r"'open': parameter 'path' wants str, got nothing"),
         ({"type": "open", "parameters": {"path": 3}}, r"parameter 'path' wants str, got 3"),
         ({"type": "open", "parameters": {"path": "/a", "how": 1}}, r"'open': unknown parameters: how"),
         ({"type": "open", "parameters": [1]}, r"'parameters' wants an object"),

@@ -1,49 +1,12 @@
 """The verifier's rules on a desktop that is a dictionary of files: func lists, conj, missing files, FAIL, errors."""
 
 import pytest
+from file_desktop import FileDesktop
 
-from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
-from osworld_gym.types import CommandResult, Screenshot, StopReason
-
-
-class FileDesktop(Desktop):
-    """Files and canned command answers; setup steps are recorded."""
-
-    def __init__(self, files=(), commands=()):
-        self.files, self.commands, self.steps = dict(files), dict(commands), []
-
-    screen_size = (640, 480)
-
-    def reset(self, seed): ...
-
-    def screenshot(self) -> Screenshot:
-        raise AssertionError("the verifier does not look at the screen")
-
-    def perform(self, actions): ...
-
-    def setup(self, step):
-        self.steps.append(step["type"])
-        if step["type"] == "write_file":
-            self.files[step["parameters"]["path"]] = step["parameters"]["content"].encode()
-
-    def read_file(self, path):
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path]
-
-    def write_file(self, path, data):
-        self.files[path] = data
-
-    def run(self, command, *, shell=False, timeout=30.0):  # noqa: ARG002
-        answer = self.commands[command]
-        if isinstance(answer, Exception):
-            raise answer
-        return CommandResult(0, answer, "err:" + str(shell))
-
-    def close(self): ...
+from osworld_gym.types import StopReason
 
 
 def task(**evaluator) -> Task:
@@ -170,8 +133,8 @@ def test_a_dead_desktop_keeps_its_reason():
     [
         ({"func": "compare_dreams"}, r"unknown metric 'compare_dreams'; known: .*exact_match"),
         ({"result": {"type": "dream"}}, r"unknown getter 'dream'; known: .*vm_file"),
-        ({"expected": {"type": "cloud_file"}}, r"evaluator.expected names unknown getter 'cloud_file'"),
-        ({"func": []}, r"evaluator.func wants at least one metric"),
+        ({"expected": {"type": "cloud"}}, r"evaluator.expected names unknown getter 'cloud'"),
+        ({"func": []}, r"evaluator.func wants the name of a metric, or a list of at least one"),
         ({"func": ["exact_match"]}, r"evaluator.result wants a list of 1"),
         ({"conj": "xor"}, r"conj wants 'and' or 'or', got 'xor'"),
         ({"result": {"type": "vm_file"}}, r"getter 'vm_file': key 'path' is missing"),

@@ -1,0 +1,200 @@
+"""The tasks' files on this machine: one cache, shared and read-only, laid out as OSWorld lays out its own.
+
+``{root}/{task id}/{uuid5 of the URL}_{name}`` for what a setup step downloads, ``{root}/{task id}/{dest}`` for an
+evaluator's gold file: a cache that OSWorld filled is read as it is (``OSWORLD_ROOT/cache``, or the root itself). What
+we fetch is written whole beside its place, checked, and moved there, so that nobody ever sees half a file; its sha256
+is noted under ``{root}/.sums`` and checked whenever a process first reads the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import requests
+
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.folders import cache_folder, osworld_root
+
+TRIES = 3  # of one download
+PATIENCE = (10.0, 60.0)  # seconds to connect, and for the next bytes to come
+LOCK = 900.0  # seconds that another process may take to fetch the same file
+POLL = 0.05  # seconds between looks at a lock that another process holds
+CHUNK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One file of a task: where it comes from, and its name in the cache (below the task's own folder)."""
+
+    task_id: str
+    url: str
+    name: str
+
+    @property
+    def place(self) -> PurePosixPath:
+        """Relative to a cache's root."""
+        return PurePosixPath(self.task_id) / self.name
+
+
+def setup_file(task_id: str, url: str, path: str) -> Wanted:
+    """What a step ``download`` puts at ``path`` inside the desktop, under OSWorld's name for it."""
+    return Wanted(task_id, url, f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}")
+
+
+def gold_file(task_id: str, url: str, dest: str) -> Wanted:
+    """What a getter ``cloud_file`` compares with, under OSWorld's name for it."""
+    return Wanted(task_id, url, dest)
+
+
+class FileCache:
+    """The cache. Safe for many threads and processes at once.
+
+    Args:
+        root: its folder; None: the package's cache folder (``OSWORLD_GYM_HOME``).
+        offline: True never asks the network; None: as ``OSWORLD_GYM_OFFLINE`` says (1: offline).
+        also: further caches that are read and never written; None: ``OSWORLD_ROOT/cache``.
+    """
+
+    def __init__(
+        self, root: Path | None = None, *, offline: bool | None = None, also: tuple[Path, ...] | None = None
+    ) -> None:
+        self.root = root or cache_folder("files")
+        self.offline = os.environ.get("OSWORLD_GYM_OFFLINE") == "1" if offline is None else offline
+        checkout = osworld_root()
+        self._also = also if also is not None else ((checkout / "cache",) if checkout else ())
+        self._checked: set[tuple[Path, int, int]] = set()
+
+    def find(self, wanted: Wanted) -> Path | None:
+        """The file where it already is, or None.
+
+        Raises:
+            TaskError: the file changed since it was fetched, or its name leads out of the cache.
+        """
+        for root in (self.root, *self._also):
+            path = root / wanted.place
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise TaskError(f"task {wanted.task_id!r}: the file name {wanted.name!r} leads out of the cache")
+            if path.is_file():
+                self._check(root, wanted, path)
+                return path
+        return None
+
+    def get(self, wanted: Wanted) -> Path:
+        """The file, fetched first when it is not there. It is not to be written to.
+
+        Raises:
+            TaskError: it is not there and this cache is offline; the message says where to put it.
+            DesktopError: ``setup_failed`` when it could not be fetched, or another process held it too long.
+        """
+        found = self.find(wanted)
+        if found is not None:
+            return found
+        if self.offline:
+            raise TaskError(
+                f"task {wanted.task_id!r} wants {wanted.url}, and this cache is offline; mend: fetch it and put it at "
+                f"{self.root / wanted.place}, or run 'osworld-gym tasks fetch' where there is a network"
+            )
+        with self._lock(wanted):
+            found = self.find(wanted)
+            return found if found is not None else self._fetch(wanted)
+
+    def read(self, wanted: Wanted) -> bytes:
+        """The file's bytes; raises as :meth:`get`."""
+        return self.get(wanted).read_bytes()
+
+    def _fetch(self, wanted: Wanted) -> Path:
+        target = self.root / wanted.place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        problem = ""
+        for _ in range(TRIES):
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
+                try:
+                    digest = _download(wanted.url, part)
+                    os.fchmod(part.fileno(), 0o444)
+                    self._note(wanted, digest)
+                    os.replace(part.name, target)
+                    return target
+                except (requests.RequestException, OSError) as error:
+                    problem = f"{type(error).__name__}: {error}"
+                finally:
+                    Path(part.name).unlink(missing_ok=True)
+        message = f"{wanted.url} could not be fetched ({problem}); mend: put it at {target}"
+        raise DesktopError(FailureReason.setup_failed, message)
+
+    def _sums(self, wanted: Wanted) -> Path:
+        return self.root / ".sums" / wanted.task_id / f"{wanted.name}.sha256"
+
+    def _note(self, wanted: Wanted, digest: str) -> None:
+        path = self._sums(wanted)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        part.write_text(digest + "\n", encoding="ascii")
+        os.replace(part, path)
+
+    def _check(self, root: Path, wanted: Wanted, path: Path) -> None:
+        """Against the noted sum, once per process as long as size and time stay; a file put there by hand has none."""
+        sums, stat = self._sums(wanted), path.stat()
+        key = (path, stat.st_size, stat.st_mtime_ns)
+        if root != self.root or key in self._checked or not sums.is_file():
+            return
+        noted, found = sums.read_text(encoding="ascii").strip(), _sha256(path)
+        if noted != found:
+            raise TaskError(
+                f"{path} is not what was fetched (sha256 {found[:16]}…, noted {noted[:16]}…); mend: delete it, "
+                f"or delete {sums} when the change is meant"
+            )
+        self._checked.add(key)
+
+    @contextmanager
+    def _lock(self, wanted: Wanted) -> Iterator[None]:
+        folder = self.root / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(str(wanted.place).encode()).hexdigest()[:32]
+        end = time.monotonic() + LOCK
+        with open(folder / name, "w", encoding="ascii") as file:
+            while not _locked(file.fileno()):
+                if time.monotonic() >= end:
+                    message = f"another process has held {wanted.place} for {LOCK:g} s"
+                    raise DesktopError(FailureReason.setup_failed, message)
+                time.sleep(POLL)  # flock has no wait with a deadline
+            yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _download(url: str, part: IO[bytes]) -> str:
+    """Writes the whole body; returns its sha256. Raises OSError when fewer bytes came than were promised."""
+    digest, count = hashlib.sha256(), 0
+    with requests.get(url, stream=True, timeout=PATIENCE) as answer:
+        answer.raise_for_status()
+        for chunk in answer.iter_content(CHUNK):
+            part.write(chunk)
+            digest.update(chunk)
+            count += len(chunk)
+        promised = answer.headers.get("Content-Length")
+        if promised and not answer.headers.get("Content-Encoding") and int(promised) != count:
+            raise OSError(f"{count} of {promised} bytes came")
+    part.flush()
+    os.fsync(part.fileno())
+    return digest.hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,261 @@
+"""OSWorld's own evaluators behind a pool of sidecar processes: a check goes in, a score or an error comes out.
+
+They import half of PyPI (300 MB, seconds), so they live in processes of their own, few of them, shared by all
+desktops; no desktop, environment or training process ever imports them. Installed by ``osworld-gym install-official``,
+or taken from the checkout that ``OSWORLD_ROOT`` names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.folders import data_folder, osworld_root
+
+START = 180.0  # seconds for a sidecar to import everything (2 to 10 s on an idle machine)
+DEADLINE = 180.0  # seconds for one check
+SIZE = 2  # sidecars at most
+SCRIPT = Path(__file__).parent / "sidecar" / "official_evaluators.py"
+MEND = "mend: pip install 'osworld-gym[official-eval]', then osworld-gym install-official"
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialPlace:
+    """Where the official evaluators are.
+
+    Args:
+        folder: holds ``desktop_env`` (and the stub of ``easyocr``).
+        python: the interpreter that has what they import.
+        stub: a folder with the stub of ``easyocr``, where ``folder`` is a checkout.
+    """
+
+    folder: Path
+    python: str = sys.executable
+    stub: Path | None = None
+
+    @property
+    def path(self) -> str:
+        """``PYTHONPATH``: the real ``easyocr`` comes first where there is one."""
+        return os.pathsep.join(str(part) for part in (self.folder, self.stub) if part)
+
+
+def find_official() -> OfficialPlace | None:
+    """The user's OSWorld checkout, else what ``install-official`` installed; None when there is neither.
+
+    ``OSWORLD_OFFICIAL_PYTHON`` names another interpreter that has their dependencies.
+    """
+    python = os.environ.get("OSWORLD_OFFICIAL_PYTHON", sys.executable)
+    installed, checkout = data_folder("official"), osworld_root()
+    if checkout is not None and (checkout / "desktop_env" / "evaluators").is_dir():
+        return OfficialPlace(checkout, python, installed)
+    return OfficialPlace(installed, python) if (installed / "desktop_env").is_dir() else None
+
+
+class Sidecar:
+    """One process with the official evaluators. Used by one thread at a time.
+
+    Raises:
+        DesktopError: (any method) ``evaluator_failed``: it does not start, died, or took too long; it is ended then.
+    """
+
+    def __init__(self, place: OfficialPlace) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
+        env = {**os.environ, "PYTHONPATH": place.path, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [place.python, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+            cwd=place.folder,  # a checkout's .env and settings are named relative to it
+            start_new_session=True,
+        )
+        self._rest = b""
+        ready = self._receive(START)
+        if not ready["ready"]:
+            self.end()
+            message = f"the official evaluators do not import: {ready['error']}; {MEND}"
+            raise DesktopError(FailureReason.evaluator_failed, message)
+        self.metrics, self.getters = frozenset(ready["metrics"]), frozenset(ready["getters"])
+
+    def ask(self, question: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        """One question, one answer, within ``deadline`` seconds."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._failed("the official evaluators' process died") from error
+        return self._receive(deadline)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """Ends the process. May be called twice."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue  # what it had not read yet
+        self._log.close()
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        end, descriptor = time.monotonic() + deadline, self._process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise self._failed(f"the official evaluators took longer than {deadline:g} s")
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                raise self._failed("the official evaluators' process died")
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        return json.loads(line)
+
+    def _failed(self, what: str) -> DesktopError:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        said = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        self.end()
+        return DesktopError(FailureReason.evaluator_failed, f"{what}; last words: {said[-1] if said else 'none'}")
+
+
+class OfficialEvaluators:
+    """A pool of sidecars, started when first needed. Safe for many threads; one that waits too long gives up.
+
+    Args:
+        place: where the evaluators are; None: :func:`find_official`.
+        size: processes at most; a check waits for a free one within its own deadline.
+
+    Raises:
+        DesktopError: ``evaluator_failed``: there are no official evaluators on this machine.
+    """
+
+    def __init__(self, place: OfficialPlace | None = None, size: int = SIZE) -> None:
+        found = place or find_official()
+        if found is None:
+            raise DesktopError(FailureReason.evaluator_failed, f"there are no official evaluators here; {MEND}")
+        self.place = found
+        self._free = threading.Semaphore(size)
+        self._lock = threading.Lock()
+        self._idle: list[Sidecar] = []
+        self._closed = False
+        self._known: tuple[frozenset[str], frozenset[str]] | None = None
+        atexit.register(self.close)
+
+    def known(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of their metrics and getters; starts a sidecar when none runs."""
+        if self._known is None:
+            with self._borrow(START) as sidecar:
+                self._known = sidecar.metrics, sidecar.getters
+        return self._known
+
+    def metric(
+        self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None, deadline: float = DEADLINE
+    ) -> float:
+        """Calls a metric on values or paths. Raises DesktopError (``evaluator_failed``) when it raised."""
+        answer = self._ask({"metric": name, "arguments": list(arguments), "options": dict(options or {})}, deadline)
+        return float(answer["score"])
+
+    def check(self, check: Mapping[str, Any], desktop: Mapping[str, Any], deadline: float = DEADLINE) -> float | None:
+        """Runs one metric of a task with its getters.
+
+        Args:
+            check: ``func``, ``result``, ``expected``, ``options``.
+            desktop: ``host``, ``port``, ``token`` of the guest server, ``chromium_port`` and ``vlc_port`` (or None),
+                ``folder`` for the files of this one evaluation.
+
+        Returns:
+            The score, or None when the result file is not there.
+        """
+        answer = self._ask({"check": dict(check), "desktop": dict(desktop)}, deadline)
+        return None if answer.get("missing") else float(answer["score"])
+
+    def close(self) -> None:
+        """Ends the sidecars; those at work end when their answer is in."""
+        atexit.unregister(self.close)
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for sidecar in idle:
+            sidecar.end()
+
+    def _ask(self, question: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        with self._borrow(deadline) as sidecar:
+            answer = sidecar.ask(question, deadline)
+        if "error" in answer:
+            raise DesktopError(FailureReason.evaluator_failed, f"official: {answer['error']}")
+        return answer
+
+    def _borrow(self, deadline: float) -> _Borrowed:
+        return _Borrowed(self, deadline)
+
+    def take(self, deadline: float) -> Sidecar:
+        """A sidecar that is nobody else's until :meth:`give`."""
+        if not self._free.acquire(timeout=deadline):
+            message = f"no official evaluator was free within {deadline:g} s"
+            raise DesktopError(FailureReason.evaluator_failed, message)
+        try:
+            with self._lock:
+                alive = [sidecar for sidecar in self._idle if sidecar.alive]
+                for sidecar in self._idle:
+                    if sidecar not in alive:
+                        sidecar.end()
+                self._idle = alive[:-1]
+            return alive[-1] if alive else Sidecar(self.place)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give(self, sidecar: Sidecar) -> None:
+        """Puts a sidecar back; a dead one is forgotten."""
+        with self._lock:
+            if sidecar.alive and not self._closed:
+                self._idle.append(sidecar)
+            elif sidecar.alive:
+                sidecar.end()
+        self._free.release()
+
+
+class _Borrowed:
+    """A sidecar for the length of a ``with``."""
+
+    def __init__(self, pool: OfficialEvaluators, deadline: float) -> None:
+        self._pool, self._deadline = pool, deadline
+
+    def __enter__(self) -> Sidecar:
+        self._sidecar = self._pool.take(self._deadline)
+        return self._sidecar
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.give(self._sidecar)
+
+
+_shared: list[OfficialEvaluators] = []
+_sharing = threading.Lock()
+
+
+def shared_official() -> OfficialEvaluators:
+    """The one pool of this process, made on first use. Raises as :class:`OfficialEvaluators`."""
+    with _sharing:
+        if not _shared:
+            _shared.append(OfficialEvaluators())
+        return _shared[0]

@@ -1,0 +1,163 @@
+"""A process of its own that holds OSWorld's evaluators: one question a line on stdin, one answer a line on stdout.
+
+Run as a script, by the interpreter and with the path that ``official.py`` chooses; imports nothing of this package.
+Questions are JSON: ``{"metric", "arguments", "options"}`` calls a metric on values or paths; ``{"check", "desktop"}``
+runs one metric of a task with its getters against a guest server. Answers: ``{"score"}``, ``{"missing": true}`` for a
+result file that is not there, ``{"error"}``, or ``{"ready", "metrics", "getters"}`` once at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import traceback
+from typing import IO, Any
+
+HTTP_TIMEOUT = 60.0  # seconds for a request of OSWorld's client that names none
+
+
+class GuestUnreachable(Exception):
+    """A request to the desktop failed: whatever OSWorld's code made of it is no score."""
+
+
+class Watch:
+    """Stands between OSWorld's code and ``requests``: adds the token and a timeout, and notes what failed.
+
+    OSWorld's getters turn a dead desktop into None, and its metrics None into 0; the note undoes that.
+    """
+
+    def __init__(self, requests: Any) -> None:
+        self.server, self.token, self.failures = "", "", list[str]()
+        self._errors = requests.exceptions.RequestException
+        self._send = requests.Session.request
+        watch = self
+
+        def request(session: Any, method: str, url: str, **options: Any) -> Any:
+            return watch.request(session, method, url, options)
+
+        requests.Session.request = request
+
+    def request(self, session: Any, method: str, url: str, options: dict[str, Any]) -> Any:
+        """One request, with what this desktop needs."""
+        options["timeout"] = options.get("timeout") or HTTP_TIMEOUT
+        ours = bool(self.server) and url.startswith(self.server)
+        if ours and self.token:
+            options["headers"] = {**(options.get("headers") or {}), "Authorization": f"Bearer {self.token}"}
+        try:
+            answer = self._send(session, method, url, **options)
+        except self._errors as error:
+            if ours:
+                self.failures.append(f"{method} {url}: {type(error).__name__}: {error}")
+            raise
+        if ours and (answer.status_code == 401 or (answer.status_code >= 500 and not url.endswith("/file"))):
+            self.failures.append(f"{method} {url}: status {answer.status_code}: {answer.text[:200]}")
+        return answer
+
+
+class Environment:
+    """What OSWorld's getters take for their ``DesktopEnv``.
+
+    Raises:
+        GuestUnreachable: a port is asked for that the provider passes not through.
+    """
+
+    current_use_proxy = False
+    vm_machine = platform.machine()
+
+    def __init__(self, desktop: dict[str, Any]) -> None:
+        from desktop_env.controllers.python import PythonController
+
+        self._desktop = desktop
+        self.vm_ip, self.server_port = desktop["host"], desktop["port"]
+        self.cache_dir = desktop["folder"]
+        self.client_password = "password"
+        self.controller = PythonController(vm_ip=self.vm_ip, server_port=self.server_port)
+        self.controller.retry_times, self.controller.retry_interval = 1, 0  # a failure is told, not slept over
+        self.vm_platform = "Linux"
+
+    @property
+    def vm_screen_size(self) -> Any:
+        return self.controller.get_vm_screen_size()
+
+    @property
+    def chromium_port(self) -> int:
+        return self._port("chromium_port", 9222)
+
+    @property
+    def vlc_port(self) -> int:
+        return self._port("vlc_port", 8080)
+
+    def _port(self, name: str, inside: int) -> int:
+        if not self._desktop.get(name):
+            raise GuestUnreachable(f"this provider passes port {inside} of its desktops not through")
+        return int(self._desktop[name])
+
+
+def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch) -> dict[str, Any]:
+    """One metric with its getters, in OSWorld's order; only a result that is not there is ``missing``."""
+    from desktop_env.evaluators import getters, metrics
+
+    watch.server, watch.token, watch.failures = f"http://{desktop['host']}:{desktop['port']}", desktop["token"], []
+    env = Environment(desktop)
+    try:
+        result = getattr(getters, f"get_{check['result']['type']}")(env, check["result"])
+    except FileNotFoundError:
+        _unless_unreachable(watch)
+        return {"missing": True}
+    arguments = [result]
+    if check.get("expected"):
+        arguments.append(getattr(getters, f"get_{check['expected']['type']}")(env, check["expected"]))
+    _unless_unreachable(watch)
+    return {"score": float(getattr(metrics, check["func"])(*arguments, **check.get("options") or {}))}
+
+
+def _unless_unreachable(watch: Watch) -> None:
+    if watch.failures:
+        raise GuestUnreachable("; ".join(watch.failures))
+
+
+def _answer(question: dict[str, Any], watch: Watch) -> dict[str, Any]:
+    from desktop_env.evaluators import metrics
+
+    home = os.getcwd()
+    try:
+        if "metric" in question:
+            metric = getattr(metrics, question["metric"])
+            return {"score": float(metric(*question["arguments"], **question.get("options") or {}))}
+        os.chdir(question["desktop"]["folder"])  # some metrics write "temp.pdf" wherever they are
+        return _check(question["check"], question["desktop"], watch)
+    except Exception as error:  # noqa: BLE001  the boundary: whatever OSWorld's code raises is the answer
+        return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc(limit=-3)}
+    finally:
+        os.chdir(home)
+
+
+def _names(module: Any, prefix: str = "") -> list[str]:
+    return sorted(name.removeprefix(prefix) for name in dir(module) if name.startswith(prefix) and name[0] != "_")
+
+
+def main(questions: IO[str], answers: IO[str]) -> None:
+    """Answers until the questions end."""
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        import requests
+        from desktop_env.evaluators import getters, metrics
+    except ImportError as error:
+        say({"ready": False, "error": f"{type(error).__name__}: {error}"})
+        return
+    watch = Watch(requests)
+    say({"ready": True, "metrics": _names(metrics), "getters": _names(getters, "get_")})
+    for line in questions:
+        say(_answer(json.loads(line), watch))
+
+
+if __name__ == "__main__":
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # OSWorld's code prints: that goes to the log, not into the answers
+    main(sys.stdin, out)
