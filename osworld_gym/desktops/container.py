@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from osworld_gym.desktops.container_engine import engine, engine_errors, labels, reap, remove
+from osworld_gym.desktops.container_engine import engine, engine_errors, labels, reap_once, remove
 from osworld_gym.desktops.container_image import CONTENT, REPOSITORY, VARIANTS, guest_content, tag
 from osworld_gym.desktops.container_pipe import ContainerPipe
 from osworld_gym.desktops.guest_client import GuestClient
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 READY = 60.0  # seconds for a new desktop to be ready
+SEED = 20.0  # seconds for a prepared desktop to show its seed
 PORTS = (5000, 9222, 8080)  # guest server, Chrome's debugging port, VLC's HTTP interface
 UID = 1000
 HOSTNAME = "user-virtual-machine"
-_reaped: set[str] = set()  # engines whose leftovers this process has removed
-_reaping = threading.Lock()
 
 
 class ContainerDesktop(GuestDesktop):
@@ -72,10 +71,28 @@ class ContainerDesktop(GuestDesktop):
         self.image = find_image(self._engine, image)
         self._limits = create_options(memory, disk, shm, cpus, pids, network)
         self._container: _Container | None = None
-        self._token = ""
+        self._token, self._prepared = "", False
         reap_once(self._engine)
 
     def reset(self, seed: int) -> None:
+        prepared, self._prepared = self._prepared, False
+        if not (prepared and self._reseed(seed)):
+            self._begin(seed)
+
+    def prepare(self) -> None:
+        self._prepared = False
+        self._begin(0)
+        self._prepared = True
+
+    def _reseed(self, seed: int) -> bool:
+        """Gives a prepared desktop its seed; False when it has died meanwhile."""
+        try:
+            return self._guest.post("/seed", {"seed": seed}, timeout=SEED, again=True).ok
+        except DesktopError:
+            return False
+
+    def _begin(self, seed: int) -> None:
+        """A new container, with ``apps`` open; the old one ends meanwhile."""
         old, self._container = self._container, None
         self._drop_client()
         ending = threading.Thread(target=_end, args=(old,), daemon=True)
@@ -112,6 +129,7 @@ class ContainerDesktop(GuestDesktop):
         return self._container.pipe.address(port)
 
     def close(self) -> None:
+        self._prepared = False
         self._drop_client()
         _end(self._container)
         self._container = None
@@ -209,14 +227,3 @@ def find_image(client: docker.DockerClient, name: str | None) -> str:
         message = f"{found} holds guest {inside}, this package has {guest_content()}"
         raise DesktopError(FailureReason.never_ready, f"{message}; mend: osworld-gym build-image --variant {variant}")
     return found
-
-
-def reap_once(client: docker.DockerClient) -> None:
-    """Removes what owners left that have died, once in this process for each engine."""
-    with _reaping:
-        address = str(client.api.base_url)
-        if address in _reaped:
-            return
-        _reaped.add(address)
-    if count := reap(client):
-        LOG.warning("removed %d containers of owners that have died", count)

@@ -39,7 +39,7 @@ def build(client: docker.DockerClient, variant: str, base: str | None, mirror: s
     main, security = (mirror, None) if mirror else host_mirrors(sources())
     chosen = base or _find_base(client, main or MIRROR, say)
     with tempfile.TemporaryDirectory(prefix="osworld-gym-image-") as folder:
-        write_context(Path(folder), variant, chosen, _template())
+        write_context(Path(folder), variant, chosen)
         arguments = {"MIRROR": main or "", "SECURITY": security or ""} | proxies()
         with engine_errors(FailureReason.never_ready, f"building {tag(variant)}"):
             lines = client.api.build(
@@ -105,16 +105,6 @@ def _run(command: list[str], env: Mapping[str, str], say: Say) -> None:
             say(last)
     if child.returncode != 0:
         raise DesktopError(FailureReason.never_ready, f"{command[0]} ended with {child.returncode}: {last}")
-
-
-def _template() -> Path | None:
-    """The pre-warmed HOME, where it was made."""
-    try:
-        from osworld_gym.desktops.template import find_template
-    except ImportError:
-        return None
-    found = find_template()
-    return None if found is None else found.path
 
 
 def sources(folder: Path = Path("/etc/apt"), release: Path = Path("/etc/os-release")) -> str:

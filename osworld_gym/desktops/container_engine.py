@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,8 @@ STARTED = "osworld-gym.started"
 PROVIDER = "osworld-gym.provider"
 CALL = 60.0  # seconds that the engine may take for one answer
 REMOVAL = 30.0  # seconds for a container to be gone
-LOCAL_HOSTS = ("unix://", "npipe://")
+_reaped: set[str] = set()  # engines whose leftovers this process has removed
+_reaping = threading.Lock()
 
 
 def engine(timeout: float = CALL) -> docker.DockerClient:
@@ -129,6 +131,17 @@ def reap(client: docker.DockerClient) -> int:
             remove(client, container["Id"])
             count += 1
     return count
+
+
+def reap_once(client: docker.DockerClient) -> None:
+    """Removes what owners left that have died, once in this process for each engine."""
+    with _reaping:
+        address = str(client.api.base_url)
+        if address in _reaped:
+            return
+        _reaped.add(address)
+    if count := reap(client):
+        LOG.warning("removed %d containers of owners that have died", count)
 
 
 def remove_own(client: docker.DockerClient) -> int:

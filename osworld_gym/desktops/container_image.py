@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import osworld_gym.guest
+from osworld_gym.desktops.template import find_template
 
 REPOSITORY = "osworld-gym/desktop"
 DEBIAN = "debian:bookworm-slim"
@@ -103,11 +104,10 @@ def guest_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
-def write_context(folder: Path, variant: str, base: str = DEBIAN, template: Path | None = None) -> None:
+def write_context(folder: Path, variant: str, base: str = DEBIAN) -> None:
     """Writes all that a build needs into ``folder``, which is made and must be empty.
 
-    Args:
-        template: a folder whose content becomes HOME.
+    The full variant's HOME is this machine's template, where ``osworld-gym install-desktop`` has made one.
 
     Raises:
         FileExistsError: there is something in it.
@@ -123,8 +123,9 @@ def write_context(folder: Path, variant: str, base: str = DEBIAN, template: Path
         path = folder / "python" / target
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, path)
+    template = find_template() if variant == "full" else None
     if template is not None:
-        shutil.copytree(template, folder / "template", symlinks=True)
+        shutil.copytree(template.path, folder / "template", symlinks=True)
     else:
         (folder / "template").mkdir()
 

@@ -4,6 +4,8 @@
 both carry :mod:`channels`, so that the container needs no network. ``serve``: the order comes from the environment
 (``OSWORLD_WIDTH``, ``OSWORLD_HEIGHT``, ``OSWORLD_SEED``, ``OSWORLD_TOKEN``), the server listens on port 5000 of every
 interface. ``health``: exit status 0 when the server answers. Whatever still runs ends with process 1.
+
+An empty HOME begins as the image's template, where it has one.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ import http.client
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from .channels import Channels, ProtocolError
 
 PORT = 5000
+TEMPLATE = Path("/opt/osworld_template")
 PLACES = {"folder": "/run/osworld", "home": "/home/user", "runtime": "/run/user/1000"}
 DIAL = 10.0  # seconds for a program inside to take a connection
 HEALTH = 5.0  # seconds for the server to answer
@@ -41,12 +46,15 @@ def main(arguments: list[str]) -> int:
 
 def _piped() -> int:
     order = json.loads(sys.stdin.buffer.readline(1 << 16))
-    guest, line = _start(order, "127.0.0.1")
+    # the owner's own door, which wants its token; programs inside find the server where OSWorld's machines have it
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        door = int(listener.getsockname()[1])
+        guest, line = _start(order | {"inner": PORT}, listener)
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
     if "error" in json.loads(line):
         return 1
-    threading.Thread(target=_join, args=(guest,), daemon=True).start()
+    threading.Thread(target=_join, args=(guest, door), daemon=True).start()
     return _wait(guest)
 
 
@@ -54,20 +62,22 @@ def _serve() -> int:
     env = os.environ
     size = {"width": int(env.get("OSWORLD_WIDTH", "1920")), "height": int(env.get("OSWORLD_HEIGHT", "1080"))}
     order = size | {"seed": int(env.get("OSWORLD_SEED", "0")), "token": env.get("OSWORLD_TOKEN", "")}
-    guest, line = _start(order, "0.0.0.0")
+    with socket.create_server(("0.0.0.0", PORT)) as listener:
+        guest, line = _start(order, listener)
     print(line.decode().strip(), file=sys.stderr, flush=True)
     return 1 if "error" in json.loads(line) else _wait(guest)
 
 
-def _start(order: dict[str, Any], host: str) -> tuple[subprocess.Popen[bytes], bytes]:
+def _start(order: dict[str, Any], listener: socket.socket) -> tuple[subprocess.Popen[bytes], bytes]:
     """The guest's process and its one line: ready, or the error."""
-    with socket.create_server((host, PORT)) as listener:
-        command = [sys.executable, "-m", __package__ or ""]
-        pipe = subprocess.PIPE
-        guest = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[listener.fileno()])
-        fields = order | PLACES | {"marker": secrets.token_hex(8), "socket": listener.fileno()}
-        _stream(guest.stdin).write(json.dumps(fields).encode() + b"\n")
-        _stream(guest.stdin).flush()
+    home = Path(PLACES["home"])
+    if TEMPLATE.is_dir() and not any(home.iterdir()):
+        shutil.copytree(TEMPLATE, home, symlinks=True, dirs_exist_ok=True)
+    command, pipe = [sys.executable, "-m", __package__ or ""], subprocess.PIPE
+    guest = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[listener.fileno()])
+    fields = order | PLACES | {"marker": secrets.token_hex(8), "socket": listener.fileno()}
+    _stream(guest.stdin).write(json.dumps(fields).encode() + b"\n")
+    _stream(guest.stdin).flush()
     line = _stream(guest.stdout).readline()
     return guest, line or b'{"error": "the guest ended without a word"}\n'
 
@@ -77,7 +87,7 @@ def _stream(stream: Any) -> BinaryIO:
     return stream
 
 
-def _join(guest: subprocess.Popen[bytes]) -> None:
+def _join(guest: subprocess.Popen[bytes], door: int) -> None:
     """Carries the channels until the owner lets go; then the guest is ended, and with it the container."""
 
     def write(data: bytes) -> None:
@@ -85,7 +95,7 @@ def _join(guest: subprocess.Popen[bytes]) -> None:
         sys.stdout.buffer.flush()
 
     def dial(port: int) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", port), DIAL)
+        connection = socket.create_connection(("127.0.0.1", door if port == PORT else port), DIAL)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
