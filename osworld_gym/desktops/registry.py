@@ -13,6 +13,8 @@ PROVIDERS: dict[str, str] = {
     "sim": "osworld_gym.desktops.sim:SimDesktop",
     "local": "osworld_gym.desktops.local:LocalDesktop",
     "container": "osworld_gym.desktops.container:ContainerDesktop",
+    "vm": "osworld_gym.desktops.vm:VmDesktop",
+    "remote": "osworld_gym.desktops.remote:RemoteDesktop",
 }
 
 
