@@ -1,43 +1,85 @@
-"""``osworld-gym tasks list | show | check``."""
+"""``osworld-gym tasks list | show | fetch | check``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
-from osworld_gym.commands.status import FAILED
+from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.tasks.checks import check_task
+from osworld_gym.tasks.files import FileCache
+from osworld_gym.tasks.runnable import Machine, files_of, reasons_against
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites import load_suite
+from osworld_gym.tasks.suites import SUITES, load_suite
 from osworld_gym.tasks.task import Task
 
+Parser = argparse.ArgumentParser
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+
+def add(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
-    tasks = commands.add_parser("tasks", help="list, show and check tasks").add_subparsers(required=True)
-    for name, command, text in (
-        ("list", _list, "one line per task: id, domain, tags, instruction"),
-        ("show", _show, "one task as JSON"),
-        ("check", _check, "verifier 0 on the fresh desktop, 0 for doing nothing, 1 after the oracle"),
+    tasks = commands.add_parser("tasks", help="list, show, fetch and check tasks").add_subparsers(required=True)
+    for name, command, text, more in (
+        ("list", _list, "one line per task: id, domain, tags, instruction; or whether it can run here", _list_options),
+        ("show", _show, "one task as JSON", _show_options),
+        ("fetch", _fetch, "fills the cache with the files of the tasks, for machines without a network", _chosen),
+        ("check", _check, "verifier 0 on the fresh desktop, 0 for doing nothing, 1 after the oracle", _check_options),
     ):
         sub = tasks.add_parser(name, help=text, description=text)
-        sub.add_argument("--suite", default="sim", help="sim, local, or an OSWorld evaluation_examples folder")
+        sub.add_argument("--suite", default="sim", help=f"{', '.join(SUITES)}, or the folder of an OSWorld checkout")
         sub.set_defaults(command=command)
-        if name == "show":
-            sub.add_argument("task", help="task id")
-        else:
-            sub.add_argument("--split", default="all", help="of the suite (default: all)")
-        if name == "check":
-            sub.add_argument("--provider", choices=sorted(PROVIDERS), help="default: the suite's own")
-            sub.add_argument("--seed", type=int, default=0)
+        more(sub)
+
+
+def _chosen(sub: Parser) -> None:
+    sub.add_argument("--split", default="all", help="of the suite (default: all)")
+    sub.add_argument("--domain", help="only tasks of this domain")
+    sub.add_argument("--tag", help="only tasks with this tag")
+
+
+def _list_options(sub: Parser) -> None:
+    _chosen(sub)
+    sub.add_argument("--provider", choices=sorted(PROVIDERS), help="say whether each task can run with it, or why not")
+    sub.add_argument("--runnable", action="store_true", help="with --provider: only those that can")
+    sub.add_argument("--network", action="store_true", help="with --provider: the desktops may reach the live web")
+    sub.add_argument("--hashes", action="store_true", help="content hashes, and the digest of the whole suite, instead")
+
+
+def _show_options(sub: Parser) -> None:
+    sub.add_argument("task", help="task id")
+
+
+def _check_options(sub: Parser) -> None:
+    _chosen(sub)
+    sub.add_argument("--provider", choices=sorted(PROVIDERS), help="default: the suite's own")
+    sub.add_argument("--seed", type=int, default=0)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    for task in load_suite(arguments.suite).split(arguments.split):
-        print("\t".join((task.id, task.domain, ",".join(task.tags), " ".join(task.instruction.split()))))
+    suite = load_suite(arguments.suite)
+    tasks = _choose(suite, arguments)
+    if arguments.hashes:
+        for task in tasks:
+            print(f"{task.content_hash}\t{task.id}")
+        print(f"{suite.digest}\tthe {len(suite.tasks)} tasks of {suite.name}")
+        return 0
+    if arguments.provider is None:
+        if arguments.runnable or arguments.network:
+            raise TaskError("--runnable and --network want --provider: what a task can run on")
+        for task in tasks:
+            print("\t".join((task.id, task.domain, ",".join(task.tags), " ".join(task.instruction.split()))))
+        return 0
+    machine, count = Machine(network=arguments.network), 0
+    for task in tasks:
+        reasons = reasons_against(task, arguments.provider, machine)
+        count += not reasons
+        if not reasons or not arguments.runnable:
+            print("\t".join((task.id, task.domain, "no: " + "; ".join(reasons) if reasons else "can run")))
+    print(f"{count} of {len(tasks)} tasks can run with provider {arguments.provider}", file=sys.stderr)
     return 0
 
 
@@ -47,9 +89,26 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _fetch(arguments: argparse.Namespace) -> int:
+    cache, here, fetched, failed = FileCache(), 0, 0, 0
+    for task in _choose(load_suite(arguments.suite), arguments):
+        for wanted in files_of(task):
+            if cache.find(wanted) is not None:
+                here += 1
+                continue
+            try:
+                print(cache.get(wanted))
+                fetched += 1
+            except (DesktopError, TaskError) as error:
+                failed += 1
+                print(f"osworld-gym: {error}", file=sys.stderr)
+    print(f"{here} files were in {cache.root}, {fetched} came, {failed} are missing")
+    return INFRASTRUCTURE if failed else 0
+
+
 def _check(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
-    tasks = _with_oracle(suite, suite.split(arguments.split))
+    tasks = _with_oracle(suite, _choose(suite, arguments))
     provider = arguments.provider or (suite.name if suite.name in PROVIDERS else None)
     if provider is None:
         raise TaskError(f"suite {suite.name!r} has no provider of its own: name one with --provider")
@@ -62,6 +121,20 @@ def _check(arguments: argparse.Namespace) -> int:
                 print(f"{task.id}: {problem}")
     print(f"{len(tasks) - failed} of {len(tasks)} tasks of {suite.name}/{arguments.split} are sound")
     return FAILED if failed else 0
+
+
+def _choose(suite: Suite, arguments: argparse.Namespace) -> list[Task]:
+    """The tasks of the split that have the domain and the tag asked for."""
+    found = [
+        task
+        for task in suite.split(arguments.split)
+        if arguments.domain in (None, task.domain) and (arguments.tag is None or arguments.tag in task.tags)
+    ]
+    if not found:
+        domains = ", ".join(sorted({task.domain for task in suite.tasks}))
+        tags = ", ".join(sorted({tag for task in suite.tasks for tag in task.tags})) or "none"
+        raise TaskError(f"no task of suite {suite.name!r} is left; its domains: {domains}; its tags: {tags}")
+    return found
 
 
 def _with_oracle(suite: Suite, tasks: Sequence[Task]) -> list[Task]:

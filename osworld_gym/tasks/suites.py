@@ -12,7 +12,6 @@ from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 
-
 OSWORLD = "osworld"  # the name of every suite of official tasks, wherever they lie
 
 

@@ -12,8 +12,15 @@ from typing import Any
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.schema import check_evaluator, check_step
 
-_REQUIRED = {"id": str, "instruction": str, "evaluator": dict}
-_OPTIONAL = {"domain": str, "oracle": dict, "tags": list, "snapshot": str, "related_apps": list, "proxy": bool}
+_REQUIRED: dict[str, type] = {"id": str, "instruction": str, "evaluator": dict}
+_OPTIONAL: dict[str, type] = {
+    "domain": str,
+    "oracle": dict,
+    "tags": list,
+    "snapshot": str,
+    "related_apps": list,
+    "proxy": bool,
+}
 
 
 @dataclass(frozen=True)
