@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -13,7 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from .python_fast import PythonFast
+
 Command = str | Sequence[str]
+OUTPUT_LIMIT = 64 << 20  # bytes of each stream that are given back; the rest is left out
 
 
 class Commands:
@@ -30,6 +34,7 @@ class Commands:
         self._launched: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
         self._lock = threading.Lock()
+        self._python = PythonFast(env, self.home, log)
 
     def expand(self, path: str) -> Path:
         """``~``, ``$VARS`` and OSWorld's ``/home/user`` → the real path inside this desktop."""
@@ -48,28 +53,43 @@ class Commands:
         home = str(self.home)
         return [home + part[1:] if part.startswith("~/") else part for part in map(str, command)]
 
-    def execute(self, command: Command, shell: bool, timeout: float) -> tuple[int, str, str]:
+    def execute(
+        self, command: Command, shell: bool, timeout: float, folder: Path | None = None, merged: bool = False
+    ) -> tuple[int, str, str]:
         """(exit status, stdout, stderr) of a command run to its end; its children may live on.
+
+        Args:
+            command, shell: by OSWorld's rule, see :meth:`arguments`.
+            timeout: seconds.
+            folder: where it starts; HOME when None.
+            merged: stderr goes where stdout goes.
 
         Raises:
             TimeoutError: after ``timeout`` seconds; the command's process group has been killed.
             OSError, ValueError: it cannot be started.
         """
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            with self._lock:
-                child = self._start(command, shell, out, err)
-                self._running.add(child.pid)
             try:
-                status = child.wait(timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                status = self._run(command, shell, timeout, out, out if merged else err, folder or self.home)
+            except TimeoutError:
                 raise TimeoutError(f"{command!r} ran longer than {timeout} seconds") from None
-            finally:
-                self._running.discard(child.pid)
-            out.seek(0)
-            err.seek(0)
-            return status, out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
+            return status, _text(out), _text(err)
+
+    def _run(self, command: Command, shell: bool, timeout: float, out: IO[bytes], err: IO[bytes], folder: Path) -> int:
+        arguments = self.arguments(command, shell)
+        if not shell and folder == self.home and self._python.fits(arguments):
+            return self._python.run(arguments, out, err, timeout)
+        with self._lock:
+            child = self._start(arguments, shell, out, err, folder)
+            self._running.add(child.pid)
+        try:
+            return _await_end(child, timeout)
+        except TimeoutError:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        finally:
+            self._running.discard(child.pid)
 
     def launch(self, command: Command, shell: bool) -> subprocess.Popen[bytes]:
         """Starts a program and returns at once.
@@ -78,12 +98,13 @@ class Commands:
             OSError, ValueError: it cannot be started.
         """
         with self._log.open("ab") as log, self._lock:
-            child = self._start(command, shell, log, log)
+            child = self._start(self.arguments(command, shell), shell, log, log, self.home)
             self._launched.append(child)
         return child
 
-    def _start(self, command: Command, shell: bool, out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
-        arguments = self.arguments(command, shell)
+    def _start(
+        self, arguments: Command, shell: bool, out: IO[bytes], err: IO[bytes], folder: Path
+    ) -> subprocess.Popen[bytes]:
         if not arguments:
             raise ValueError("the command is empty")
         if not shell and shutil.which(arguments[0], path=self.env["PATH"]) is None:
@@ -92,7 +113,7 @@ class Commands:
             arguments,
             shell=shell,
             env=self.env,
-            cwd=self.home,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -103,4 +124,21 @@ class Commands:
         """Children that this object waits for itself. Launched ones that ended are collected here."""
         with self._lock:
             self._launched = [child for child in self._launched if child.poll() is None]
-            return {child.pid for child in self._launched} | self._running
+            return {child.pid for child in self._launched} | self._running | self._python.own()
+
+
+def _await_end(child: subprocess.Popen[bytes], timeout: float) -> int:
+    """Waits by the event of its end, not by looking now and then as ``Popen.wait(timeout)`` does."""
+    watch = os.pidfd_open(child.pid)
+    try:
+        if not select.select([watch], [], [], timeout)[0]:
+            raise TimeoutError
+    finally:
+        os.close(watch)
+    return child.wait()
+
+
+def _text(file: IO[bytes]) -> str:
+    """All ends of lines as ``\\n``: OSWorld's server reads output as text."""
+    file.seek(0)
+    return file.read(OUTPUT_LIMIT).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

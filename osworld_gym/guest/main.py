@@ -15,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from Xlib.display import Display
 
 from . import forward
 from .commands import Commands
-from .handlers import Handlers
+from .handlers import endpoints
 from .inputs import Inputs
 from .processes import at_work, become_subreaper, descendants, reap
+from .pulse import Pulse
+from .recording import Recording
 from .screen import Screen, Workload
 from .seeds import apply_seed
 from .session import READY_DEADLINE, Session
@@ -49,9 +53,9 @@ def main() -> int:
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
     try:
-        commands = _serve(session, order)
+        own = _serve(session, order)
         _say({"display": session.display})
-        _watch(session, commands, owner)
+        _watch(session, own, owner)
     except (RuntimeError, OSError) as error:
         _say({"error": str(error)})
         return 1
@@ -72,29 +76,34 @@ def _say(line: dict[str, Any]) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the owner is gone; nobody reads
 
 
-def _serve(session: Session, order: dict[str, Any]) -> Commands:
-    """Connects to the X server, once; starts the HTTP server's thread."""
+def _serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
+    """Connects to the X server, once; starts the HTTP server's thread. Returns who of our children is waited for."""
     os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
     display, lock = Display(), threading.RLock()
     display.set_error_handler(lambda *_: None)  # errors of requests without answer: the window is gone
     windows = Windows(display, lock)
-    own = session.own() | {os.getpid()}
-    workload = Workload(lambda: [pid for pid in descendants(os.getpid()) if pid not in own], at_work)
-    screen = Screen(session.framebuffer, workload)
+    recording = Recording(session.env, session.size, session.folder)
+    screen = Screen(session.framebuffer, Workload(partial(_programs, session, recording), at_work))
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     _await_manager(windows)
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))
-    commands = Commands(session.env, session.folder / "launched.log")
+    commands = Commands(session.env | order.get("environment", {}), session.folder / "launched.log")
     listener = socket.socket(fileno=order["socket"])
-    handlers = Handlers(screen, inputs, windows, commands)
-    server = GuestServer(handlers, order["token"], listener)
+    table = endpoints(screen, inputs, windows, commands, Pulse(display, lock), recording)
+    server = GuestServer(table, order["token"], listener)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     if "inner" in order:  # the same server for programs of the desktop, whose network nobody else is in
-        inner = GuestServer(handlers, "", socket.create_server(("127.0.0.1", order["inner"])))
+        inner = GuestServer(table, "", socket.create_server(("127.0.0.1", order["inner"])))
         threading.Thread(target=inner.serve_forever, args=(0.05,), daemon=True).start()
     forward.start(order.get("forward", {}), order.get("proxy"))
     apply_seed(order["seed"], windows, screen)
-    return commands
+    return lambda: session.own() | commands.own() | recording.own()
+
+
+def _programs(session: Session, recording: Recording) -> list[int]:
+    """The processes whose work may change the screen: not the session's own, not the film's."""
+    ours = session.own() | recording.own() | {os.getpid()}
+    return [pid for pid in descendants(os.getpid()) if pid not in ours]
 
 
 def _await_manager(windows: Windows) -> None:
@@ -105,7 +114,7 @@ def _await_manager(windows: Windows) -> None:
         time.sleep(0.005)  # the manager's mark on the root window is looked for
 
 
-def _watch(session: Session, commands: Commands, owner: int) -> None:
+def _watch(session: Session, own: Callable[[], set[int]], owner: int) -> None:
     """Returns when the owner let go of stdin or is gone, or when the session broke; collects orphans meanwhile."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -120,4 +129,4 @@ def _watch(session: Session, commands: Commands, owner: int) -> None:
             return
         tree = descendants(os.getpid())
         dead = {pid for pid, state in tree.items() if state == "Z"}
-        reap(dead - commands.own() - session.own())
+        reap(dead - own())

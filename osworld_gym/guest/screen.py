@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from PIL import Image, ImageChops
+from PIL import Image
+
+from .restless import Restless
 
 POLL = 0.01  # seconds between two looks at the framebuffer
-CARET = (4, 48)  # a change within so many pixels (width, height) is a blinking caret, not news
 BUSY_LIMIT = 1.0  # seconds that processes at work, with an unchanged screen, can hold up stillness
 REFRESH = 0.25  # seconds between two listings of the desktop's processes
 
@@ -39,7 +40,9 @@ class Screen:
         self._end = self._start + self._stride * self.size[1]
         self._busy = busy
         self._lock = threading.Lock()
+        self._restless = Restless()
         self._last = self.raw()
+        self._news = time.monotonic()  # when more than a restless part last changed
         #: how often a look found the screen changed; grows only
         self.changes = 0
 
@@ -52,25 +55,35 @@ class Screen:
         data = self.raw() if raw is None else raw
         return Image.frombuffer("RGB", self.size, data, "raw", "BGRX", self._stride, 1)
 
+    def frame(self) -> tuple[bytes, int, bool]:
+        """The screen now: PNG (zlib level 1), the change counter of this very frame, whether it is all black."""
+        raw, changes = self._look()
+        image, buffer = self.image(raw), io.BytesIO()
+        image.save(buffer, format="PNG", compress_level=1)
+        return buffer.getvalue(), changes, image.getbbox() is None
+
     def png(self) -> bytes:
-        """The screen now as PNG, zlib level 1."""
-        buffer = io.BytesIO()
-        self.image().save(buffer, format="PNG", compress_level=1)
-        return buffer.getvalue()
+        """The screen now as PNG."""
+        return self.frame()[0]
+
+    def still_for(self) -> float:
+        """Seconds since more than a caret or a clock changed."""
+        self._look()
+        return time.monotonic() - self._news
 
     def wait_still(self, quiet: float, deadline: float) -> bool:
-        """Waits until nothing but a caret has changed for ``quiet`` seconds and no process is at work.
+        """Waits until nothing but carets and clocks has changed for ``quiet`` seconds and no process is at work.
 
         Returns:
             True when the screen is still, False when ``deadline`` seconds went by first.
         """
-        start = since = last_change = time.monotonic()
+        start = since = time.monotonic()
         while True:
-            changed = self._look()
-            now = time.monotonic()
-            if changed:
-                since = last_change = now
-            elif now - last_change < BUSY_LIMIT and self._busy():
+            self._look()
+            now, news = time.monotonic(), max(self._news, start)
+            if news > since:
+                since = news
+            elif now - news < BUSY_LIMIT and self._busy():
                 since = now
             if now - since >= quiet:
                 return True
@@ -78,15 +91,16 @@ class Screen:
                 return False
             time.sleep(POLL)  # a mapped framebuffer gives no event
 
-    def _look(self) -> bool:
-        raw = self.raw()
+    def _look(self) -> tuple[bytes, int]:
+        """The pixels now and their number; notes news. Shared by all who wait, so that none misses a change."""
         with self._lock:
-            before, self._last = self._last, raw
-            if raw == before:
-                return False
-            self.changes += 1
-        box = ImageChops.difference(self.image(before), self.image(raw)).getbbox()
-        return box is not None and (box[2] - box[0] > CARET[0] or box[3] - box[1] > CARET[1])
+            before, self._last = self._last, self.raw()
+            now = time.monotonic()
+            if self._last != before:
+                self.changes += 1
+                if self._restless.news(self.image(before), self.image(self._last), now):
+                    self._news = now
+            return self._last, self.changes
 
 
 class Workload:

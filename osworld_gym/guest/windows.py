@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from PIL import Image
 from Xlib import X, error
 from Xlib.display import Display
 from Xlib.protocol import event
@@ -30,6 +31,22 @@ class Window:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+#: names on the official machine → those here, in titles and classes
+ALIASES = {"Google Chrome": "Chromium", "google-chrome": "chromium"}
+DASHES = str.maketrans({"—": "-", "–": "-"})
+
+
+def _plain(text: str) -> str:
+    return text.translate(DASHES)
+
+
+def _here(name: str) -> str:
+    """The name with what stands for the official machine's programs here."""
+    for official, ours in ALIASES.items():
+        name = name.replace(official, ours)
+    return _plain(name)
 
 
 class Windows:
@@ -72,12 +89,15 @@ class Windows:
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
         """The first window whose title contains ``name`` (whatever the case), or is ``name`` when ``strict``.
 
-        ``by_class`` looks at ``instance.class`` instead of the title. The rules are wmctrl's (``-F``, ``-x``).
+        ``by_class`` looks at ``instance.class`` instead of the title. The rules are wmctrl's (``-F``, ``-x``), but that
+        dashes of all lengths are one, and that a name of the official machine also finds what stands for it here.
         """
-        for window in self.all():
-            text = window.name if by_class else window.title
-            if text == name or (not strict and name.lower() in text.lower()):
-                return window
+        windows = self.all()
+        for wanted in dict.fromkeys((name, _here(name))):
+            for window in windows:
+                text = _plain(window.name if by_class else window.title)
+                if text == wanted or (not strict and wanted.lower() in text.lower()):
+                    return window
         return None
 
     def wait(self, found: Callable[[list[Window]], bool], deadline: float) -> bool:
@@ -102,6 +122,19 @@ class Windows:
             target = self._display.create_resource_object("window", window.id)
             note = event.ClientMessage(window=target, client_type=self._display.intern_atom(message), data=(32, data))
             self._root.send_event(note, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            self._display.sync()
+
+    def paint_picture(self, picture: Image.Image) -> None:
+        """Shows an RGB picture of the screen's size as the background."""
+        with self._lock:
+            depth = self._display.screen().root_depth
+            pixmap = self._root.create_pixmap(picture.width, picture.height, depth)
+            context = pixmap.create_gc()
+            pixmap.put_pil_image(context, 0, 0, picture)
+            self._root.change_attributes(background_pixmap=pixmap)
+            self._root.clear_area(0, 0, 0, 0)
+            context.free()
+            pixmap.free()
             self._display.sync()
 
     def paint_root(self, colour: int) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osworld_gym.guest.screen import CARET, Screen, Workload
+from osworld_gym.guest.restless import CARET
+from osworld_gym.guest.screen import Screen, Workload
 
 WIDTH, HEIGHT, HEADER, COLOURS = 100, 60, 160, 2
 

@@ -1,0 +1,70 @@
+"""What an endpoint takes and gives: fields of a request by name and type, an answer as status, body and type."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LONGEST = 3600.0  # seconds that a request may ask for at most
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and content type of one HTTP answer."""
+
+    body: bytes
+    status: int = 200
+    kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Endpoint = Callable[[Mapping[str, Any]], Answer]
+#: (method, path) → what answers, given the body's fields
+Table = dict[tuple[str, str], Endpoint]
+
+
+class BadRequest(Exception):
+    """The request is wrong; the message goes back with status 400."""
+
+
+def as_json(value: Any, status: int = 200) -> Answer:
+    return Answer(json.dumps(value).encode(), status)
+
+
+def as_text(text: str, status: int = 200) -> Answer:
+    return Answer(text.encode("utf-8", "replace"), status, kind="text/html; charset=utf-8")
+
+
+def failed(message: str, status: int = 500) -> Answer:
+    """OSWorld's form of a failure."""
+    return as_json({"status": "error", "message": message}, status)
+
+
+def command_of(body: Mapping[str, Any], key: str = "command") -> str | list[str]:
+    command = body.get(key, [])
+    if isinstance(command, str) or (isinstance(command, list) and all(isinstance(part, str) for part in command)):
+        return command
+    raise BadRequest(f"{key!r} wants text or a list of texts, got {command!r}")
+
+
+def text_of(body: Mapping[str, Any], key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"{key!r} wants text, got {value!r}")
+    return value
+
+
+def flag_of(body: Mapping[str, Any], key: str) -> bool:
+    """OSWorld hands flags to Python as they come, so any non-empty text is true ("true" stands in a task file)."""
+    return bool(body.get(key, False))
+
+
+def seconds_of(body: Mapping[str, Any], key: str, default: float) -> float:
+    value = body.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST:
+        raise BadRequest(f"{key!r} wants 0 to {LONGEST:g} seconds, got {value!r}")
+    assert math.isfinite(value)
+    return float(value)

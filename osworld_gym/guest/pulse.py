@@ -1,0 +1,51 @@
+"""Whether the X server answers. Its framebuffer is a file that outlives it, so a frame alone proves nothing."""
+
+from __future__ import annotations
+
+import threading
+
+from Xlib.display import Display
+from Xlib.error import ConnectionClosedError
+
+PATIENCE = 5.0  # seconds for one answer; a busy machine needs some
+
+
+class Pulse:
+    """Asks the X server for a sign of life on a thread of its own, so that a frozen one blocks nobody else.
+
+    Args:
+        display: the connection, shared; ``lock`` guards it.
+    """
+
+    def __init__(self, display: Display, lock: threading.RLock, patience: float = PATIENCE) -> None:
+        self._display, self._lock, self._patience = display, lock, patience
+        self._changed = threading.Condition()
+        self._asked = self._answered = 0
+        self._dead = False
+        threading.Thread(target=self._ask, name="pulse", daemon=True).start()
+
+    def beats(self) -> bool:
+        """True when the X server answered a question that was put after this call, within the patience."""
+        with self._changed:
+            self._asked += 1
+            mine = self._asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._dead or self._answered >= mine, self._patience)
+            return not self._dead and self._answered >= mine
+
+    def _ask(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked > self._answered)
+                question = self._asked
+            try:
+                with self._lock:
+                    self._display.screen().root.query_pointer()
+            except (ConnectionClosedError, OSError):
+                with self._changed:
+                    self._dead = True
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._answered = question
+                self._changed.notify_all()

@@ -1,0 +1,132 @@
+"""The fast way for ``python -c``: asks the forking Python (``python_forks.py``), which is started when first wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from .python_forks import BOOT, REFUSED
+
+NAMES = ("python", "python3")
+
+
+class PythonFast:
+    """Runs ``python -c`` commands by forks of one prepared interpreter.
+
+    Args:
+        env: the environment of the programs.
+        folder: where they start.
+        log: takes what the forking Python says.
+    """
+
+    def __init__(self, env: dict[str, str], folder: Path, log: Path) -> None:
+        self._env, self._folder, self._log = env, folder, log
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fits(self, command: Sequence[str]) -> bool:
+        """Whether this is exactly ``python -c <code> ...`` and the desktop's python is the one that runs the guest."""
+        if len(command) < 3 or command[0] not in NAMES or command[1] != "-c" or "\0" in command[2]:
+            return False
+        found = shutil.which(command[0], path=self._env["PATH"])
+        here = Path(sys.executable)
+        return found is not None and Path(found).parent == here.parent and os.path.samefile(found, here)
+
+    def run(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], timeout: float) -> int:
+        """Exit status of a command that :meth:`fits`, as ``subprocess`` gives it.
+
+        Raises:
+            TimeoutError: after ``timeout`` seconds; the program's process group has been killed.
+            OSError: it could not be started, or nobody knows how it ended.
+        """
+        end = time.monotonic() + timeout
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as answer:
+            try:
+                self._ask(command, out, err, write)
+            finally:
+                os.close(write)
+            lines = _lines(answer, end)
+            pid = next(lines)
+            if pid.startswith(REFUSED):
+                raise OSError(f"python could not be started: {pid[1:].decode().strip()}")
+            try:
+                return int(next(lines))
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(int(pid), signal.SIGKILL)
+                raise
+
+    def _ask(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], answer: int) -> None:
+        request = json.dumps({"code": command[2], "arguments": list(command[3:]), "folder": str(self._folder)})
+        order = os.memfd_create("request")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        try:
+            os.write(order, request.encode())
+            os.lseek(order, 0, os.SEEK_SET)
+            with self._lock:
+                control = self._connect()
+                socket.send_fds(control, [b"x"], [order, nothing, out.fileno(), err.fileno(), answer])
+        finally:
+            os.close(order)
+            os.close(nothing)
+
+    def _connect(self) -> socket.socket:
+        """The socket of a forking Python that lives."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = Path(__file__).with_name("python_forks.py")
+        with theirs, self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, str(script), str(theirs.fileno())],
+                env=self._env,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        return self._control
+
+    def own(self) -> set[int]:
+        """Children that this object waits for itself."""
+        process = self._process
+        return {process.pid} if process is not None else set()
+
+    def close(self) -> None:
+        """Lets go of the forking Python, which ends then; what it forked lives on."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+
+def _lines(answer: IO[bytes], end: float) -> Iterator[bytes]:
+    """The lines of a pipe, each as soon as it is there. Raises TimeoutError at ``end``, OSError when there is none."""
+    text = b""
+    while True:
+        while b"\n" in text:
+            line, _, text = text.partition(b"\n")
+            yield line
+        ready, _, _ = select.select([answer], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        part = os.read(answer.fileno(), 4096)
+        if not part:
+            raise OSError("the prepared Python ended; how the program ended is unknown")
+        text += part

@@ -1,0 +1,135 @@
+"""A Python that has pyautogui's parts loaded and forks for each ``python -c``. A program of its own: see ``BOOT``.
+
+OSWorld's client sends every action as ``python -c "import pyautogui; ..."``; most of the time of a fresh interpreter
+goes into that import. Here the child finds Xlib, Pillow and the rest loaded; pyautogui itself it imports anew, with an
+X connection of its own, since a forked connection must not be shared.
+
+Protocol, on a Unix socket of whole messages: each carries five descriptors: the request (JSON ``{"code", "arguments",
+"folder"}``), the child's stdin, stdout and stderr, and a pipe on which two lines come back: the child's process id, and
+in the end its exit status (negative: ended by that signal). The program ends when its socket does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from types import ModuleType, TracebackType
+from typing import Any
+
+#: ``python -c BOOT <this file> <descriptor of the socket>``: as ``-c``, so that nothing of the guest is on sys.path
+BOOT = (
+    "import importlib.util, sys; spec = importlib.util.spec_from_file_location('osworld_python_forks', sys.argv[1]); "
+    "forks = importlib.util.module_from_spec(spec); sys.modules[spec.name] = forks; spec.loader.exec_module(forks); "
+    "forks.main(int(sys.argv[2]))"
+)
+DESCRIPTORS = 5  # of each request
+REFUSED = b"!"  # begins the only line when the child could not be forked
+
+
+def preload() -> None:
+    """Loads what ``import pyautogui`` loads, and keeps no connection. Without pyautogui there is nothing to load."""
+    try:
+        import pyautogui
+    except Exception as error:  # noqa: BLE001  the import fails in many ways without a display; children say so too
+        print(f"python_forks: nothing preloaded: {error!r}", file=sys.stderr)
+    else:
+        pyautogui.platformModule._display.close()
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyautogui"]:
+        del sys.modules[name]
+
+
+class Children:
+    """The children that run, each with the pipe of its answer."""
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, int] = {}
+
+    def add(self, pid: int, pipe: int) -> None:
+        self._pipes[pid] = pipe
+        self._tell(pipe, b"%d\n" % pid)
+
+    def collect(self) -> None:
+        """Answers for those that have ended."""
+        while self._pipes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            pipe = self._pipes.pop(pid)
+            self._tell(pipe, b"%d\n" % os.waitstatus_to_exitcode(status))
+            os.close(pipe)
+
+    def _tell(self, pipe: int, line: bytes) -> None:
+        try:
+            os.write(pipe, line)
+        except BrokenPipeError:
+            print(f"python_forks: nobody waits for {line!r}", file=sys.stderr)
+
+
+def serve(control: socket.socket) -> dict[str, Any]:
+    """Forks for each request. Returns in the children only, with the request; the parent ends in here."""
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    children, sources = Children(), [control.fileno(), woken]
+    while True:
+        ready, _, _ = select.select(sources, [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            children.collect()
+        if control.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(control, 1, DESCRIPTORS)
+        if not message:
+            raise SystemExit(0)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.write(descriptors[-1], REFUSED + f"{error}\n".encode())
+            pid = -1
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            control.detach()
+            return become(descriptors)
+        for descriptor in descriptors[: -1 if pid > 0 else None]:
+            os.close(descriptor)
+        if pid > 0:
+            children.add(pid, descriptors[-1])
+
+
+def become(descriptors: list[int]) -> dict[str, Any]:
+    """Makes the forked child what a fresh ``python -c`` is: own session, its streams, no other descriptor."""
+    os.setsid()
+    with os.fdopen(descriptors[0], "rb") as file:
+        request = json.loads(file.read())
+    for number, descriptor in enumerate(descriptors[1:4]):
+        os.dup2(descriptor, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(request["folder"])
+    importlib.invalidate_caches()
+    return request
+
+
+def main(control: int) -> None:
+    preload()
+    request = serve(socket.socket(fileno=control))
+    sys.argv = ["-c", *request["arguments"]]
+    user = ModuleType("__main__")
+    vars(user).update({"__builtins__": sys.modules["builtins"], "__annotations__": {}})
+    ours, sys.modules["__main__"] = sys.modules["__main__"], user
+    user_names = user.__dict__
+
+    def user_frames_only(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Prints an exception as ``python -c`` does: from the user's code on."""
+        assert ours  # keeps the names of the outer program alive until the end
+        while trace is not None and trace.tb_frame.f_globals is not user_names:
+            trace = trace.tb_next
+        sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = user_frames_only
+    exec(compile(request["code"], "<string>", "exec"), user_names)
