@@ -1,18 +1,20 @@
 """The sandbox of a local desktop: a bubblewrap command line. No root needed.
 
 Own user, process, network, IPC and host-name namespaces; ``/usr``, a choice of ``/etc`` and this Python are read-only,
-``/tmp``, ``/home/user`` and ``/run`` are empty memory file systems, nothing else of the machine is there. All of it
-ends with the guest, which is process 1 inside: nothing has to be cleaned up afterwards.
+``/tmp``, ``/home/user``, ``/run`` and ``/dev/shm`` are memory file systems of limited size, nothing else of the machine
+is there. All of it ends with the guest, which is process 1 inside: nothing has to be cleaned up afterwards.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 UID = 1000
 HOME = "/home/user"
@@ -20,7 +22,9 @@ FOLDER = "/run/osworld"
 RUNTIME = f"/run/user/{UID}"
 GUEST = "/opt/osworld_guest"
 HOSTNAME = "user-virtual-machine"
-SIZE = 1 << 30  # bytes that each memory file system may hold
+TEMPLATE = "/opt/osworld_template"  # read-only, where HOME is copied from inside
+INFO = 3  # descriptor on which bubblewrap tells the process id of the inside
+SMALL = 16 << 20  # bytes of memory file systems that hold sockets and logs
 
 #: folders and files of the machine that programs inside may read; those that are not there are left out
 READABLE = (
@@ -46,9 +50,15 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A command line, and the descriptors that it must inherit; :meth:`close` them once it runs."""
+    """A command line for the keeper (``local_keeper/launch.py``), which runs it.
+
+    ``command`` names ``sources[i]`` as ``@i``, since root has to bring them to where an ordinary user may read them,
+    and a HOME that the keeper prepares as ``@home``. ``descriptors`` are the ones that it inherits; :meth:`close` them
+    once it runs.
+    """
 
     command: tuple[str, ...]
+    sources: tuple[str, ...]
     descriptors: tuple[int, ...]
 
     def close(self) -> None:
@@ -56,34 +66,87 @@ class Sandbox:
             os.close(descriptor)
 
 
-def sandbox(command: Sequence[str], guest: Path, env: Mapping[str, str], info: int, modules: Sequence[str]) -> Sandbox:
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where ``/home/user`` comes from.
+
+    Args:
+        template: the folder whose content it begins with; None: empty.
+        method: ``overlay`` (prepared by the keeper), ``copy`` (made inside), ``staged`` (a copy that the keeper makes).
+    """
+
+    template: Path | None = None
+    method: Literal["overlay", "copy", "staged"] = "copy"
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the keeper makes it, outside of the sandbox."""
+        return self.template is not None and self.method != "copy"
+
+
+def sandbox(
+    command: Sequence[str],
+    guest: Path,
+    env: Mapping[str, str],
+    modules: Sequence[str],
+    *,
+    home: Home,
+    disk: int,
+    processes: int,
+    first: int,
+) -> Sandbox:
     """Wraps ``command``, which becomes process 1 inside.
 
     Args:
         command: what to run; the guest's folder is at :data:`GUEST`.
         guest: the guest's folder on this machine.
         env: its whole environment.
-        info: descriptor on which bubblewrap writes JSON with the outer process id (``child-pid``).
         modules: Python modules that must be found inside.
+        home: where HOME comes from.
+        disk: bytes that HOME, ``/tmp`` and ``/dev/shm`` may hold each.
+        processes: and threads that the user inside may have.
+        first: number that the first of the descriptors has in the new process.
     """
+    sources: list[str] = []
+
+    def source(path: str) -> str:
+        sources.append(path)
+        return f"@{len(sources) - 1}"
+
     files = {path: _memory_file(text) for path, text in FILES.items()}
     options = ["bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL"]
-    options += ["--hostname", HOSTNAME, "--as-pid-1", "--proc", "/proc", "--dev", "/dev", "--ro-bind", "/usr", "/usr"]
-    options += _system_folders()
+    options += ["--hostname", HOSTNAME, "--as-pid-1", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
+    options += ["--perms", "1777", "--size", str(disk), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    options += ["--ro-bind", "/usr", "/usr", *_system_folders()]
     for path in READABLE:
         options += ["--ro-bind-try", path, path]
-    for path, descriptor in files.items():
-        options += ["--ro-bind-data", str(descriptor), path]
-    for path, mode in (("/tmp", "1777"), (FOLDER, "0700"), (RUNTIME, "0700"), (HOME, "0755")):
-        options += ["--perms", mode, "--size", str(SIZE), "--tmpfs", path]
+    for i, path in enumerate(files):
+        options += ["--ro-bind-data", str(first + i), path]
+    for path, mode, size in (("/tmp", "1777", disk), (FOLDER, "0700", SMALL), (RUNTIME, "0700", SMALL)):
+        options += ["--perms", mode, "--size", str(size), "--tmpfs", path]
+    options += ["--bind", "@home", HOME] if home.prepared else ["--perms", "0755", "--size", str(disk), "--tmpfs", HOME]
+    command = [*_process_limit(processes), *command]
+    if home.template is not None and not home.prepared:
+        options += ["--ro-bind", source(str(home.template)), TEMPLATE]
+        command = ["/bin/sh", "-c", f'cp -a {TEMPLATE}/. {HOME}/ && exec "$@"', "sh", *command]
     extra = _python_folders(modules)
     for path in _outermost([*_prefixes(), *extra]):
-        options += ["--ro-bind", path, path]
-    options += ["--ro-bind", str(guest), GUEST, "--clearenv"]
+        options += ["--ro-bind", source(path), path]
+    options += ["--ro-bind", source(str(guest)), GUEST, "--clearenv"]
     for name, value in {**env, **({"PYTHONPATH": ":".join(extra)} if extra else {})}.items():
         options += ["--setenv", name, value]
-    options += ["--info-fd", str(info), "--remount-ro", "/", "--", *command]
-    return Sandbox(tuple(options), (*files.values(), info))
+    options += ["--info-fd", str(INFO), "--remount-ro", "/", "--", *command]
+    return Sandbox(tuple(options), tuple(sources), tuple(files.values()))
+
+
+def _process_limit(number: int) -> list[str]:
+    """Set inside, where Linux 5.14 counts the processes of that user namespace alone; before, those of the user."""
+    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    if release < (5, 14):
+        return []
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    number = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    return ["prlimit", f"--nproc={number}:{number}", "--"]
 
 
 def _memory_file(text: str) -> int:

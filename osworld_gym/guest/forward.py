@@ -1,8 +1,8 @@
 """TCP ports of the desktop, reached from outside of its network; and one of the outside, reached from within.
 
 Outside → in: the owner binds 127.0.0.1 on its side and passes the listening sockets in; what connects is pumped to a
-port of the desktop. In → outside: the desktop listens within its own network and passes that socket out; the owner pumps
-what connects to an HTTP proxy. Neither side can reach more than these ports.
+port of the desktop. In → outside: the desktop listens within its own network and passes that socket out; the owner
+pumps what connects to an HTTP proxy. Neither side can reach more than these ports.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import pytest
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.local import LocalDesktop
+from osworld_gym.desktops.local_link import keeper
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.checks import check_task, play_oracle
 from osworld_gym.tasks.local_suite import local_suite
@@ -67,8 +68,9 @@ def gone(seen: Sequence[Seen], seconds: float = 10.0) -> bool:
     return not alive
 
 
-def folders() -> set[Path]:
-    return set(Path("/tmp").glob("osworld-gym-*"))
+def folders(pid: int) -> list[Path]:
+    """What the owner ``pid`` has on this machine's disk now."""
+    return list(Path("/tmp").glob(f"osworld-gym-*/{pid}-*"))
 
 
 @pytest.mark.parametrize("task", SUITE.tasks, ids=lambda task: task.id)
@@ -109,7 +111,6 @@ def test_seeds_differ(desktop: LocalDesktop) -> None:
 
 @pytest.mark.parametrize("mode", ["isolated", "bare"])
 def test_nothing_is_left_when_the_owner_is_killed(mode: str) -> None:
-    before = folders()
     with subprocess.Popen([sys.executable, "-c", OWNER, mode], stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
@@ -120,12 +121,14 @@ def test_nothing_is_left_when_the_owner_is_killed(mode: str) -> None:
         finally:
             owner.kill()
     assert gone(started)
-    assert folders() == before
+    assert soon(lambda: folders(owner.pid) == [])
 
 
 @pytest.mark.parametrize("isolated", [True, False])
 def test_nothing_is_left_after_close_and_reset(isolated: bool) -> None:
-    before, others = folders(), below(os.getpid())
+    keeper()  # lives as long as this process does
+    (folder,) = folders(os.getpid())
+    others, before = below(os.getpid()), set(folder.iterdir())
     with LocalDesktop(isolated=isolated) as desktop:
         for seed in range(3):
             desktop.reset(seed)
@@ -134,16 +137,17 @@ def test_nothing_is_left_after_close_and_reset(isolated: bool) -> None:
             assert [seen.name for seen in started].count("Xvfb") == 1
         desktop.close()
         assert gone(started, 1.0)
-    assert folders() == before
+    assert set(folder.iterdir()) == before
 
 
 def inside(desktop: LocalDesktop) -> int:
     assert desktop._guest_process is not None
-    assert desktop._guest_process._inside is not None
-    return desktop._guest_process._inside
+    assert desktop._guest_process.inside is not None
+    return desktop._guest_process.inside
 
 
 def test_a_killed_guest_is_died_and_the_next_reset_works() -> None:
+    keeper()
     others = below(os.getpid())
     with LocalDesktop() as desktop:
         desktop.reset(0)
@@ -185,7 +189,7 @@ def fails(desktop: LocalDesktop, reason: FailureReason) -> bool:
 
 def test_a_stopped_guest_is_hung_and_close_still_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osworld_gym.desktops.guest_desktop.ANSWER", 0.5)
-    monkeypatch.setattr("osworld_gym.desktops.local.GOODBYE", 0.5)
+    keeper()
     others = below(os.getpid())
     with LocalDesktop() as desktop:
         desktop.reset(0)
