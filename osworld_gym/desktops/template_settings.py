@@ -47,6 +47,7 @@ def libreoffice(version: str) -> str:
     return _XCU.format(items=items)
 
 
+#: Local Folders, and an account whose mail lies there, so that messages can be written; its server does not exist
 _THUNDERBIRD_PREFS: dict[str, Any] = {
     "app.donation.eoy.version.viewed": 999,
     "app.normandy.enabled": False,
@@ -58,8 +59,18 @@ _THUNDERBIRD_PREFS: dict[str, Any] = {
     "extensions.getAddons.cache.enabled": False,
     "extensions.update.enabled": False,
     "mail.account.account1.server": "server1",
-    "mail.accountmanager.accounts": "account1",
+    "mail.account.account2.identities": "id1",
+    "mail.account.account2.server": "server2",
+    "mail.accountmanager.accounts": "account1,account2",
+    "mail.accountmanager.defaultaccount": "account2",
     "mail.accountmanager.localfoldersserver": "server1",
+    "mail.identity.id1.draft_folder": "mailbox://nobody@Local%20Folders/Drafts",
+    "mail.identity.id1.fcc_folder": "mailbox://nobody@Local%20Folders/Sent",
+    "mail.identity.id1.fullName": "User",
+    "mail.identity.id1.smtpServer": "smtp1",
+    "mail.identity.id1.stationery_folder": "mailbox://nobody@Local%20Folders/Templates",
+    "mail.identity.id1.useremail": "user@example.org",
+    "mail.identity.id1.valid": True,
     "mail.provider.suppress_dialog_on_startup": True,
     "mail.rights.version": 1,
     "mail.server.server1.directory-rel": "[ProfD]Mail/Local Folders",
@@ -67,7 +78,18 @@ _THUNDERBIRD_PREFS: dict[str, Any] = {
     "mail.server.server1.name": "Local Folders",
     "mail.server.server1.type": "none",
     "mail.server.server1.userName": "nobody",
+    "mail.server.server2.check_new_mail": False,
+    "mail.server.server2.deferred_to_account": "account1",
+    "mail.server.server2.directory-rel": "[ProfD]Mail/mail.example.org",
+    "mail.server.server2.hostname": "mail.example.org",
+    "mail.server.server2.login_at_startup": False,
+    "mail.server.server2.name": "user@example.org",
+    "mail.server.server2.type": "pop3",
+    "mail.server.server2.userName": "user",
     "mail.shell.checkDefaultClient": False,
+    "mail.smtpserver.smtp1.hostname": "mail.example.org",
+    "mail.smtpserver.smtp1.username": "user",
+    "mail.smtpservers": "smtp1",
     "mail.spotlight.firstRunDone": True,
     "mail.winsearch.firstRunDone": True,
     "mailnews.start_page.enabled": False,
@@ -144,6 +166,8 @@ def _chrome_preferences(data: dict[str, Any]) -> None:
     profile = data.setdefault("profile", {})
     profile |= {"exit_type": "Normal", "exited_cleanly": True}
     profile.pop("default_content_setting_values", None)
+    data.pop("enterprise_profile_guid", None)
+    data.get("google", {}).pop("services", None)
     data.setdefault("browser", {}).pop("window_placement", None)
 
 

@@ -137,22 +137,33 @@ xterm*allowTitleOps: false
 
 _MEDIA = ("video/mp4", "video/x-matroska", "video/webm", "video/mpeg", "video/x-msvideo", "video/quicktime")
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_EDITORS = "org.xfce.mousepad.desktop;org.gnome.gedit.desktop"
 
-#: types → applications, of which the first that is installed counts. VLC is not the video player: a task asks for that
+#: types → desktop entries, of which the first that is there counts. VLC is not the video player: a task asks for that
 _DEFAULTS = {
-    ("text/plain", "application/json", "text/csv", "text/markdown", "text/x-python", "application/xml"): _EDITORS,
-    ("inode/directory",): "pcmanfm.desktop;org.gnome.Nautilus.desktop",
-    ("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"): "google-chrome.desktop",
-    ("application/pdf",): "org.gnome.Evince.desktop;google-chrome.desktop",
-    _IMAGES: "org.gnome.eog.desktop;google-chrome.desktop",
-    _MEDIA: "org.gnome.Totem.desktop;google-chrome.desktop",
-    ("x-scheme-handler/mailto", "message/rfc822"): "thunderbird.desktop",
+    ("text/plain", "application/json", "text/csv", "text/markdown", "text/x-python", "application/xml"): (
+        "org.xfce.mousepad",
+        "org.gnome.gedit",
+    ),
+    ("inode/directory",): ("pcmanfm", "org.gnome.Nautilus"),
+    ("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"): ("google-chrome",),
+    ("application/pdf",): ("org.gnome.Evince", "google-chrome"),
+    _IMAGES: ("org.gnome.eog", "google-chrome"),
+    _MEDIA: ("org.gnome.Totem", "google-chrome"),
+    ("x-scheme-handler/mailto", "message/rfc822"): ("thunderbird",),
 }
+_ENTRIES = (Path("/usr/share/applications"), Path(__file__).parent / "shims/share/applications")
 
-_MIMEAPPS = "[Default Applications]\n" + "".join(
-    f"{kind}={apps}\n" for kinds, apps in _DEFAULTS.items() for kind in kinds
-)
+
+def _mimeapps() -> str:
+    """One default a type: xdg-mime reads the first of several only, whether it is there or not."""
+    lines = ["[Default Applications]"]
+    for kinds, names in _DEFAULTS.items():
+        for name in names:
+            if any((folder / f"{name}.desktop").exists() for folder in _ENTRIES):
+                lines += [f"{kind}={name}.desktop" for kind in kinds]
+                break
+    return "\n".join(lines) + "\n"
+
 
 #: the title of a GNOME terminal as Debian and Ubuntu set it; xterm's stays
 _BASHRC = """if [ -n "$VTE_VERSION" ]; then
@@ -210,7 +221,6 @@ FILES = {
     ".config/openbox/rc.xml": _OPENBOX,
     ".config/pcmanfm/default/pcmanfm.conf": _PCMANFM,
     ".config/libfm/libfm.conf": _LIBFM,
-    ".config/mimeapps.list": _MIMEAPPS,
     ".config/glib-2.0/settings/keyfile": _GSETTINGS,
     ".config/pulse/client.conf": "autospawn = yes\n",
     ".config/pulse/daemon.conf": "exit-idle-time = -1\nflat-volumes = no\n",
@@ -228,7 +238,7 @@ def make_home(home: Path) -> None:
         raise FileExistsError(f"{home} is not empty")
     for folder in FOLDERS:
         (home / folder).mkdir(parents=True, exist_ok=True)
-    for name, text in FILES.items():
+    for name, text in (*FILES.items(), (".config/mimeapps.list", _mimeapps())):
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

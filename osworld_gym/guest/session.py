@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .home import make_home
@@ -21,6 +21,8 @@ from .shims import set_up
 #: program → Debian package
 PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
 READY_DEADLINE = 20.0  # seconds for each program to be there
+ACCESSIBILITY = ("/usr/libexec/at-spi-bus-launcher", "--launch-immediately", "--a11y=1")
+_OPTIONAL = "at-spi"  # a desktop without it is still one
 _FAMILY_LOCAL, _FAMILY_WILD = 256, 0xFFFF
 
 #: a session bus that starts the services of shims.SERVICES only
@@ -40,9 +42,12 @@ _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuratio
 """
 
 
-def accessibility() -> dict[str, str]:
-    """Environment that makes GTK, Qt and Mozilla programs tell what they show, where the AT-SPI bus can be started."""
-    if not os.environ.get("A11Y"):
+def accessibility(full: bool) -> dict[str, str]:
+    """Environment that makes GTK, Qt and Mozilla programs tell by AT-SPI what they show.
+
+    On in the ``full`` desktop only: it costs a program up to a tenth of a second, GTK 2 ones half a second.
+    """
+    if not full:
         return {"NO_AT_BRIDGE": "1", "GTK_A11Y": "none"}
     return {"QT_ACCESSIBILITY": "1", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1", "GNOME_ACCESSIBILITY": "1"}
 
@@ -67,7 +72,8 @@ class Session:
             raise RuntimeError(f"missing Debian packages; mend: apt-get install {' '.join(missing)}")
         self.folder, self.size = folder, size
         self.home = home
-        if not home.is_dir() or not any(home.iterdir()):
+        self.full = home.is_dir() and any(home.iterdir())  # a template's HOME, the full desktop
+        if not self.full:
             make_home(home)
         self.framebuffer = folder / "Xvfb_screen0"
         for path in (folder, runtime):
@@ -79,6 +85,8 @@ class Session:
             self._start_x()
             self._start_bus()
             self._spawn("openbox", ["openbox", "--sm-disable", "--config-file", f"{self.home}/.config/openbox/rc.xml"])
+            if self.full and Path(ACCESSIBILITY[0]).exists():
+                self._spawn(_OPTIONAL, ACCESSIBILITY)
         except RuntimeError:
             self.close()
             raise
@@ -110,10 +118,10 @@ class Session:
             "GIO_USE_VOLUME_MONITOR": "unix",
             "GSK_RENDERER": "cairo",
             "SAL_USE_VCLPLUGIN": "gtk3",
-            **accessibility(),
+            **accessibility(self.full),
         }
 
-    def _spawn(self, name: str, command: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, command: Sequence[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
                 command,
@@ -184,7 +192,7 @@ class Session:
 
     def dead(self) -> Mapping[str, int]:
         """Those of the session's programs that have ended, with their exit status."""
-        polled = {name: child.poll() for name, child in self._children.items()}
+        polled = {name: child.poll() for name, child in self._children.items() if name != _OPTIONAL}
         return {name: status for name, status in polled.items() if status is not None}
 
     def own(self) -> set[int]:

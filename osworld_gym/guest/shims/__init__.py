@@ -16,6 +16,7 @@ CHROMIUM = ("/usr/lib/chromium/chromium", "/usr/lib64/chromium-browser/chromium-
 SCRIPTS = {
     "libreoffice": ("libreoffice", "soffice", "localc", "lowriter", "loimpress", "lodraw"),
     "code": ("code",),
+    "pkill": ("pkill", "pgrep", "killall"),
 }
 CHROME = ("google-chrome", "google-chrome-stable", "chromium")  #: names of the browser, where there is one
 ALWAYS = ("sudo", "timedatectl")
@@ -54,7 +55,7 @@ def _link_shims(binaries: Path, path: str) -> None:
     scripts |= {name: name for name in ALWAYS}
     browser = next((program for program in CHROMIUM if Path(program).exists()), None)
     if browser is not None:
-        (binaries / "chrome").symlink_to(browser)  # the process is called chrome, as ``pkill chrome`` wants it
+        (binaries / "chrome").symlink_to(browser)  # seen by ``pkill -f chrome``
         scripts |= dict.fromkeys(CHROME, "google-chrome")
     for name, script in scripts.items():
         (binaries / name).symlink_to(HERE / "bin" / script)
