@@ -23,7 +23,6 @@ VARIANTS = ("full", "basic")  #: the better first
 CONTENT = "osworld-gym.content"  #: label: the guest that is inside
 GUEST = Path(osworld_gym.guest.__file__).parent
 LISTS = {"basic": ("apt-packages.txt",), "full": ("apt-packages.txt", "apt-apps.txt")}
-SCRIPTS = Path(osworld_gym.__file__).parent.parent / "scripts"
 #: what the guest needs beside the desktop's own packages
 PYTHON = ("python3", "python3-xlib", "python3-pil", "python3-six", "python3-tk", "python-is-python3")
 SYSTEM = ("ca-certificates", "procps", "socat")
@@ -77,7 +76,7 @@ def packages(variant: str) -> list[str]:
     """
     lines: list[str] = []
     for name in LISTS[variant]:
-        lines += (SCRIPTS / name).read_text(encoding="utf-8").splitlines()
+        lines += Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     named = [line.split("#")[0].strip() for line in lines]
     return [name for name in dict.fromkeys([*named, *PYTHON, *SYSTEM]) if name and name not in LEFT_OUT]
 
