@@ -15,13 +15,12 @@ from functools import cache
 from pathlib import Path
 
 import osworld_gym.guest
-from osworld_gym.desktops import template_apps, template_settings
+from osworld_gym.desktops.template_apps import installed
 from osworld_gym.folders import data_folder
 
 #: what a template is made from, apart from the packages
 _RECIPE = (
-    *(Path(module.__file__) for module in (template_apps, template_settings)),
-    Path(__file__).with_name("template_build.py"),
+    *(Path(__file__).with_name(f"template_{part}.py") for part in ("apps", "settings", "build")),
     Path(osworld_gym.guest.__file__).with_name("home.py"),
 )
 
@@ -63,7 +62,7 @@ def template_version() -> str:
 
 def packages() -> Mapping[str, str]:
     """Application → version of its Debian package, or the program's size and date where there is no dpkg."""
-    return {app.name: _version(app.package, app.program) for app in template_apps.installed()}
+    return {app.name: _version(app.package, app.program) for app in installed()}
 
 
 @cache

@@ -56,7 +56,8 @@ def build_template(make_desktop: Callable[[], GuestDesktop], say: Callable[[str]
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{version}.", dir=target.parent))
     try:
-        with make_desktop() as desktop:
+        desktop = make_desktop()
+        with desktop:
             desktop.reset(0)
             _harvest(_run_all(desktop, say), part / "home")
         mend(part / "home")

@@ -6,6 +6,7 @@ without Chromium has no ``google-chrome``. The X session calls :func:`set_up` on
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -34,11 +35,12 @@ def set_up(folder: Path, path: str) -> dict[str, str]:
 
     Args:
         folder: the desktop's private folder.
-        path: PATH as it is without shims.
+        path: PATH; a shim runs the program that it finds there, so the shims' own folder is taken out of it.
 
     Returns:
         the environment that the shims and their desktop entries need: PATH, XDG_DATA_DIRS and the shims' own names.
     """
+    path = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry) != HERE / "bin")
     _link_shims(folder / "bin", path)
     _write_services(folder / "services")
     return {

@@ -1,0 +1,73 @@
+"""``osworld-gym install-desktop``: the applications of the full desktop, and the template of their settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
+from osworld_gym.desktops import apt
+from osworld_gym.desktops.local import LocalDesktop
+from osworld_gym.desktops.template import find_template, template_folder, template_version
+from osworld_gym.desktops.template_build import build_template
+
+MEGABYTE = 1_000_000
+SCREEN = (1920, 1080)  # OSWorld's
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    text = "install LibreOffice, Chromium, GIMP, VLC, Thunderbird, … and make the template of their settings"
+    parser = commands.add_parser("install-desktop", help=text, description=text)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.set_defaults(command=_install)
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    lacking = apt.missing(apt.wanted())
+    _explain(lacking)
+    if arguments.dry_run or (not lacking and find_template() is not None):
+        return 0
+    if lacking and os.geteuid() != 0:
+        print(f"osworld-gym: packages want root; first: sudo {' '.join([*apt.INSTALL, *lacking])}", file=sys.stderr)
+        return INFRASTRUCTURE
+    if not arguments.yes and not _agreed():
+        return BAD_INPUT
+    if lacking:
+        apt.install(lacking)
+    template = build_template(lambda: LocalDesktop(*SCREEN, template=None), lambda line: print(f"  {line}"))
+    print(f"template {template.version}: {_size()} in {template.path}")
+    return 0
+
+
+def _explain(lacking: list[str]) -> None:
+    if lacking:
+        plan = apt.plan(lacking)
+        print(f"packages: {len(lacking)} of {len(apt.wanted())} are missing: {' '.join(lacking)}")
+        print(f"  apt-get would add {len(plan.packages)}, {plan.fetch / MEGABYTE:.0f} MB to fetch, ", end="")
+        print(f"{plan.disk / MEGABYTE:.0f} MB on disk")
+    else:
+        print(f"packages: all {len(apt.wanted())} are installed")
+    found = None if lacking else find_template()
+    if found is not None:
+        print(f"template {found.version}: {_size()} in {found.path}")
+    else:
+        where = template_folder("VERSION" if lacking else template_version())
+        print(f"template: none for these applications; would be made in {where}")
+        print("  each application runs once in a desktop of its own; about 8 MB and a minute; older ones stay")
+
+
+def _size() -> str:
+    """What the manifest of the present template says."""
+    manifest = json.loads((template_folder(template_version()) / "manifest.json").read_text(encoding="utf-8"))
+    return f"{len(manifest['files'])} files, {manifest['bytes'] / MEGABYTE:.1f} MB"
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        print("osworld-gym: nobody is there to be asked; pass --yes", file=sys.stderr)
+        return False
+    return input("go on? [y/N] ").strip().lower() in ("y", "yes")
