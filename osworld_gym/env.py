@@ -43,6 +43,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         provider_options: keyword arguments of the provider's class.
         deadline: seconds for one call on a blocking desktop.
         reset_retries: further tries of a failed reset, each on a fresh desktop.
+        warm: desktops that stand ready beyond those in use, reset ahead of need.
         render_mode: ``rgb_array`` or None.
 
     Raises:
@@ -62,6 +63,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         provider_options: Mapping[str, Any] | None = None,
         deadline: float = 120.0,
         reset_retries: int = 2,
+        warm: int = 0,
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -70,7 +72,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         make = desktop_factory(provider, provider_options)
         self.suite, self._tasks = choose_tasks(suite, split, provider)
         self._retries = reset_retries
-        self.vector = DesktopVector(make, 1, options, deadline=deadline)
+        self.vector = DesktopVector(make, 1, options, deadline=deadline, warm=warm)
         self._task = self._tasks[0]
         self._result: StepResult | None = None
         width, height = self.vector.screen_size

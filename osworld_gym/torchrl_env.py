@@ -71,6 +71,7 @@ class OSWorldEnv(EnvBase):
         deadline: seconds for one call on a blocking desktop.
         seed: of the task choice and of the desktops; ``set_seed`` sets it anew.
         reset_retries: further tries of a failed reset.
+        warm: desktops that stand ready beyond those in use, reset ahead of need.
 
     Raises:
         ValueError: unknown provider or option. TaskError: unknown suite, split or task.
@@ -90,6 +91,7 @@ class OSWorldEnv(EnvBase):
         deadline: float = 120.0,
         seed: int = 0,
         reset_retries: int = 2,
+        warm: int = 0,
     ) -> None:
         if observation not in ("array", "png"):
             raise ValueError(f"observation wants 'array' or 'png', got {observation!r}")
@@ -99,7 +101,7 @@ class OSWorldEnv(EnvBase):
         self._png = observation == "png"
         self._retries = reset_retries
         self._set_seed(seed)
-        self.vector = DesktopVector(make, num_envs, options, deadline=deadline)
+        self.vector = DesktopVector(make, num_envs, options, deadline=deadline, warm=warm)
         self._rows: list[Row | None] = [None] * num_envs
         self._make_specs(num_envs)
 

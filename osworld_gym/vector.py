@@ -9,13 +9,14 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.episode import EpisodeOptions, failed
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.task import Task
@@ -47,22 +48,27 @@ class DesktopVector:
         deadline: seconds for one call (reset with setup, step with verification). A blocking desktop that outlives
             it gives ``env_error`` with ``hung``, and its thread and desktop are replaced. Calls of non-blocking
             desktops run in the caller's thread and have no deadline.
+        warm: blocking desktops that stand ready beyond ``num``, reset ahead of need (:class:`WarmPool`).
 
     Raises:
         DesktopError: the first desktop cannot be made.
     """
 
-    def __init__(self, make: Make, num: int, options: EpisodeOptions | None = None, *, deadline: float = 120.0) -> None:
-        if num < 1 or deadline <= 0:
-            raise ValueError(f"DesktopVector wants num >= 1 and deadline > 0 s, got {num} and {deadline}")
+    def __init__(
+        self, make: Make, num: int, options: EpisodeOptions | None = None, *, deadline: float = 120.0, warm: int = 0
+    ) -> None:
+        if num < 1 or deadline <= 0 or warm < 0:
+            raise ValueError(f"DesktopVector wants num >= 1, deadline > 0 s, warm >= 0, got {num}, {deadline}, {warm}")
         self.options = options or EpisodeOptions()
-        self._make = make
+        self.failures: Counter[FailureReason] = Counter()  #: results that were ``env_error``, by reason
+        self.pool = WarmPool(make, warm, deadline=0.9 * deadline) if warm else None
+        self._make: Make = self.pool.desktop if self.pool is not None else make
         self._deadline = deadline
         self._changed = threading.Condition()
         self._outcomes: deque[tuple[int, Outcome]] = deque()
         self._closers: list[threading.Thread] = []
         self._closed = False
-        first = make()
+        first = self._make()
         self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all
         self.blocking = first.blocking
         self._slots = [Slot(self._worker(i, first if i == 0 else None)) for i in range(num)]
@@ -125,6 +131,8 @@ class DesktopVector:
         until = monotonic() + CLOSE_DEADLINE
         for thread in self._closers:
             thread.join(max(0.0, until - monotonic()))
+        if self.pool is not None:
+            self.pool.close()
 
     def __enter__(self) -> DesktopVector:
         return self
@@ -199,6 +207,8 @@ class DesktopVector:
             slot.running = isinstance(outcome, StepResult) and outcome.stop is None
             if isinstance(outcome, TaskError):
                 raise outcome
+            if outcome.failure is not None:
+                self.failures[outcome.failure] += 1
             results.append((i, outcome))
         return results
 

@@ -78,9 +78,9 @@ class Link:
             return None
         except OSError:
             data = b""
-        word = json.loads(data) if data else {"ended": -1, "why": "its keeper is gone"}
+        word: dict[str, Any] = json.loads(data) if data else {"ended": -1, "why": "its keeper is gone"}
         if "ended" in word:
-            self.ended, self.why = True, word["why"]
+            self.ended, self.why = True, str(word["why"])
         return word
 
     def started(self, deadline: float) -> int | None:

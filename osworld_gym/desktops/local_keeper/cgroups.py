@@ -47,7 +47,7 @@ def make(parents: Mapping[str, Path], name: str, memory: int, processes: int) ->
 
     A controller that cannot be had is left out; the group may be empty.
     """
-    values = {"memory": str(memory), "processes": str(processes), "whole": "1"}
+    values: dict[str, str] = {"memory": str(memory), "processes": str(processes), "whole": "1"}
     folders: dict[str, Path] = {}
     for controller, parent in parents.items():
         folder = parent / name
@@ -93,7 +93,7 @@ def find(mounts: str | None = None, own: str | None = None, delegated: str | Non
     for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
         _, where, kind, options, *_ = line.split()
         if kind == "cgroup":
-            names = [name for name in ("memory", "pids") if name in options.split(",")]
+            names: list[str] = [name for name in ("memory", "pids") if name in options.split(",")]
         else:
             names = [UNIFIED] if kind == "cgroup2" else []
         for name in names:
@@ -108,7 +108,7 @@ def find(mounts: str | None = None, own: str | None = None, delegated: str | Non
 
 def _own(text: str) -> dict[str, str]:
     """Controller → path of this process's group."""
-    out = {}
+    out: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
         out |= dict.fromkeys(names.split(",") if names else [UNIFIED], path)

@@ -1,0 +1,258 @@
+"""A warm pool: desktops are reset ahead of need, on threads of their own, so that an episode finds one ready.
+
+For any provider: what is handed out is a :class:`PooledDesktop`, whose ``reset(seed)`` gives the used desktop back,
+takes a prepared one and lets it apply the seed. A provider without :meth:`Desktop.prepare` gains nothing and loses
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.types import Action, CommandResult, Screenshot
+
+logger = logging.getLogger(__name__)
+
+BACK_OFF = (0.5, 8.0)  # seconds until the next try after a failed start: the first, doubled each time, the longest
+CLOSING = 10.0  # seconds that close() waits for starts under way
+
+
+class WarmPool:
+    """Keeps ``ahead`` desktops ready beyond those in use.
+
+    Args:
+        make: makes one desktop. Called once here, then on the pool's threads.
+        ahead: desktops that stand ready.
+        threads: starts at a time at most; the provider's own admission may want fewer.
+        deadline: seconds that a taker waits for a ready desktop.
+
+    Raises:
+        DesktopError: the first desktop cannot be made.
+        ValueError: the desktops are not ``blocking``; they reset at once.
+    """
+
+    def __init__(self, make: Callable[[], Desktop], ahead: int, *, threads: int = 4, deadline: float = 300.0) -> None:
+        if ahead < 1 or threads < 1 or deadline <= 0:
+            raise ValueError(
+                f"WarmPool wants ahead, threads >= 1 and deadline > 0 s, got {ahead}, {threads}, {deadline}"
+            )
+        self._make, self._ahead, self._deadline = make, ahead, deadline
+        first = make()
+        if not first.blocking:
+            first.close()
+            raise ValueError("a desktop that lives in this process (the simulated one) wants no warm pool: warm=0")
+        self.screen_size, self.has_shell = first.screen_size, first.has_shell
+        self.failures: Counter[FailureReason] = Counter()  #: of starts; takers did not see them unless all failed
+        self._last: DesktopError | None = None
+        self._streak = 0  # failed starts in a row
+        self._changed = threading.Condition()
+        self._ready: deque[Desktop] = deque()
+        self._used: deque[Desktop] = deque([first])  # to be prepared again
+        self._starting, self._waiting, self._closed = 0, 0, False
+        self._threads = [threading.Thread(target=self._warm, name=f"warm-{i}", daemon=True) for i in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def desktop(self) -> PooledDesktop:
+        """A desktop of this pool; nothing is taken before its first reset."""
+        return PooledDesktop(self)
+
+    @property
+    def ready(self) -> int:
+        """Desktops that stand ready now."""
+        return len(self._ready)
+
+    def exchange(self, used: Desktop | None, given_up: threading.Event) -> Desktop:
+        """Takes a ready desktop for a used one (or for none). Whoever waits stops when ``given_up`` is set.
+
+        Raises:
+            DesktopError: ``never_ready`` at the deadline, or when the pool or the taker is closed.
+        """
+        until = monotonic() + self._deadline
+        with self._changed:
+            self._waiting += 1
+            spare = self._keep(used)
+            try:
+                self._changed.notify_all()
+                while not self._ready and not self._closed and not given_up.is_set() and monotonic() < until:
+                    self._changed.wait(until - monotonic())
+                if not self._ready or self._closed or given_up.is_set():
+                    raise self._none(given_up)
+                return self._ready.popleft()
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+                if spare is not None:
+                    spare.close()
+
+    def discard(self, used: Desktop) -> None:
+        """Closes a desktop that is not to be used again; its place is filled anew."""
+        used.close()
+        self.wake()
+
+    def wake(self) -> None:
+        """Lets everyone who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Closes every desktop that is not in use, and those that are still being started."""
+        with self._changed:
+            self._closed = True
+            idle = [*self._ready, *self._used]
+            self._ready.clear()
+            self._used.clear()
+            self._changed.notify_all()
+        for desktop in idle:
+            desktop.close()
+        until = monotonic() + CLOSING
+        for thread in self._threads:
+            thread.join(max(0.0, until - monotonic()))
+
+    def _keep(self, used: Desktop | None) -> Desktop | None:
+        """Takes a used desktop in when it is wanted; returns it when it is not."""
+        if used is None or self._closed or self._wanted() <= len(self._used):
+            return used
+        self._used.append(used)
+        return None
+
+    def _wanted(self) -> int:
+        """How many starts are still to be begun."""
+        return self._ahead + self._waiting - len(self._ready) - self._starting
+
+    def _none(self, given_up: threading.Event) -> DesktopError:
+        if self._closed or given_up.is_set():
+            return DesktopError(FailureReason.never_ready, "closed while waiting for a warm desktop")
+        last = f"; the last failure: {self._last}" if self._last is not None else ""
+        message = f"no warm desktop within {self._deadline:g} s, {self._starting} are starting{last}"
+        return DesktopError(FailureReason.never_ready, message)
+
+    def _warm(self) -> None:
+        """A thread's life: wait until one is wanted, prepare it, put it with the ready ones."""
+        while (desktop := self._next()) is not None:
+            started = self._prepare(desktop)
+            with self._changed:
+                self._starting -= 1
+                if started is not None and not self._closed:
+                    self._ready.append(started)
+                    started = None
+                self._changed.notify_all()
+            if started is not None:
+                started.close()
+
+    def _next(self) -> Desktop | Callable[[], Desktop] | None:
+        """What to start next, a used desktop or a way to make one; None when the pool is closed."""
+        with self._changed:
+            while not self._closed:
+                if self._wanted() > 0:
+                    pause = min(BACK_OFF[0] * 2 ** (self._streak - 1), BACK_OFF[1]) if self._streak else 0.0
+                    self._starting += 1
+                    chosen = self._used.popleft() if self._used else self._make
+                    until = monotonic() + pause
+                    while not self._closed and (left := until - monotonic()) > 0:
+                        self._changed.wait(left)
+                    return chosen
+                self._changed.wait()
+        return None
+
+    def _prepare(self, chosen: Desktop | Callable[[], Desktop]) -> Desktop | None:
+        """A prepared desktop, or None when that failed; what failed is closed."""
+        desktop = chosen if isinstance(chosen, Desktop) else None
+        try:
+            if desktop is None:
+                assert not isinstance(chosen, Desktop)
+                desktop = chosen()
+            desktop.prepare()
+        except DesktopError as error:
+            self._failed(error)
+        except Exception as error:  # a provider broke its contract: this thread must live on
+            logger.exception("a desktop raised something else than DesktopError while it was prepared")
+            self._failed(DesktopError(FailureReason.died, f"{type(error).__name__}: {error}"))
+        else:
+            with self._changed:
+                self._streak = 0
+            return desktop
+        if desktop is not None:
+            desktop.close()
+        return None
+
+    def _failed(self, error: DesktopError) -> None:
+        logger.warning("a warm desktop could not be started: %s", error)
+        with self._changed:
+            self.failures[error.reason] += 1
+            self._last, self._streak = error, self._streak + 1
+
+
+class PooledDesktop(Desktop):
+    """A desktop of a :class:`WarmPool`: another one after every reset."""
+
+    def __init__(self, pool: WarmPool) -> None:
+        self._pool = pool
+        self._inner: Desktop | None = None
+        self._given_up = threading.Event()
+        self.has_shell = pool.has_shell
+
+    @property
+    def inner(self) -> Desktop:
+        """The provider's desktop behind it, until the next reset.
+
+        Raises:
+            DesktopError: ``died`` when there is none.
+        """
+        if self._inner is None:
+            raise DesktopError(FailureReason.died, "no desktop is running; reset it first")
+        return self._inner
+
+    @property
+    def screen_size(self) -> tuple[int, int]:
+        return self._pool.screen_size
+
+    def reset(self, seed: int) -> None:
+        self._given_up.clear()
+        used, self._inner = self._inner, None
+        fresh = self._inner = self._pool.exchange(used, self._given_up)
+        try:
+            fresh.reset(seed)
+        except DesktopError:
+            self._inner = None
+            self._pool.discard(fresh)
+            raise
+
+    def screenshot(self) -> Screenshot:
+        return self.inner.screenshot()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        self.inner.perform(actions)
+
+    def setup(self, step: Mapping[str, Any]) -> None:
+        self.inner.setup(step)
+
+    def read_file(self, path: str) -> bytes:
+        return self.inner.read_file(path)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        self.inner.write_file(path, data)
+
+    def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
+        return self.inner.run(command, shell=shell, timeout=timeout)
+
+    @property
+    def server(self) -> tuple[str, str] | None:
+        return None if self._inner is None else self._inner.server
+
+    def forwarded(self, port: int) -> tuple[str, int] | None:
+        return None if self._inner is None else self._inner.forwarded(port)
+
+    def close(self) -> None:
+        self._given_up.set()
+        self._pool.wake()
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            self._pool.discard(inner)
