@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -42,12 +43,32 @@ def build(client: docker.DockerClient, variant: str, base: str | None, mirror: s
         write_context(Path(folder), variant, chosen)
         arguments = {"MIRROR": main or "", "SECURITY": security or ""} | proxies()
         with engine_errors(FailureReason.never_ready, f"building {tag(variant)}"):
+            before = _ident(client, tag(variant))
             lines = client.api.build(
                 path=folder, tag=tag(variant), buildargs=arguments, network_mode="host", rm=True, forcerm=True,
                 decode=True, timeout=BUILD,
             )  # fmt: skip
             follow(lines, say)
+            if before and before != _ident(client, tag(variant)):
+                _forget(client, before)
     return tag(variant)
+
+
+def _ident(client: docker.DockerClient, name: str) -> str:
+    """The image's id; empty when there is none."""
+    import docker
+
+    with contextlib.suppress(docker.errors.ImageNotFound):
+        return str(client.images.get(name).id)
+    return ""
+
+
+def _forget(client: docker.DockerClient, ident: str) -> None:
+    """Removes an image that lost its name to a new one, unless something uses it."""
+    import docker
+
+    with contextlib.suppress(docker.errors.APIError):
+        client.api.remove_image(ident)
 
 
 def follow(lines: Iterable[Mapping[str, Any]], say: Say) -> None:

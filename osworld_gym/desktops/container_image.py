@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import osworld_gym.guest
+from osworld_gym.desktops.apt import APPS, BASIC
 from osworld_gym.desktops.template import find_template
 
 REPOSITORY = "osworld-gym/desktop"
@@ -22,7 +23,7 @@ SUITE = "bookworm"
 VARIANTS = ("full", "basic")  #: the better first
 CONTENT = "osworld-gym.content"  #: label: the guest that is inside
 GUEST = Path(osworld_gym.guest.__file__).parent
-LISTS = {"basic": ("apt-packages.txt",), "full": ("apt-packages.txt", "apt-apps.txt")}
+LISTS = {"basic": (BASIC,), "full": (BASIC, APPS)}
 #: what the guest needs beside the desktop's own packages
 PYTHON = ("python3", "python3-xlib", "python3-pil", "python3-six", "python3-tk", "python-is-python3")
 SYSTEM = ("ca-certificates", "procps", "socat")
@@ -69,16 +70,9 @@ def tag(variant: str) -> str:
 
 
 def packages(variant: str) -> list[str]:
-    """The Debian packages of a variant, in the order of their lists.
-
-    Raises:
-        FileNotFoundError: a list is missing; they lie in the repository's ``scripts``.
-    """
-    lines: list[str] = []
-    for name in LISTS[variant]:
-        lines += Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
-    named = [line.split("#")[0].strip() for line in lines]
-    return [name for name in dict.fromkeys([*named, *PYTHON, *SYSTEM]) if name and name not in LEFT_OUT]
+    """The Debian packages of a variant, in the order of their lists."""
+    named = [name for path in LISTS[variant] for name in path.read_text(encoding="utf-8").split()]
+    return [name for name in dict.fromkeys([*named, *PYTHON, *SYSTEM]) if name not in LEFT_OUT]
 
 
 def dockerfile(variant: str, content: str, base: str = DEBIAN) -> str:
@@ -110,7 +104,7 @@ def write_context(folder: Path, variant: str, base: str = DEBIAN) -> None:
 
     Raises:
         FileExistsError: there is something in it.
-        FileNotFoundError: a package list or a Python module is missing; the message has the mend.
+        FileNotFoundError: a Python module is missing; the message has the mend.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):

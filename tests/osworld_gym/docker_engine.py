@@ -12,7 +12,6 @@ import pytest
 
 from osworld_gym.desktops.container_build import build, follow
 from osworld_gym.desktops.container_engine import engine, owned, remove_own
-from osworld_gym.desktops.container_image import tag
 from osworld_gym.errors import DesktopError
 
 HERE = Path(__file__).parent
@@ -60,7 +59,7 @@ def standin(client: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("standin")
     shutil.copyfile(HERE / "standin_server.py", folder / "standin_server.py")
     (folder / "Dockerfile").write_text(
-        f"FROM {tag('basic')}\nUSER root\n"
+        f"FROM {image}\nUSER root\n"
         "RUN apt-get update && apt-get install -y --no-install-recommends wmctrl x11-utils xclip\n"
         'COPY standin_server.py /standin.py\nUSER 1000:1000\nENTRYPOINT ["python3", "/standin.py"]\n'
         "HEALTHCHECK NONE\nCMD []\n"

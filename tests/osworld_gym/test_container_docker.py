@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -14,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from docker_engine import client, image, nothing_left  # noqa: F401  fixtures
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.container import ContainerDesktop
@@ -23,6 +23,7 @@ from osworld_gym.desktops.container_image import tag
 from osworld_gym.desktops.container_owner import Owner
 from osworld_gym.errors import DesktopError, FailureReason
 
+pytest_plugins = ("docker_engine",)
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("nothing_left")]
 
 OWN_CODE = """
@@ -41,12 +42,12 @@ time.sleep(600)
 
 
 @pytest.fixture
-def desktop(image: str) -> Iterator[ContainerDesktop]:  # noqa: F811
+def desktop(image: str) -> Iterator[ContainerDesktop]:
     with ContainerDesktop(image=image) as made:
         yield made
 
 
-def test_the_contract_holds(image: str) -> None:  # noqa: F811
+def test_the_contract_holds(image: str) -> None:
     results = run_checks(lambda: ContainerDesktop(image=image))
     assert [f"{r.name}: {r.detail}" for r in results if r.outcome != "passed"] == []
 
@@ -83,7 +84,7 @@ def test_the_host_cannot_be_reached(desktop: ContainerDesktop) -> None:
             listener.accept()
 
 
-def test_a_full_disk_and_a_fork_bomb_stay_inside(image: str) -> None:  # noqa: F811
+def test_a_full_disk_and_a_fork_bomb_stay_inside(image: str) -> None:
     with ContainerDesktop(image=image, disk="32m", shm="32m", pids=200, memory="1g") as desktop:
         desktop.reset(0)
         for folder in ("/tmp", "/home/user", "/dev/shm"):
@@ -99,15 +100,13 @@ def test_a_full_disk_and_a_fork_bomb_stay_inside(image: str) -> None:  # noqa: F
         assert desktop.screenshot().size == (1280, 720)
 
 
-def test_too_much_memory_ends_the_eater_not_the_host(image: str) -> None:  # noqa: F811
+def test_too_much_memory_ends_the_eater_not_the_host(image: str) -> None:
     with ContainerDesktop(image=image, memory="600m") as desktop:
         desktop.reset(0)
-        try:
-            got = desktop.run(["python3", "-c", "x = bytearray(2 << 30)"], timeout=60)
-        except DesktopError as error:
-            assert error.reason in (FailureReason.died, FailureReason.hung)
-        else:
-            assert got.returncode != 0
+        eaten = "raised"
+        with contextlib.suppress(DesktopError):
+            eaten = str(desktop.run(["python3", "-c", "x = bytearray(2 << 30)"], timeout=60).returncode)
+        assert eaten != "0"
         desktop.reset(1)
         assert desktop.run(["true"]).returncode == 0
 
@@ -135,14 +134,12 @@ def test_a_port_that_nobody_serves_closes_the_connection(desktop: ContainerDeskt
     assert address is not None
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        try:
+        with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
-        except ConnectionResetError:
-            pass
     assert desktop.run(["true"]).returncode == 0
 
 
-def test_the_health_check_says_healthy(desktop: ContainerDesktop, client: Any) -> None:  # noqa: F811
+def test_the_health_check_says_healthy(desktop: ContainerDesktop, client: Any) -> None:
     desktop.reset(0)
     assert desktop._container is not None
     started = time.time() - 5
@@ -153,7 +150,7 @@ def test_the_health_check_says_healthy(desktop: ContainerDesktop, client: Any) -
     pytest.fail("no health status within 90 s")
 
 
-def test_labels_say_who_and_when(desktop: ContainerDesktop, client: Any) -> None:  # noqa: F811
+def test_labels_say_who_and_when(desktop: ContainerDesktop, client: Any) -> None:
     desktop.reset(0)
     (found,) = owned(client, Owner.this())
     assert found["Labels"][OWNER] == str(Owner.this())
@@ -174,7 +171,7 @@ def test_a_prepared_desktop_takes_any_seed(desktop: ContainerDesktop) -> None:
     assert (desktop.screenshot().pixels == plain).all()
 
 
-def test_a_killed_container_is_died_and_the_next_reset_works(desktop: ContainerDesktop, client: Any) -> None:  # noqa: F811
+def test_a_killed_container_is_died_and_the_next_reset_works(desktop: ContainerDesktop, client: Any) -> None:
     desktop.reset(0)
     assert desktop._container is not None
     client.api.kill(desktop._container.ident)
@@ -185,7 +182,7 @@ def test_a_killed_container_is_died_and_the_next_reset_works(desktop: ContainerD
     assert desktop.screenshot().size == (1280, 720)
 
 
-def test_a_frozen_container_is_hung_and_ends(desktop: ContainerDesktop, client: Any, monkeypatch: Any) -> None:  # noqa: F811
+def test_a_frozen_container_is_hung_and_ends(desktop: ContainerDesktop, client: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("osworld_gym.desktops.guest_desktop.ANSWER", 1.0)
     desktop.reset(0)
     assert desktop._container is not None
@@ -197,12 +194,13 @@ def test_a_frozen_container_is_hung_and_ends(desktop: ContainerDesktop, client: 
     assert desktop.screenshot().size == (1280, 720)
 
 
-def test_an_image_that_is_not_there_names_its_mend(client: Any) -> None:  # noqa: F811
+@pytest.mark.usefixtures("client")
+def test_an_image_that_is_not_there_names_its_mend() -> None:
     with pytest.raises(DesktopError, match="mend: osworld-gym build-image"):
         ContainerDesktop(image="osworld-gym/desktop:none")
 
 
-def test_an_image_of_another_guest_is_refused(client: Any, image: str) -> None:  # noqa: F811
+def test_an_image_of_another_guest_is_refused(client: Any, image: str) -> None:
     name = "osworld-gym/desktop:test-other"
     made = client.api.create_container(image, labels={})
     client.api.commit(made["Id"], *name.split(":"), changes=["LABEL osworld-gym.content=other"])
@@ -214,7 +212,7 @@ def test_an_image_of_another_guest_is_refused(client: Any, image: str) -> None: 
         client.api.remove_image(name)
 
 
-def test_a_killed_owner_leaves_nothing(client: Any, image: str) -> None:  # noqa: F811
+def test_a_killed_owner_leaves_nothing(client: Any, image: str) -> None:
     """The engine closes the container's stdin, which ends it, and removes it."""
     owner = _owner(image, "held")
     (found,) = owned(client)
@@ -223,7 +221,7 @@ def test_a_killed_owner_leaves_nothing(client: Any, image: str) -> None:  # noqa
     _await_removal(client, found["Id"])
 
 
-def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(client: Any, image: str) -> None:  # noqa: F811
+def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(client: Any, image: str) -> None:
     owner, living = _owner(image, "orphan"), _owner(image, "held")
     assert owner.stdout is not None
     orphan = owner.stdout.readline().strip()
@@ -239,7 +237,7 @@ def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(clien
     _await_removal(client, left[0]["Id"])
 
 
-def test_a_foreign_container_is_never_touched(client: Any, image: str) -> None:  # noqa: F811
+def test_a_foreign_container_is_never_touched(client: Any, image: str) -> None:
     made = client.api.create_container(image, labels={"somebody": "else"})
     try:
         reap(client)
@@ -248,12 +246,12 @@ def test_a_foreign_container_is_never_touched(client: Any, image: str) -> None: 
         client.api.remove_container(made["Id"])
 
 
-def test_a_second_engine_client_sees_the_image(image: str) -> None:  # noqa: F811
+def test_a_second_engine_client_sees_the_image(image: str) -> None:
     assert image == tag("basic")
     assert engine().images.get(image).attrs["Config"]["User"] == "1000:1000"
 
 
-def _owner(image: str, kind: str) -> subprocess.Popen[str]:  # noqa: F811
+def _owner(image: str, kind: str) -> subprocess.Popen[str]:
     """Another process with a desktop that is ready."""
     command = [sys.executable, "-c", OWN_CODE, image, kind]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -262,7 +260,7 @@ def _owner(image: str, kind: str) -> subprocess.Popen[str]:  # noqa: F811
     return owner
 
 
-def _await_removal(client: Any, ident: str) -> None:  # noqa: F811
+def _await_removal(client: Any, ident: str) -> None:
     import docker
 
     try:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engine import client, image, nothing_left, standin  # noqa: F401  fixtures
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.container_engine import owned
 from osworld_gym.desktops.vm import PORTS, SERVER, VmDesktop
 from osworld_gym.errors import DesktopError, FailureReason
 
+pytest_plugins = ("docker_engine",)
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("nothing_left")]
 Make = Callable[..., VmDesktop]
 
 
 @pytest.fixture
-def make(standin: str, tmp_path: Path) -> Make:  # noqa: F811
+def make(standin: str, tmp_path: Path) -> Make:
     """Makes a machine whose disk boots for so many seconds, or is broken."""
 
     def made(disk: str = "0", **options: Any) -> VmDesktop:
@@ -37,7 +37,7 @@ def test_the_contract_holds(make: Make) -> None:
     assert [f"{r.name}: {r.detail}" for r in results if r.outcome != "passed"] == []
 
 
-def test_settings_reach_the_image_and_ports_are_on_this_machine_alone(make: Make, client: Any) -> None:  # noqa: F811
+def test_settings_reach_the_image_and_ports_are_on_this_machine_alone(make: Make, client: Any) -> None:
     with make(ram="2G", cores=1, disk_size="40G") as desktop:
         desktop.reset(0)
         (found,) = owned(client)
@@ -55,7 +55,7 @@ def test_settings_reach_the_image_and_ports_are_on_this_machine_alone(make: Make
     assert desktop.server is None
 
 
-def test_kvm_on_gives_the_device(make: Make, client: Any) -> None:  # noqa: F811
+def test_kvm_on_gives_the_device(make: Make, client: Any) -> None:
     with make(kvm="on") as desktop:
         desktop.reset(0)
         (found,) = owned(client)
@@ -90,7 +90,7 @@ def test_a_machine_with_another_screen_says_which(make: Make) -> None:
         desktop.reset(0)
 
 
-def test_a_killed_machine_is_died_and_the_next_reset_works(make: Make, client: Any) -> None:  # noqa: F811
+def test_a_killed_machine_is_died_and_the_next_reset_works(make: Make, client: Any) -> None:
     with make() as desktop:
         desktop.reset(0)
         (found,) = owned(client)
