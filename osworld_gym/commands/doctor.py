@@ -1,19 +1,23 @@
-"""``osworld-gym doctor``: which providers work on this machine."""
+"""``osworld-gym doctor``: which providers work on this machine, what is missing, and the command that mends it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from osworld_gym import __version__
 from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
+from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
-from osworld_gym.errors import DesktopError
+from osworld_gym.errors import DesktopError, FailureReason
 
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
+RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's reset_by, for --checks
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +32,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
     print(f"osworld-gym {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
     names = [arguments.provider] if arguments.provider else list(PROVIDERS)
-    works = [_try_provider(name) for name in names]
+    brief = {} if arguments.provider or arguments.checks else BRIEF
+    works = [_try_provider(name, brief.get(name, _open_one)) for name in names]
     if not any(works):
         return INFRASTRUCTURE
     if not arguments.checks:
@@ -44,22 +49,68 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _try_provider(name: str) -> bool:
-    """Makes one desktop, resets it, looks at it; prints one line."""
-    start = perf_counter()
+def _try_provider(name: str, probe: Callable[[str], str]) -> bool:
+    """Prints one line."""
     try:
-        with make_desktop(name) as desktop:
-            desktop.reset(0)
-            width, height = desktop.screenshot().size
+        found = probe(name)
     except (DesktopError, ImportError, OSError) as error:
         print(f"{name:10} does not work here: {error}")
         return False
-    print(f"{name:10} works: {width}×{height}, first screenshot after {perf_counter() - start:.2f} s")
+    print(f"{name:10} works: {found}")
     return True
 
 
+def _make(name: str) -> Desktop:
+    """A remote desktop is looked at as it is, unless OSWORLD_RESET_BY says how to make it new."""
+    if name != "remote":
+        return make_desktop(name)
+    hook = os.environ.get(RESET_BY)
+    width, height = _remote_size()
+    return make_desktop(name, reset_by=hook, allow_dirty=hook is None, width=width, height=height)
+
+
+def _open_one(name: str) -> str:
+    """Makes one desktop, resets it, looks at it."""
+    start = perf_counter()
+    with _make(name) as desktop:
+        desktop.reset(0)
+        width, height = desktop.screenshot().size
+    return f"{width}×{height}, first screenshot after {perf_counter() - start:.2f} s"
+
+
+def _vm_without_boot(name: str) -> str:
+    """All but the boot, which takes minutes."""
+    from osworld_gym.desktops.vm_kvm import kvm_problem
+
+    make_desktop(name).close()
+    problem = kvm_problem()
+    kvm = f"KVM does not ({problem}), so QEMU emulates, slowly" if problem else "KVM runs guests"
+    return f"engine, image and disk are there; {kvm}; not booted: osworld-gym doctor --provider vm boots one"
+
+
+def _remote_servers(_name: str) -> str:
+    """What each listed server is. Resets none."""
+    from osworld_gym.desktops.remote import describe, listed
+
+    told = [describe(server) for server in listed(None)]
+    fine = [text for text, works in told if works]
+    if not fine:
+        raise DesktopError(FailureReason.never_ready, "; ".join(text for text, _ in told))
+    return "; ".join(text for text, _ in told)
+
+
+def _remote_size() -> tuple[int, int]:
+    from osworld_gym.desktops.remote import listed, screen_of
+
+    return screen_of(listed(None)[0])
+
+
+#: what is tried instead of opening a desktop, when all providers are looked at
+BRIEF: dict[str, Callable[[str], str]] = {"vm": _vm_without_boot, "remote": _remote_servers}
+
+
 def _contract(name: str) -> bool:
-    results = run_checks(lambda: make_desktop(name), KNOWN_DIFFERENCES.get(name))
+    results = run_checks(lambda: _make(name), KNOWN_DIFFERENCES.get(name))
     for result in results:
         print(f"  {name}: {result.outcome:6} {result.name} ({result.seconds:.2f} s) {result.detail}".rstrip())
     return all(result.outcome != "failed" for result in results)

@@ -88,14 +88,11 @@ class RemoteDesktop(Desktop):
         reset_deadline: float = 300.0,
         wait: float = 60.0,
     ) -> None:
-        listed = os.environ.get(URLS, "").replace(",", " ").split() if urls is None else list(urls)
-        if not listed:
-            message = f"no servers are named; mend: urls=[...], or export {URLS}=http://host:5000"
-            raise DesktopError(FailureReason.never_ready, message)
+        servers = listed(urls)
         if (reset_by is not None) == allow_dirty:
             wish = "got both" if allow_dirty else "without it no desktop would be pristine"
             raise ValueError(f"remote wants reset_by='command or URL', or else allow_dirty=True; {wish}")
-        self._servers = {str(server): server for server in map(Server.parse, listed)}
+        self._servers = {str(server): server for server in servers}
         self._hook = Hook(reset_by, reset_deadline) if reset_by is not None else None
         self._size, self._ready, self._wait = (width, height), ready, wait
         self._lease: Lease | None = None
@@ -202,6 +199,24 @@ class _Official(_Held, PlainDesktop):
     """Behind an official server."""
 
 
+class _Refused(DesktopError):
+    """Asking again would not help."""
+
+
+def listed(urls: Sequence[str] | None) -> list[Server]:
+    """The servers of a list, or of the environment.
+
+    Raises:
+        DesktopError: ``never_ready``: none is named.
+        ValueError: a URL is wrong.
+    """
+    named = os.environ.get(URLS, "").replace(",", " ").split() if urls is None else list(urls)
+    if not named:
+        message = f"no servers are named; mend: urls=[...], or export {URLS}=http://host:5000"
+        raise DesktopError(FailureReason.never_ready, message)
+    return [Server.parse(url) for url in named]
+
+
 def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _Official:
     """Asks until the server answers, then whether it is ours, and how large its screen is.
 
@@ -209,29 +224,59 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
         DesktopError: ``never_ready``: no answer within ``deadline`` seconds, or a screen of another size.
     """
     client, end = GuestClient(server.host, server.port, server.token), time.monotonic() + deadline
-    while True:
-        try:
-            ours = speaks_ours(client, ASK)
-            found = _size(client)
-            break
-        except DesktopError as error:
-            client.close()
-            if time.monotonic() >= end:
-                message = f"{server} did not answer within {deadline:g} s; last: {error}"
-                raise DesktopError(FailureReason.never_ready, message) from error
-            time.sleep(POLL)  # a server that is not there yet gives no event
-    if found != size:
+    try:
+        while True:
+            try:
+                ours, found = _ask(server, client)
+                break
+            except _Refused:
+                raise
+            except DesktopError as error:
+                if time.monotonic() >= end:
+                    message = f"{server} did not answer within {deadline:g} s; last: {error}"
+                    raise DesktopError(FailureReason.never_ready, message) from error
+                time.sleep(POLL)  # a server that is not there yet gives no event
+        if found != size:
+            message = f"{server} has a screen of {found[0]}×{found[1]}; mend: width={found[0]}, height={found[1]}"
+            raise DesktopError(FailureReason.never_ready, message)
+    except DesktopError:
         client.close()
-        message = f"{server} has a screen of {found[0]}×{found[1]}; mend: width={found[0]}, height={found[1]}"
-        raise DesktopError(FailureReason.never_ready, message)
+        raise
     desktop = _Ours(*size) if ours else _Official(*size)
     desktop.hold(client)
     return desktop
 
 
-def _size(client: GuestClient) -> tuple[int, int]:
+def _ask(server: Server, client: GuestClient) -> tuple[bool, tuple[int, int]]:
+    """(whether the server is ours, its screen in pixels)."""
+    ours = speaks_ours(client, ASK)
     reply = client.post("/screen_size", {}, timeout=ASK, again=True)
+    if reply.status == 401:
+        message = f"{server} wants another token; mend: http://TOKEN@{server.host}:{server.port}"
+        raise _Refused(FailureReason.never_ready, message)
     if not reply.ok:
         raise DesktopError(FailureReason.never_ready, f"/screen_size: status {reply.status}, {reply.message}")
     answer = reply.json()
-    return int(answer["width"]), int(answer["height"])
+    return ours, (int(answer["width"]), int(answer["height"]))
+
+
+def screen_of(server: Server) -> tuple[int, int]:
+    """(width, height) of a running server's screen. Raises DesktopError when it does not answer."""
+    client = GuestClient(server.host, server.port, server.token)
+    try:
+        return _ask(server, client)[1]
+    finally:
+        client.close()
+
+
+def describe(server: Server) -> tuple[str, bool]:
+    """One line for people, and whether the server can be used."""
+    client, start = GuestClient(server.host, server.port, server.token), time.monotonic()
+    try:
+        ours, (width, height) = _ask(server, client)
+    except DesktopError as error:
+        return f"{server}: {error}", False
+    finally:
+        client.close()
+    kind = "ours" if ours else "official"
+    return f"{server}: {kind}, {width}×{height}, answered in {time.monotonic() - start:.2f} s", True
