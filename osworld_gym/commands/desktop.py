@@ -1,0 +1,111 @@
+"""``osworld-gym desktop``: open a desktop of any provider, see it in a browser, try a task by hand."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from osworld_gym.commands.desktop_hand import Hand
+from osworld_gym.commands.desktop_page import Page
+from osworld_gym.desktops.registry import PROVIDERS, make_desktop, provider_class
+from osworld_gym.errors import TaskError
+from osworld_gym.tasks.suites import load_suite
+from osworld_gym.tasks.task import Task
+
+HELP = """lines:
+  click(start_box='(100,200)')   an action in the UI-TARS form, points in screen pixels; also left_double, right_single,
+                                 drag, scroll, type, hotkey
+  verify                         the task's score as the desktop stands
+  fail                           the same, as if the policy had given up (OSWorld's FAIL)
+  reset                          a fresh desktop, with the task's setup
+  shot FILE                      the screen as PNG
+  help, quit"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    text = "open a desktop, see it in a browser, try a task by hand"
+    parser = commands.add_parser("desktop", help=text, description=text, epilog=HELP)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--provider", choices=sorted(PROVIDERS), default="local")
+    parser.add_argument("--width", type=int, help="pixels (default: the provider's)")
+    parser.add_argument("--height", type=int, help="pixels")
+    parser.add_argument("--task", metavar="SUITE:ID", help="set this task up; its id, or the beginning of it")
+    parser.add_argument("--seed", type=int, default=0, help="of the resets (default: 0)")
+    parser.add_argument("--port", type=int, default=0, help="of the page on 127.0.0.1 (default: a free one)")
+    parser.set_defaults(command=_desktop)
+
+
+def _desktop(arguments: argparse.Namespace) -> int:
+    task = _task(arguments.task)
+    hand = Hand(make_desktop(arguments.provider, **_options(arguments)), task, arguments.seed)
+    try:
+        hand.begin()
+        with Page(hand, arguments.port) as page:
+            _talk(hand, f"{arguments.provider}: {page.address}")
+            page.shutdown()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        hand.close()
+    return 0
+
+
+def _talk(hand: Hand, where: str) -> None:
+    width, height = hand.desktop.screen_size
+    print(f"{where} shows it, {width}×{height} pixels")
+    if hand.task is not None:
+        print(f"task {hand.task.id}: {hand.task.instruction}")
+    print("help shows what can be typed here; quit ends it", flush=True)
+    for line in _lines():
+        print(_obey(hand, line), flush=True)
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those of width and height that were given.
+
+    Raises:
+        ValueError: the provider's screen has a fixed size.
+    """
+    given = {name: getattr(arguments, name) for name in ("width", "height") if getattr(arguments, name) is not None}
+    known = inspect.signature(provider_class(arguments.provider)).parameters if given else {}
+    for name in given:
+        if name not in known:
+            raise ValueError(f"provider {arguments.provider!r} has no --{name}")
+    return given
+
+
+def _task(name: str | None) -> Task | None:
+    if name is None:
+        return None
+    suite_name, colon, ident = name.rpartition(":")
+    if not colon:
+        raise TaskError(f"--task wants SUITE:ID, got {name!r}")
+    suite = load_suite(suite_name)
+    found = [task for task in suite.tasks if ident and task.id.startswith(ident)]
+    return found[0] if len(found) == 1 else suite.task(ident)
+
+
+def _lines() -> Iterator[str]:
+    """What the user types, until ``quit`` or the end of the input."""
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() in ("quit", "exit"):
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def _obey(hand: Hand, line: str) -> str:
+    word, _, rest = line.partition(" ")
+    if word == "shot":
+        return hand.shot(rest.strip()) if rest.strip() else "shot wants a file"
+    orders = {"verify": hand.verify, "reset": hand.reset, "fail": lambda: hand.verify(given_up=True)}
+    if line in orders:
+        return orders[line]()
+    return HELP if line == "help" else hand.act(line)
