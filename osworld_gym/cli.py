@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from osworld_gym import __version__
-from osworld_gym.commands import build_image, doctor, install_desktop, install_official, tasks
+from osworld_gym.commands import build_image, desktop, doctor, install_desktop, install_official, tasks
 from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
 from osworld_gym.errors import DesktopError, TaskError
 
-COMMANDS = (doctor, build_image, install_desktop, install_official, tasks)
+COMMANDS = (doctor, desktop, build_image, install_desktop, install_official, tasks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
