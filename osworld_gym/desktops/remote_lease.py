@@ -32,17 +32,18 @@ class Lease:
             self._descriptor = -1
 
 
-def acquire(urls: Sequence[str], wait: float, folder: Path = FOLDER) -> Lease:
+def acquire(urls: Sequence[str], wait: float, folder: Path | None = None) -> Lease:
     """Takes the first free one, in the order of the list.
 
     Args:
         urls: the servers, without secrets: their text is the lease's name.
         wait: seconds to wait for one.
+        folder: where the locks are; None: :data:`FOLDER`.
 
     Raises:
         DesktopError: ``never_ready``: all are taken; the message says by whom.
     """
-    end = time.monotonic() + wait
+    folder, end = folder or FOLDER, time.monotonic() + wait
     while True:
         for url in urls:
             if (lease := _try(url, folder)) is not None:
