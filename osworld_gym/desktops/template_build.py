@@ -108,13 +108,19 @@ def _run_once(desktop: GuestDesktop, app: App) -> None:
     desktop.launch(app.command, shell=False, window=False)
     _await(lambda: _windows(desktop, app.title), WINDOW, f"{app.name} showed no window titled {app.title!r}")
     desktop.wait_still(5.0)
-    for title in _windows(desktop, app.title):
-        desktop.close_window(title, strict=True, by_class=False)
-    _await(lambda: not _windows(desktop, ""), GONE, f"{app.name} did not close its window")
+    _await(lambda: _closed(desktop), GONE, f"{app.name} did not close its window")
     _must(desktop, "pkill -x gnome-terminal- || true")  # it stays for the next window
     _await(lambda: _processes(desktop) <= before | _SERVICES, GONE, f"{app.name} did not end")
     for pattern in app.profile:
         _await_file(desktop, app, pattern)
+
+
+def _closed(desktop: GuestDesktop) -> bool:
+    """Asks every window to close; whether none was there. Asked again and again: titles change while they load."""
+    titles = _windows(desktop, "")
+    for title in titles:
+        desktop.close_window(title, strict=True, by_class=False)
+    return not titles
 
 
 def _await_file(desktop: GuestDesktop, app: App, pattern: str) -> None:
