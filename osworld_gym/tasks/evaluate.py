@@ -94,7 +94,7 @@ def is_official(task_id: str, check: Check, evaluators: Evaluators) -> bool:
 
 
 def score(run: TaskRun, check: Check, evaluators: Evaluators) -> float:
-    """The score, in [0, 1] for every metric we know; a result file that is not there is worth 0.
+    """The score, in [0, 1] for every metric we know; a result that is not there is worth 0.
 
     Raises:
         TaskError: the metric or a getter is unknown, or its configuration is wrong.
@@ -117,6 +117,8 @@ def _our_score(run: TaskRun, check: Check) -> float:
     try:
         result = GETTERS[check.result["type"]](run, check.result)
     except FileNotFoundError:
+        return 0.0
+    if result is None:
         return 0.0
     arguments = [result]
     if check.expected is not None:

@@ -1,9 +1,14 @@
 """The verifier's rules on a desktop that is a dictionary of files: func lists, conj, missing files, FAIL, errors."""
 
+import threading
+
 import pytest
 from file_desktop import FileDesktop
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.evaluate import Evaluators
+from osworld_gym.tasks.files import FileCache
+from osworld_gym.tasks.metrics import METRICS
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
 from osworld_gym.types import StopReason
@@ -104,8 +109,8 @@ def test_postconfig_runs_before_the_getters():
 
 
 def test_a_metric_that_raises_is_the_evaluators_failure():
-    with pytest.raises(DesktopError, match=r"task 't', metric 'check_json': JSONDecodeError") as caught:
-        score(FileDesktop({"/a": b"["}), func="check_json", result=file("/a"), expected=rules(expect=[]))
+    with pytest.raises(DesktopError, match=r"task 't', metric 'file_contains': KeyError: 'expected'") as caught:
+        score(FileDesktop({"/a": b"["}), func="file_contains", result=file("/a"), expected=rules(expect=[]))
     assert caught.value.reason is FailureReason.evaluator_failed
 
 
@@ -114,6 +119,70 @@ def test_a_getter_that_raises_is_the_evaluators_failure():
     with pytest.raises(DesktopError, match="OSError: torn") as caught:
         score(desktop, func="exact_match", result={"type": "vm_command_line", "command": "ls"}, expected=rules())
     assert caught.value.reason is FailureReason.evaluator_failed
+
+
+def test_a_result_that_is_none_scores_zero():
+    window = {"func": "is_vlc_fullscreen", "result": {"type": "profile_name"}, "expected": {"type": "vm_screen_size"}}
+    assert score(FileDesktop(), **window) == 0.0
+
+
+def test_an_evaluator_that_takes_too_long_is_its_failure(monkeypatch):
+    stuck = threading.Event()
+    monkeypatch.setitem(METRICS, "stuck", lambda result, rules: stuck.wait(60))  # noqa: ARG005
+    evaluator = A_IS_1 | {"func": "stuck"}
+    with pytest.raises(DesktopError, match=r"took longer than 0.2 s") as caught:
+        verify(
+            task(**evaluator), FileDesktop({"/a": b""}), stop=StopReason.finished, evaluators=Evaluators(deadline=0.2)
+        )
+    stuck.set()
+    assert caught.value.reason is FailureReason.evaluator_failed
+
+
+def test_output_that_postconfig_kept():
+    desktop = FileDesktop(commands={"ls": "a.txt\n"})
+    keep = {"type": "command", "parameters": {"command": "ls", "stdout": "ls.out"}}
+    listed = {"func": "check_list", "expected": rules(expect=["a.txt"])}
+    assert score(desktop, **listed, result={"type": "cache_file", "path": "ls.out"}, postconfig=[keep]) == 1.0
+    with pytest.raises(TaskError, match=r"getter 'cache_file' wants 'other', and postconfig kept ls.out"):
+        score(desktop, **listed, result={"type": "cache_file", "path": "other"}, postconfig=[keep])
+
+
+def test_gold_files_come_from_the_cache(tmp_path):
+    files = FileCache(tmp_path, offline=True, also=())
+    (tmp_path / "t").mkdir()
+    for name in ("gold", "gold2"):
+        (tmp_path / "t" / name).write_bytes(name.encode())
+    gold = {"type": "cloud_file", "path": "https://hub/x", "dest": "gold"}
+    several = {
+        "type": "cloud_file",
+        "path": ["https://hub/x", "https://hub/y"],
+        "dest": ["gold", "gold2"],
+        "multi": True,
+    }
+
+    def of(expected, func="compare_text_file") -> float:
+        one = task(func=func, result=file("/a"), expected=expected)
+        return verify(one, FileDesktop({"/a": b"gold"}), stop=StopReason.finished, files=files).score
+
+    assert of(gold) == 1.0
+    assert of(several) == 1.0  # gives the first
+    assert of(several | {"gives": [1]}) == 0.0
+    assert of(several | {"gives": [0, 1]}, "compare_csv") == 1.0
+    with pytest.raises(TaskError, match=r"task 't' wants https://hub/z"):
+        of(gold | {"path": "https://hub/z", "dest": "gold3"})
+
+
+def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path))
+    monkeypatch.delenv("OSWORLD_ROOT", raising=False)
+    for backend, func in (("official", "file_contains"), ("auto", "compare_table")):
+        one = task(**(A_IS_1 | {"func": func}))
+        with pytest.raises(TaskError, match=r"OSWorld's evaluators are not installed: mend: .*install-official"):
+            verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators(backend))
+    with pytest.raises(TaskError, match="unknown metric 'compare_table'; known: check_auto"):
+        verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators("ours"))
+    with pytest.raises(ValueError, match="'theirs' is not a valid Backend"):
+        Evaluators("theirs")
 
 
 def test_a_missing_gold_file_is_the_evaluators_failure():
@@ -132,6 +201,7 @@ def test_a_dead_desktop_keeps_its_reason():
     ("change", "message"),
     [
         ({"func": "compare_dreams"}, r"unknown metric 'compare_dreams'; known: .*exact_match"),
+        ({"func": ["infeasible"], "result": [file("/a")], "expected": None}, r"wants 'infeasible' alone or not at all"),
         ({"result": {"type": "dream"}}, r"unknown getter 'dream'; known: .*vm_file"),
         ({"expected": {"type": "cloud"}}, r"evaluator.expected names unknown getter 'cloud'"),
         ({"func": []}, r"evaluator.func wants the name of a metric, or a list of at least one"),
@@ -140,6 +210,7 @@ def test_a_dead_desktop_keeps_its_reason():
         ({"result": {"type": "vm_file"}}, r"getter 'vm_file': key 'path' is missing"),
     ],
 )
-def test_a_wrong_evaluator_is_a_task_error(change, message):
+def test_a_wrong_evaluator_is_a_task_error(change, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path))  # no evaluators of OSWorld
     with pytest.raises(TaskError, match=message):
         score(FileDesktop(), **(A_IS_1 | change))

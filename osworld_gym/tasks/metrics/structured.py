@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from osworld_gym.tasks.metrics.rules import matches
 from osworld_gym.tasks.metrics.text import as_text
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
 _MISSING = object()
+_FAILED = "__EVALUATION_FAILED__"  # what OSWorld's getters put where they could not look
 
 
 def _at(tree: Any, path: Sequence[str | int]) -> Any:
@@ -26,56 +22,74 @@ def _at(tree: Any, path: Sequence[str | int]) -> Any:
     return tree
 
 
-def _matches(value: Any, rule: Mapping[str, Any]) -> bool:
-    """OSWorld's rule ``{"method", "ref"}`` on one value: comparison, ``re[.FLAG…]``, ``approx:tolerance``."""
-    method, ref = rule["method"], rule["ref"]
-    if method in _COMPARE:
-        return bool(_COMPARE[method](value, ref))
-    if method == "re" or method.startswith("re."):
-        flags = reduce(operator.or_, (re.RegexFlag[name] for name in method.split(".")[1:]), re.RegexFlag(0))
-        return re.search(ref, value, flags) is not None
-    if method.startswith("approx:"):
-        return abs(float(value) - float(ref)) <= float(method.split(":", 1)[1])
-    raise ValueError(f"check_json: method {method!r} is unknown; known: {', '.join(_COMPARE)}, re[.FLAG], approx:<tol>")
+def _load(value: bytes | str | None) -> Any:
+    """The JSON, or ``_MISSING`` where there is none that can be read."""
+    if value is None:
+        return _MISSING
+    try:
+        return json.loads(as_text(value))
+    except ValueError:
+        return _MISSING
 
 
 def check_json(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
-    """1 when every rule of ``expect`` holds at its key path and none of ``unexpect`` does.
+    """1 when every rule of ``expect`` holds at its key path and none of ``unexpect`` does; 0 for what is not JSON.
 
-    A rule is ``{"key": [path], "method": "eq", "ref": value}``. A missing key fails ``expect`` and passes ``unexpect``.
+    A rule is ``{"key": [path], "method": "eq", "ref": value}`` (methods: ``rules.matches``). A missing key fails
+    ``expect`` and is None for ``unexpect``. (OSWorld reads YAML too, and scores an unknown method 0.)
     """
-    if result is None:
+    tree = _load(result)
+    if tree is _MISSING:
         return 0.0
-    tree = json.loads(as_text(result))
     for rule in rules.get("expect", ()):
         value = _at(tree, rule["key"])
-        if value is _MISSING or not _matches(value, rule):
+        if value is _MISSING or not _holds(value, rule):
             return 0.0
     for rule in rules.get("unexpect", ()):
         value = _at(tree, rule["key"])
-        if value is not _MISSING and _matches(value, rule):
+        try:
+            if matches(None if value is _MISSING else value, rule):
+                return 0.0
+        except TypeError:  # values that do not compare
             return 0.0
     return 1.0
 
 
+def _holds(value: Any, rule: Mapping[str, Any]) -> bool:
+    try:
+        return matches(value, rule)
+    except TypeError:
+        return False
+
+
 def check_json_settings(actual: bytes | str | None, expected: Mapping[str, Any]) -> float:
     """1 when every key of ``expected["expected"]`` has its value in the JSON file; other keys are free."""
-    if actual is None:
-        return 0.0
-    try:
-        settings = json.loads(as_text(actual))
-    except ValueError:
-        return 0.0
+    settings = _load(actual)
     if not isinstance(settings, dict):
         return 0.0
     return float(all(settings.get(key, _MISSING) == value for key, value in expected["expected"].items()))
 
 
+def check_json_keybindings(actual: bytes | str | None, expected: Mapping[str, Any]) -> float:
+    """1 when ``expected["expected"]`` is in the JSON list; its first line may be a comment, as VS Code writes it."""
+    bindings = _load(actual)
+    if not isinstance(bindings, list) and actual is not None:
+        bindings = _load(as_text(actual).partition("\n")[2])
+    return float(isinstance(bindings, list) and expected["expected"] in bindings)
+
+
+def is_included_all_json_objects(gold: bytes | None, result: bytes | None) -> float:
+    """1 when every key of the first JSON object is in the second, with its value."""
+    wanted, found = _load(gold), _load(result)
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return 0.0
+    return float(all(found.get(key, _MISSING) == value for key, value in wanted.items()))
+
+
 def _is_part(wanted: Any, value: Any) -> bool:
-    """``expect_in_result``: some member of a wanted list is in the value, or the wanted text is part of it."""
+    """``expect_in_result``: some member of a wanted list is in the value (or is it), or a wanted text is part of it."""
     if isinstance(wanted, list):
-        members = value if isinstance(value, list) else [value]
-        return any(member in members for member in wanted)
+        return any(member in value if isinstance(value, list) else member == value for member in wanted)
     return isinstance(wanted, str) and isinstance(value, str | list) and wanted in value
 
 
@@ -86,13 +100,10 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
     needs only be part of the result's. ``ignore_list_order`` (beside or in ``expected``): lists are compared sorted.
     """
     if isinstance(result, bytes | str):
-        try:
-            result = json.loads(as_text(result).strip().replace("'", '"'))
-        except ValueError:
-            return 0.0
-    if not isinstance(result, dict):
-        return 0.0
+        result = _load(as_text(result).strip().replace("'", '"'))
     expected = dict(rules["expected"])
+    if not isinstance(result, dict) or _FAILED in expected.values():
+        return 0.0
     unordered = bool(expected.pop("ignore_list_order", rules.get("ignore_list_order", False)))
     for key, wanted in expected.items():
         value = result.get(key)
@@ -105,3 +116,12 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
         if not same:
             return 0.0
     return 1.0
+
+
+ALL = (
+    check_json,
+    check_json_settings,
+    check_json_keybindings,
+    is_included_all_json_objects,
+    check_direct_json_object,
+)

@@ -1,0 +1,66 @@
+"""One value against one rule of a task file, ``{"method", "ref"}``; and how alike two texts are."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+KNOWN = f"{', '.join(COMPARE)}, re[.FLAG], approx:<tolerance>, range.<t|e><t|e>, str_list_eq, str_set_eq"
+
+
+def matches(value: Any, rule: Mapping[str, Any]) -> bool:
+    """Whether the value is as the rule says.
+
+    Methods: comparisons; ``re[.FLAG…]``; ``approx:tolerance`` (a number that near); ``range.te`` (0 < x <= 2 for
+    ``[0, 2]``; t leaves the end out, e takes it in); ``str_list_eq`` and ``str_set_eq`` (quoted text, split at commas).
+
+    Raises:
+        ValueError: the method is unknown.
+    """
+    method, ref = str(rule["method"]), rule["ref"]
+    if method in COMPARE:
+        return bool(COMPARE[method](value, ref))
+    if method == "re" or method.startswith("re."):
+        flags = reduce(operator.or_, (re.RegexFlag[name] for name in method.split(".")[1:]), re.RegexFlag(0))
+        return re.search(ref, value, flags) is not None
+    if method.startswith("approx:"):
+        try:
+            return abs(float(value) - ref) <= float(method.split(":", 1)[1])
+        except (ValueError, TypeError):
+            return False
+    if method.startswith("range."):
+        lower, upper = (COMPARE[f"l{end}"] for end in method.removeprefix("range."))
+        return lower(ref[0], value) and upper(value, ref[1])
+    if method in ("str_list_eq", "str_set_eq"):
+        kind = list if method == "str_list_eq" else set
+        return kind(value.strip("\"'").split(",")) == kind(ref)
+    raise ValueError(f"method {method!r} is unknown; known: {KNOWN}")
+
+
+def record_matches(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the record has every key of ``wanted`` with its value."""
+    return all(key in record and record[key] == value for key, value in wanted.items())
+
+
+def likeness(left: str, right: str) -> float:
+    """Twice the length of the longest common subsequence over both lengths, in [0, 1]; 1 for two empty texts.
+
+    Source: rapidfuzz' ``fuzz.ratio`` / 100; the length by Hyyrö's bit vectors, one integer per text.
+    """
+    if not left and not right:
+        return 1.0
+    places: dict[str, int] = {}
+    for i, letter in enumerate(left):
+        places[letter] = places.get(letter, 0) | 1 << i
+    full = (1 << len(left)) - 1
+    row = full
+    for letter in right:
+        here = row & places.get(letter, 0)
+        row = ((row + here) | (row - here)) & full
+    return 2 * (len(left) - row.bit_count()) / (len(left) + len(right))
