@@ -5,12 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
 from osworld_gym.errors import DesktopError, FailureReason
+
+MAX_ANSWER = 512 * 1024 * 1024  # bytes
+CHUNK = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,37 @@ class Reply:
         return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
 
 
+class _Socket(socket.socket):
+    """Receives until a moment, not for so long each time: a guest that drips bytes holds up nobody."""
+
+    until = inf  #: monotonic second
+
+    def recv_into(self, *arguments: Any) -> int:
+        left = self.until - monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(None if left == inf else left)
+        return super().recv_into(*arguments)
+
+
+class _Connection(http.client.HTTPConnection):
+    """Whose answers must be there, whole, within a time."""
+
+    def within(self, seconds: float) -> None:
+        """The next request and its answer end within so many seconds."""
+        self.timeout, self._until = seconds, monotonic() + seconds
+        if isinstance(self.sock, _Socket):
+            self.sock.settimeout(seconds)
+            self.sock.until = self._until
+
+    def connect(self) -> None:
+        super().connect()
+        plain = self.sock
+        self.sock = _Socket(plain.family, plain.type, plain.proto, plain.detach())
+        self.sock.settimeout(self.timeout)
+        self.sock.until = self._until
+
+
 class GuestClient:
     """Talks to one guest. Used by one thread at a time.
 
@@ -52,7 +89,7 @@ class GuestClient:
 
     def __init__(self, host: str, port: int, token: str = "") -> None:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connection = http.client.HTTPConnection(host, port)
+        self._connection = _Connection(host, port)
 
     def get(self, path: str, *, timeout: float) -> Reply:
         """GET; asked once more when the connection broke, since it changes nothing."""
@@ -95,12 +132,16 @@ class GuestClient:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _once(self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
-        self._connection.timeout = timeout
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(timeout)
+        self._connection.within(timeout)
         self._connection.request(method, path, body or None, dict(headers))
         answer = self._connection.getresponse()
-        return Reply(answer.status, answer.read())
+        parts, size = [], 0
+        while part := answer.read(CHUNK):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER:
+                raise http.client.HTTPException(f"an answer of more than {MAX_ANSWER} bytes")
+        return Reply(answer.status, b"".join(parts))
 
     def close(self) -> None:
         """Closes the connection; the next question opens a new one."""

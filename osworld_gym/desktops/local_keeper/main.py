@@ -188,10 +188,11 @@ class Keeper:
         self._closed_groups = [(g, tries - 1) for g, tries in self._closed_groups if tries and not g.remove()]
         if not self._desktops:
             return
-        processes = usage.scan()
+        free = usage.available()
+        watched = free < self._low or not all(kept.group.limits_memory for kept in self._desktops.values())
+        processes = usage.scan() if watched else {}  # a few milliseconds
         for kept in self._desktops.values():
             kept.look(processes, now)
-        free = usage.available()
         if free < self._low:
             largest = max(self._desktops.values(), key=lambda kept: kept.weigh(processes))
             why = f"this machine had {free >> 20} MiB of memory left, and this desktop held {largest.weight >> 20} MiB"
