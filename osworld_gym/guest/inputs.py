@@ -60,8 +60,11 @@ class Inputs:
             ValueError: the kind is unknown, or an argument is missing or of the wrong type.
         """
         kind = action.get("kind")
-        if kind not in self.kinds:
+        if not isinstance(kind, str) or kind not in self.kinds:
             raise ValueError(f"unknown action {kind!r}; known: {', '.join(self.kinds)}")
+        for name in ("key", "content", "direction"):
+            if not isinstance(action.get(name), str | None):
+                raise ValueError(f"action {kind!r}: {name!r} wants text, got {action[name]!r}")
         try:
             self.kinds[kind](action)
         except (KeyError, TypeError) as error:

@@ -20,6 +20,7 @@ from typing import IO
 from .python_forks import BOOT, REFUSED
 
 NAMES = ("python", "python3")
+UNKNOWN = "the prepared Python ended; how the program ended is unknown"
 
 
 class PythonFast:
@@ -52,25 +53,39 @@ class PythonFast:
             TimeoutError: after ``timeout`` seconds; the program's process group has been killed.
             OSError: it could not be started, or nobody knows how it ended.
         """
+        try:
+            return self._once(command, out, err, timeout)
+        except _NotTaken as error:  # the forking Python died before it took the request: another one takes it
+            self._drop(error.control)
+            return self._once(command, out, err, timeout)
+
+    def _once(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], timeout: float) -> int:
         end = time.monotonic() + timeout
         read, write = os.pipe()
         with os.fdopen(read, "rb") as answer:
             try:
-                self._ask(command, out, err, write)
+                control = self._ask(command, out, err, write)
             finally:
                 os.close(write)
             lines = _lines(answer, end)
-            pid = next(lines)
+            if next(lines, None) is None:
+                raise _NotTaken(control)
+            if (pid := next(lines, None)) is None:
+                raise OSError(UNKNOWN)
             if pid.startswith(REFUSED):
                 raise OSError(f"python could not be started: {pid[1:].decode().strip()}")
             try:
-                return int(next(lines))
+                status = next(lines, None)
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(int(pid), signal.SIGKILL)
                 raise
+            if status is None:
+                raise OSError(UNKNOWN)
+            return int(status)
 
-    def _ask(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], answer: int) -> None:
+    def _ask(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], answer: int) -> socket.socket:
+        """Sends the request; returns the socket that it went to."""
         request = json.dumps({"code": command[2], "arguments": list(command[3:]), "folder": str(self._folder)})
         order = os.memfd_create("request")
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -79,7 +94,11 @@ class PythonFast:
             os.lseek(order, 0, os.SEEK_SET)
             with self._lock:
                 control = self._connect()
-                socket.send_fds(control, [b"x"], [order, nothing, out.fileno(), err.fileno(), answer])
+                try:
+                    socket.send_fds(control, [b"x"], [order, nothing, out.fileno(), err.fileno(), answer])
+                except BrokenPipeError as error:
+                    raise _NotTaken(control) from error
+                return control
         finally:
             os.close(order)
             os.close(nothing)
@@ -88,7 +107,8 @@ class PythonFast:
         """The socket of a forking Python that lives."""
         if self._control is not None and self._process is not None and self._process.poll() is None:
             return self._control
-        self.close()
+        if self._control is not None:
+            self._control.close()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = Path(__file__).with_name("python_forks.py")
         with theirs, self._log.open("ab") as log:
@@ -109,15 +129,24 @@ class PythonFast:
         process = self._process
         return {process.pid} if process is not None else set()
 
-    def close(self) -> None:
-        """Lets go of the forking Python, which ends then; what it forked lives on."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+    def _drop(self, control: socket.socket) -> None:
+        """Lets go of a forking Python that died; of a newer one not."""
+        with self._lock:
+            if self._control is control:
+                control.close()
+                self._control = None
+
+
+class _NotTaken(OSError):
+    """Nothing was done for a request, since the forking Python died."""
+
+    def __init__(self, control: socket.socket) -> None:
+        super().__init__("the prepared Python does not live")
+        self.control = control
 
 
 def _lines(answer: IO[bytes], end: float) -> Iterator[bytes]:
-    """The lines of a pipe, each as soon as it is there. Raises TimeoutError at ``end``, OSError when there is none."""
+    """The lines of a pipe, each as soon as it is there. Raises TimeoutError at ``end``."""
     text = b""
     while True:
         while b"\n" in text:
@@ -128,5 +157,5 @@ def _lines(answer: IO[bytes], end: float) -> Iterator[bytes]:
             raise TimeoutError
         part = os.read(answer.fileno(), 4096)
         if not part:
-            raise OSError("the prepared Python ended; how the program ended is unknown")
+            return
         text += part

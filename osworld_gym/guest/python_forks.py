@@ -5,12 +5,14 @@ goes into that import. Here the child finds Xlib, Pillow and the rest loaded; py
 X connection of its own, since a forked connection must not be shared.
 
 Protocol, on a Unix socket of whole messages: each carries five descriptors: the request (JSON ``{"code", "arguments",
-"folder"}``), the child's stdin, stdout and stderr, and a pipe on which two lines come back: the child's process id, and
-in the end its exit status (negative: ended by that signal). The program ends when its socket does.
+"folder"}``), the child's stdin, stdout and stderr, and a pipe on which lines come back: that the request was taken, the
+child's process id, and in the end its exit status (negative: ended by that signal). Without the first line nothing was
+done for the request. The program ends when its socket does.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -28,7 +30,8 @@ BOOT = (
     "forks.main(int(sys.argv[2]))"
 )
 DESCRIPTORS = 5  # of each request
-REFUSED = b"!"  # begins the only line when the child could not be forked
+TAKEN = b"+"  # the first line
+REFUSED = b"!"  # begins the second line, the last one then, when the child could not be forked
 
 
 def preload() -> None:
@@ -41,6 +44,8 @@ def preload() -> None:
         pyautogui.platformModule._display.close()
     for name in [name for name in sys.modules if name.split(".")[0] == "pyautogui"]:
         del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # what was loaded is not searched again, so its memory stays shared with the children
 
 
 class Children:
@@ -86,6 +91,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
         message, descriptors, _, _ = socket.recv_fds(control, 1, DESCRIPTORS)
         if not message:
             raise SystemExit(0)
+        os.write(descriptors[-1], TAKEN + b"\n")
         try:
             pid = os.fork()
         except OSError as error:

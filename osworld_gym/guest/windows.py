@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from PIL import Image
-from Xlib import X, error
+from Xlib import X, Xatom, error
 from Xlib.display import Display
 from Xlib.protocol import event
 
@@ -74,17 +74,26 @@ class Windows:
             found = (self._window(int(i), int(i) == front) for i in (ids if ids is not None else ()))
             return [window for window in found if window is not None]
 
+    def _title(self, window: Any) -> str:
+        """The title by EWMH, in UTF-8; else the older one, in Latin-1 where its type says so."""
+        for name in ("_NET_WM_NAME", "WM_NAME"):
+            found = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+            if found is not None and found.value:
+                if not isinstance(found.value, bytes):
+                    return str(found.value)
+                return found.value.decode("latin-1" if found.property_type == Xatom.STRING else "utf-8", "replace")
+        return ""
+
     def _window(self, ident: int, active: bool) -> Window | None:
         window = self._display.create_resource_object("window", ident)
         try:
-            title = self._property(window, "_NET_WM_NAME") or self._property(window, "WM_NAME") or b""
+            title = self._title(window)
             name = window.get_wm_class() or ("", "")
             box = window.get_geometry()
             at = self._root.translate_coords(window, 0, 0)
         except (error.BadWindow, error.BadDrawable):
             return None  # gone since it was listed
-        text = title.decode("utf-8", errors="replace") if isinstance(title, bytes) else str(title)
-        return Window(ident, text, ".".join(name), at.x, at.y, box.width, box.height, active)
+        return Window(ident, title, ".".join(name), at.x, at.y, box.width, box.height, active)
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
         """The first window whose title contains ``name`` (whatever the case), or is ``name`` when ``strict``.
