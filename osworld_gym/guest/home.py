@@ -32,8 +32,8 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
   <resize><popupShow>Never</popupShow></resize>
   <keyboard><rebindOnMappingNotify>no</rebindOnMappingNotify>
     <keybind key="A-F4"><action name="Close"/></keybind>
-    <keybind key="A-Tab"><action name="NextWindow"><finalactions><action name="Focus"/><action name="Raise"/>
-      <action name="Unshade"/></finalactions></action></keybind>
+    <keybind key="A-Tab"><action name="NextWindow"><interactive>no</interactive><dialog>none</dialog>
+      <finalactions><action name="Focus"/><action name="Raise"/><action name="Unshade"/></finalactions></action></keybind>
     <keybind key="C-A-t"><action name="Execute"><command>sh -c 'gnome-terminal || xterm'</command></action></keybind>
   </keyboard>
   <mouse>
