@@ -11,9 +11,11 @@ import logging
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from osworld_gym.desktops.container_engine import engine, engine_errors, labels, reap_once, remove
+from osworld_gym.desktops.admission import ADMISSION
+from osworld_gym.desktops.container_engine import engine, engine_errors, is_local, labels, reap_once, remove
 from osworld_gym.desktops.container_image import CONTENT, REPOSITORY, VARIANTS, guest_content, tag
 from osworld_gym.desktops.container_pipe import ContainerPipe
 from osworld_gym.desktops.guest_client import GuestClient
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 READY = 60.0  # seconds for a new desktop to be ready
+NEEDS = 256  # MiB that a desktop takes before its applications
 SEED = 20.0  # seconds for a prepared desktop to show its seed
 PORTS = (5000, 9222, 8080)  # guest server, Chrome's debugging port, VLC's HTTP interface
 UID = 1000
@@ -68,6 +71,7 @@ class ContainerDesktop(GuestDesktop):
         super().__init__(width, height)
         self._apps = tuple(apps)
         self._engine = engine()
+        self._shares = is_local(self._engine)
         self.image = find_image(self._engine, image)
         self._limits = create_options(memory, disk, shm, cpus, pids, network)
         self._container: _Container | None = None
@@ -95,17 +99,18 @@ class ContainerDesktop(GuestDesktop):
         """A new container, with ``apps`` open; the old one ends meanwhile."""
         old, self._container = self._container, None
         self._drop_client()
-        ending = threading.Thread(target=_end, args=(old,), daemon=True)
-        ending.start()  # while the new one starts
-        try:
-            self._container = self._start(seed)
-        finally:
-            ending.join()
-        host, port = self._container.pipe.address(PORTS[0])
-        self._client = GuestClient(host, port, self._token)
-        self._unsettled = False
-        for command in self._apps:
-            self.launch(command, shell=False, window=True)
+        with ADMISSION.start(NEEDS) if self._shares else nullcontext():
+            ending = threading.Thread(target=_end, args=(old,), daemon=True)
+            ending.start()  # while the new one starts
+            try:
+                self._container = self._start(seed)
+            finally:
+                ending.join()
+            host, port = self._container.pipe.address(PORTS[0])
+            self._client = GuestClient(host, port, self._token)
+            self._unsettled = False
+            for command in self._apps:
+                self.launch(command, shell=False, window=True)
 
     def _start(self, seed: int) -> _Container:
         width, height = self.screen_size

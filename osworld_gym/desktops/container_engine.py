@@ -47,6 +47,11 @@ def engine(timeout: float = CALL) -> docker.DockerClient:
     return client
 
 
+def is_local(client: docker.DockerClient) -> bool:
+    """Whether the engine shares this machine's memory and loopback; one behind TCP or SSH may be anywhere."""
+    return str(client.api.base_url).startswith(("http+docker://localhost", "npipe://"))
+
+
 def engine_problem(error: BaseException) -> str:
     """Why the engine cannot be used, and the one command that mends it."""
     said = _words(error)

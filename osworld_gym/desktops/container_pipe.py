@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import selectors
 import socket
 import struct
@@ -19,8 +20,10 @@ from typing import Any
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.channels import Channels, ProtocolError
 
+LOG = logging.getLogger(__name__)
 LINE = 1 << 16  # bytes of the guest's first line at most
 SAID = 4096  # bytes of its standard error that are kept
+JOIN = 5.0  # seconds for a thread that was woken
 _STDOUT, _STDERR = 1, 2
 
 
@@ -39,8 +42,7 @@ class ContainerPipe:
         self._channels = Channels(self._read, self._write)
         self._listeners = {port: socket.create_server(("127.0.0.1", 0)) for port in ports}
         self._wake, self._woken = socket.socketpair()
-        self._accepting = False
-        self.problem = ""  #: what the inside sent that it may not; the link is over then
+        self._acceptor: threading.Thread | None = None
 
     def address(self, port: int) -> tuple[str, int]:
         """Where this machine reaches a port of the inside. Raises KeyError for a port that was not asked for."""
@@ -73,9 +75,14 @@ class ContainerPipe:
             answer = {"error": f"it answered {bytes(line[:200])!r}, which is not JSON"}
         if "error" in answer:
             raise DesktopError(FailureReason.never_ready, str(answer["error"]))
-        self._accepting = True
-        for work in (self._carry, self._accept):
-            threading.Thread(target=work, daemon=True).start()
+        selector = selectors.DefaultSelector()
+        for port, listener in self._listeners.items():
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ, (port, listener))
+        selector.register(self._woken, selectors.EVENT_READ)
+        self._acceptor = threading.Thread(target=self._accept, args=(selector,), daemon=True)
+        self._acceptor.start()
+        threading.Thread(target=self._carry, daemon=True).start()
 
     @property
     def said(self) -> str:
@@ -84,11 +91,12 @@ class ContainerPipe:
 
     def close(self) -> None:
         """Lets go of the container's stdin and closes every connection. Never raises."""
-        self._wake.close()  # ends _accept
-        if not self._accepting:
-            self._woken.close()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._wake.close()
+        if self._acceptor is not None:
+            self._acceptor.join(JOIN)
+        self._woken.close()
         for listener in self._listeners.values():
             listener.close()
         self._channels.close()
@@ -100,13 +108,11 @@ class ContainerPipe:
         try:
             self._channels.run()
         except ProtocolError as error:
-            self.problem = str(error)
+            LOG.warning("a container broke the rules of its pipe, which is closed: %s", error)
 
-    def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector, self._woken:
-            for port, listener in self._listeners.items():
-                selector.register(listener, selectors.EVENT_READ, (port, listener))
-            selector.register(self._woken, selectors.EVENT_READ)
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Until :meth:`close` wakes it."""
+        with selector:
             while True:
                 for key, _ in selector.select():
                     if key.data is None:
@@ -115,7 +121,8 @@ class ContainerPipe:
                     try:
                         connection, _ = listener.accept()
                     except OSError:
-                        return  # closed
+                        continue  # whoever asked is gone
+                    connection.setblocking(True)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self._channels.open(connection, port)
 

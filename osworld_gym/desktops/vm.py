@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from osworld_gym.desktops.container_engine import engine, engine_errors, labels, reap_once, remove
+from osworld_gym.desktops.container_engine import engine, engine_errors, is_local, labels, reap_once, remove
 from osworld_gym.desktops.guest_client import GuestClient
 from osworld_gym.desktops.plain_desktop import PlainDesktop
 from osworld_gym.desktops.vm_kvm import DEVICE, kvm_problem
@@ -201,7 +201,7 @@ def require_image(client: docker.DockerClient, image: str) -> None:
 
 
 def _require_local(client: docker.DockerClient) -> None:
-    address = str(client.api.base_url)
-    if not address.startswith(("http+docker://", "npipe://")):
+    if not is_local(client):
+        address = client.api.base_url
         message = f"the disk and the ports want an engine of this machine, not {address}; mend: unset DOCKER_HOST"
         raise DesktopError(FailureReason.never_ready, message)

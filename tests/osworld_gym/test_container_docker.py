@@ -21,6 +21,7 @@ from osworld_gym.desktops.container import ContainerDesktop
 from osworld_gym.desktops.container_engine import OWNER, STARTED, engine, owned, reap
 from osworld_gym.desktops.container_image import tag
 from osworld_gym.desktops.container_owner import Owner
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.errors import DesktopError, FailureReason
 
 pytest_plugins = ("docker_engine",)
@@ -169,6 +170,22 @@ def test_a_prepared_desktop_takes_any_seed(desktop: ContainerDesktop) -> None:
     desktop.reset(3)
     assert desktop._container is before
     assert (desktop.screenshot().pixels == plain).all()
+
+
+def test_the_warm_pool_hands_containers_out(image: str, client: Any) -> None:
+    pool = WarmPool(lambda: ContainerDesktop(image=image), ahead=2)
+    try:
+        desktop = pool.desktop()
+        for seed in range(4):
+            desktop.reset(seed)
+            with pytest.raises(FileNotFoundError):
+                desktop.read_file("/tmp/used")
+            desktop.write_file("/tmp/used", b"yes")
+            assert desktop.screenshot().size == (1280, 720)
+        desktop.close()
+    finally:
+        pool.close()
+    assert owned(client) == []
 
 
 def test_a_killed_container_is_died_and_the_next_reset_works(desktop: ContainerDesktop, client: Any) -> None:
