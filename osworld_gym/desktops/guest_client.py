@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import Any
@@ -21,10 +21,11 @@ CHUNK = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Status and body of an answer."""
+    """Status, body and headers (names in small letters) of an answer."""
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -141,7 +142,8 @@ class GuestClient:
             size += len(part)
             if size > MAX_ANSWER:
                 raise http.client.HTTPException(f"an answer of more than {MAX_ANSWER} bytes")
-        return Reply(answer.status, b"".join(parts))
+        told = {name.lower(): value for name, value in answer.headers.items()}
+        return Reply(answer.status, b"".join(parts), told)
 
     def close(self) -> None:
         """Closes the connection; the next question opens a new one."""

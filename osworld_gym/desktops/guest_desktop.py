@@ -19,7 +19,6 @@ WINDOW = 60.0  # seconds for the window of a file or program to show
 COMMAND = 120.0  # seconds for a command of a setup step
 ACTION = 8.0  # seconds for one action at most,
 CHARACTER = 0.1  # and for each character that it types
-PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 
 
 class GuestDesktop(Desktop):
@@ -53,9 +52,21 @@ class GuestDesktop(Desktop):
             self._unsettled = False
         else:
             reply = self._guest.get("/screenshot", timeout=ANSWER)
-        if not reply.ok or not reply.body.startswith(PNG_HEAD):
-            raise DesktopError(FailureReason.bad_screenshot, f"status {reply.status}, {len(reply.body)} bytes, no PNG")
-        return Screenshot(png=reply.body)
+        return self._sound(reply)
+
+    def _sound(self, reply: Reply) -> Screenshot:
+        """The frame of an answer. Raises DesktopError (``bad_screenshot``): stale, torn, of another size, black."""
+        if not reply.ok:
+            raise DesktopError(FailureReason.bad_screenshot, f"status {reply.status}: {reply.message}")
+        frame = Screenshot(png=reply.body)
+        try:
+            size = frame.size
+        except ValueError as error:
+            raise DesktopError(FailureReason.bad_screenshot, str(error)) from error
+        if size != self.screen_size or reply.headers.get("x-black") == "1":
+            problem = "it is black" if size == self.screen_size else f"it has {size}"
+            raise DesktopError(FailureReason.bad_screenshot, f"wanted a frame of {self.screen_size} pixels; {problem}")
+        return frame
 
     def perform(self, actions: Sequence[Action]) -> None:
         # sent again only with the same key, so that a broken connection never acts twice

@@ -141,14 +141,11 @@ class PlainDesktop(GuestDesktop):
 
     def windows(self) -> list[dict[str, Any]]:
         """Privileged: every window, as :meth:`GuestDesktop.windows` gives it, by wmctrl and xprop inside."""
-        listed, front = self._ask(["wmctrl", "-lGx"]), self._ask(["xprop", "-root", "_NET_ACTIVE_WINDOW"])
-        return read_windows(listed, front)
-
-    def _ask(self, command: list[str]) -> str:
-        reply = self._guest.post("/execute", {"command": command, "shell": False}, timeout=ANSWER, again=True)
+        script = "wmctrl -lGx; xprop -root _NET_ACTIVE_WINDOW"
+        reply = self._guest.post("/execute", {"command": script, "shell": True}, timeout=ANSWER, again=True)
         if not reply.ok:
-            raise DesktopError(FailureReason.died, f"{command[0]}: {reply.message}")
-        return str(reply.json().get("output", ""))
+            raise DesktopError(FailureReason.died, f"windows: {reply.message}")
+        return read_windows(str(reply.json().get("output", "")))
 
     def _await_windows(self, found: Callable[[list[dict[str, Any]]], bool], deadline: float) -> bool:
         end = time.monotonic() + deadline
@@ -190,8 +187,9 @@ def _batches(actions: Sequence[Action]) -> list[tuple[list[Action], bool]]:
     return [*out, (batch, False)] if batch else out
 
 
-def read_windows(listed: str, front: str) -> list[dict[str, Any]]:
-    """``wmctrl -lGx`` and ``xprop -root _NET_ACTIVE_WINDOW`` → windows as data."""
+def read_windows(told: str) -> list[dict[str, Any]]:
+    """What ``wmctrl -lGx`` and ``xprop -root _NET_ACTIVE_WINDOW`` print, one after the other → windows as data."""
+    listed, _, front = told.partition("_NET_ACTIVE_WINDOW")
     active = next((int(word.rstrip(","), 16) for word in front.split() if word.startswith("0x")), 0)
     out = []
     for line in listed.splitlines():

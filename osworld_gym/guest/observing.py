@@ -55,7 +55,8 @@ class Observing:
         if not self._pulse.beats():
             return failed("the X server does not answer, so the frame would be stale", 503)
         png, changes, black = self._screen.frame()
-        ours = {"X-Changes": str(changes), "X-Black": str(int(black))}
+        # a window may be black; the background never is
+        ours = {"X-Changes": str(changes), "X-Black": str(int(black and not self._windows.all()))}
         return Answer(png, kind="image/png", headers={**headers, **ours})
 
     def observe(self, body: Mapping[str, Any]) -> Answer:
