@@ -1,4 +1,4 @@
-"""``osworld-gym tasks list | show | fetch | check``."""
+"""``osworld-gym tasks list | show | fetch | check | official``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from osworld_gym.desktops.registry import PROVIDERS, make_desktop
 from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.tasks.checks import check_task
 from osworld_gym.tasks.files import FileCache
+from osworld_gym.tasks.official import OfficialEvaluators
+from osworld_gym.tasks.official_oracles import LEFT_OUT
+from osworld_gym.tasks.official_runs import HEAD, run_all, with_oracle
 from osworld_gym.tasks.runnable import Machine, files_of, reasons_against
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites import SUITES, load_suite
+from osworld_gym.tasks.suites import OSWORLD, SUITES, load_suite
 from osworld_gym.tasks.task import Task
 
 Parser = argparse.ArgumentParser
@@ -28,6 +31,12 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         ("show", _show, "one task as JSON", _show_options),
         ("fetch", _fetch, "fills the cache with the files of the tasks, for machines without a network", _chosen),
         ("check", _check, "verifier 0 on the fresh desktop, 0 for doing nothing, 1 after the oracle", _check_options),
+        (
+            "official",
+            _official,
+            "OSWorld's tasks that need no network: 0 for doing nothing, 1 by oracle",
+            _official_options,
+        ),
     ):
         sub = tasks.add_parser(name, help=text, description=text)
         sub.add_argument("--suite", default="sim", help=f"{', '.join(SUITES)}, or the folder of an OSWorld checkout")
@@ -51,6 +60,15 @@ def _list_options(sub: Parser) -> None:
 
 def _show_options(sub: Parser) -> None:
     sub.add_argument("task", help="task id")
+
+
+def _official_options(sub: Parser) -> None:
+    _chosen(sub)
+    sub.set_defaults(suite=OSWORLD)
+    sub.add_argument("--provider", choices=sorted(PROVIDERS), default="local")
+    sub.add_argument("--task", action="append", help="first eight characters of an id; may be given again")
+    sub.add_argument("--screen", default="1920x1080", help="pixels, WIDTHxHEIGHT (default: OSWorld's 1920x1080)")
+    sub.add_argument("--seed", type=int, default=0)
 
 
 def _check_options(sub: Parser) -> None:
@@ -121,6 +139,27 @@ def _check(arguments: argparse.Namespace) -> int:
                 print(f"{task.id}: {problem}")
     print(f"{len(tasks) - failed} of {len(tasks)} tasks of {suite.name}/{arguments.split} are sound")
     return FAILED if failed else 0
+
+
+def _official(arguments: argparse.Namespace) -> int:
+    suite = load_suite(arguments.suite)
+    chosen = [task for task in _choose(suite, arguments) if not arguments.task or task.id[:8] in arguments.task]
+    pairs = with_oracle(chosen)
+    if not pairs:
+        raise TaskError(f"suite {suite.name!r} has none of the tasks that need no network and that we can solve")
+    width, height = (int(side) for side in arguments.screen.split("x"))
+    pool, unsound = OfficialEvaluators(), 0
+    print(HEAD)
+    with make_desktop(arguments.provider, width=width, height=height) as desktop:
+        for outcome in run_all(desktop, [task for task, _ in pairs], pool, arguments.seed):
+            unsound += not outcome.sound
+            print(outcome.line(), flush=True)
+    pool.close()
+    for task in chosen:
+        if task.id[:8] in LEFT_OUT:
+            print(f"{task.id[:8]} {task.domain:20} left out: {LEFT_OUT[task.id[:8]]}")
+    print(f"{len(pairs) - unsound} of {len(pairs)} tasks score 0 for doing nothing and 1 by oracle")
+    return FAILED if unsound else 0
 
 
 def _choose(suite: Suite, arguments: argparse.Namespace) -> list[Task]:

@@ -1,0 +1,188 @@
+"""How official tasks that need no network are solved: task id → steps that reach the goal. Ours, not OSWorld's.
+
+Most go by shell or by the application's own settings file, and say nothing of how a policy would do it: they show that
+the task, the desktop and OSWorld's evaluator agree on what success is. ``FAIL`` is the answer to infeasible tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osworld_gym.types import StopReason
+
+Step = Mapping[str, Any]
+PROFILE = "~/.config/google-chrome/Default/Preferences"
+VLCRC = "~/.config/vlc/vlcrc"
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialOracle:
+    """Steps on the desktop as the task set it up, and how the episode ends."""
+
+    steps: tuple[Step, ...] = ()
+    stop: StopReason = StopReason.finished
+
+
+FAIL = OfficialOracle(stop=StopReason.call_user)
+
+
+def _shell(command: str) -> Step:
+    return {"type": "execute", "parameters": {"command": command, "shell": True}}
+
+
+def _python(code: str) -> Step:
+    return {"type": "execute", "parameters": {"command": ["python3", "-c", code]}}
+
+
+def _gui(*calls: str) -> Step:
+    """pyautogui calls inside the desktop, a moment after each other, as official setup steps write them."""
+    return _python("import pyautogui, time; " + "; time.sleep(0.5); ".join(f"pyautogui.{call}" for call in calls))
+
+
+def _sleep(seconds: float) -> Step:
+    return {"type": "sleep", "parameters": {"seconds": seconds}}
+
+
+def _done(*steps: Step) -> OfficialOracle:
+    return OfficialOracle(steps)
+
+
+def _end(program: str) -> Step:
+    """Ends a program and waits until it is gone, since it writes its settings when it goes."""
+    return _shell(f"pkill {program}; for i in $(seq 100); do pgrep -x {program} >/dev/null || break; sleep 0.1; done")
+
+
+def _chrome(*settings: tuple[Sequence[str], Any], file: str = PROFILE) -> Step:
+    """Sets Chrome's preferences, each by its path of keys; None takes one away."""
+    code = (
+        "import json,os,sys\n"
+        "path,settings=os.path.expanduser(sys.argv[1]),json.loads(sys.argv[2])\n"
+        "data=json.load(open(path))\n"
+        "for keys,value in settings:\n"
+        "    at=data\n"
+        "    for key in keys[:-1]: at=at.setdefault(key,{})\n"
+        "    at.pop(keys[-1],None) if value is None else at.__setitem__(keys[-1],value)\n"
+        "json.dump(data,open(path,'w'))\n"
+    )
+    command = ["python3", "-c", code, file, json.dumps([[list(keys), value] for keys, value in settings])]
+    return {"type": "execute", "parameters": {"command": command}}
+
+
+def _vlc(name: str, value: str) -> OfficialOracle:
+    """Sets one line of vlcrc while VLC does not run."""
+    code = (
+        f"import pathlib,re; path=pathlib.Path('{VLCRC}').expanduser(); text=path.read_text(); "
+        f"text=re.sub(r'(?m)^#?{name}=.*\\n','',text); path.write_text(text.rstrip('\\n')+'\\n{name}={value}\\n')"
+    )
+    return _done(_end("vlc"), _python(code))
+
+
+_BING = {
+    "short_name": "Microsoft Bing",
+    "keyword": "bing.com",
+    "url": "https://www.bing.com/search?q={searchTerms}",
+    "id": "3",
+    "prepopulate_id": 3,
+    "is_active": 1,
+    "safe_for_autoreplace": True,
+    "input_encodings": ["UTF-8"],
+    "date_created": "0",
+    "last_modified": "0",
+    "synced_guid": "485bf7d3-0215-45af-87dc-538868000003",
+}
+
+
+def _bookmark(name: str, url: str) -> Step:
+    """Adds a page to the bookmark bar, as Chrome writes it; Chrome must not run."""
+    empty = {"type": "folder", "id": "0", "name": "", "children": []}
+    roots = {key: empty | {"id": str(i), "name": key} for i, key in enumerate(("bookmark_bar", "other", "synced"), 1)}
+    roots["bookmark_bar"]["children"] = [{"type": "url", "id": "5", "name": name, "url": url}]
+    text = json.dumps({"version": 1, "checksum": "", "roots": roots})
+    return _python(
+        f"import os; open(os.path.expanduser('~/.config/google-chrome/Default/Bookmarks'), 'w').write({text!r})"
+    )
+
+
+_FORGET = """
+import os, sqlite3
+store = sqlite3.connect(os.path.expanduser("~/.config/google-chrome/Default/History"))
+store.execute("DELETE FROM visits WHERE url IN (SELECT id FROM urls WHERE url LIKE '%youtube%')")
+store.execute("DELETE FROM urls WHERE url LIKE '%youtube%'")
+store.commit()
+"""
+
+#: first eight characters of the task's id → how it is solved
+ORACLES: dict[str, OfficialOracle] = {
+    # chrome
+    "030eeff7": _done(_end("chrome"), _chrome((["enable_do_not_track"], True))),
+    "12086550": _done(
+        _gui("hotkey('ctrl', 'l')", "write('chrome://password-manager/passwords', interval=0.02)", "press('enter')"),
+        _sleep(3),
+    ),
+    "2ae9ba84": _done(
+        _end("chrome"),
+        _chrome((["profile", "name"], "Thomas"), (["profile", "using_default_name"], False)),
+        _chrome(
+            (["profile", "info_cache", "Default", "name"], "Thomas"),
+            (["profile", "info_cache", "Default", "is_using_default_name"], False),
+            file="~/.config/google-chrome/Local State",
+        ),
+    ),
+    "3299584d": _done(_end("chrome"), _chrome((["session"], None))),
+    "44ee5668": _done(_end("chrome"), _python(_FORGET)),
+    "480bcfea": FAIL,
+    "7a5a7856": _done(
+        _end("chrome"),
+        _bookmark("The Illustrated Transformer", "https://jalammar.github.io/illustrated-transformer/"),
+    ),
+    "ae78f875": FAIL,
+    "bb5e4c0d": _done(_end("chrome"), _chrome((["default_search_provider_data"], {"template_url_data": _BING}))),
+    # gimp
+    "5ca86c6f": FAIL,
+    "7767eef2": _done(_shell("echo '(theme \"Light\")' >> ~/.config/GIMP/2.10/gimprc")),
+    "d52d6308": _done(_gui("press('tab')")),
+    "e19bd559": FAIL,
+    # libreoffice_impress
+    "ef9d12bd": _done(
+        _gui("press('f10')", "press('right', presses=2, interval=0.1)", "press('down', presses=11, interval=0.1)"),
+        _gui("press('enter')"),
+        _sleep(2),
+    ),
+    # multi_apps
+    "6d72aad6": FAIL,
+    "937087b6": _done(
+        _shell(
+            "kinds=$(grep ^MimeType= /usr/share/applications/vlc.desktop | tr ';=' '\\n\\n' | grep ^video/); "
+            "xdg-mime default vlc.desktop $kinds"
+        )
+    ),
+    # os
+    "28cc3b7e": _done(_shell("pulseaudio --start; pactl set-sink-volume @DEFAULT_SINK@ 100%")),
+    "4783cc41": FAIL,
+    "a4d98375": _done(_shell("gsettings set org.gnome.desktop.screensaver lock-enabled true")),
+    "b3d4a89c": FAIL,
+    "bedcedc4": _done(_shell("gsettings set org.gnome.desktop.session idle-delay 0")),
+    "e0df059f": _done(_shell("mv ~/Desktop/todo_list_Jan_1 ~/Desktop/todo_list_Jan_2")),
+    "fe41f596": FAIL,
+    # vlc
+    "215dfd39": _vlc("qt-bgcone", "0"),
+    "5ac2891a": _vlc("play-and-exit", "0"),
+    "8ba5ae7a": _vlc("input-record-path", "/home/user/Desktop"),
+    "9195653c": _vlc("qt-max-volume", "200"),
+    "cb130f0d": FAIL,
+}
+
+#: tasks without network that are left out, with the reason
+LEFT_OUT: dict[str, str] = {
+    "99146c54": "the published wheel's evaluator scores 1 for doing nothing: Chromium writes that setting by itself",
+    "48d05431": "its evaluator only looks for a line in .bashrc; conda itself cannot be installed offline",
+    "f8369178": "its evaluator only reads a setting; the theme itself cannot be installed offline",
+    "69acbb55": "it installs Python packages from the network",
+    "94d95f96": "it installs a program from the network",
+    "bba3381f": "it plays a stream from the network",
+    "e1fc0df3": "it installs an extension and Java from the network",
+    "93eabf48": "its getter chrome_appearance_mode_ui is in newer evaluators of OSWorld than the published wheel",
+}
