@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bepa_torchrl.experts.trace import ExpertTrace
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.oracle import ExpertStep, Oracle
 from osworld_gym.tasks.oracles import make_oracle
 from osworld_gym.tasks.prepare import prepare
@@ -24,6 +25,9 @@ def record_expert(
 ) -> ExpertTrace:
     """One run of the task's oracle, verified; ``success`` False is a result, not an error.
 
+    An oracle that calls the user as often as an episode tolerates has ended its run, as a policy would have: that
+    solves an infeasible task.
+
     Args:
         desktop: reset here with ``seed``; the task's setup steps are run.
         style: of the task's own oracle, ``expert`` or ``native``.
@@ -42,12 +46,16 @@ def record_expert(
     steps: list[ExpertStep] = []
     screenshots: list[bytes] = []
     frame = desktop.screenshot().png
-    while len(steps) < max_steps and (move := player.next_step(desktop)) is not None:
+    calls, stop = 0, StopReason.finished
+    while stop is StopReason.finished and len(steps) < max_steps and (move := player.next_step(desktop)) is not None:
         steps.append(move)
         screenshots.append(frame)
         desktop.perform(move.actions)
         frame = desktop.screenshot().png
-    verdict = verify(task, desktop, stop=StopReason.finished)
+        calls += any(action.kind == "call_user" for action in move.actions)
+        if calls >= EpisodeOptions().call_user_tolerance:
+            stop = StopReason.call_user
+    verdict = verify(task, desktop, stop=stop)
     return ExpertTrace(
         task_id=task.id,
         instruction=task.instruction,

@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+from PIL import Image, ImageChops
+
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.oracles import make_oracle
 from osworld_gym.tasks.prepare import prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import verify
-from osworld_gym.types import Action, StopReason
+from osworld_gym.types import Action, Screenshot, StopReason
 
 MAX_ORACLE_STEPS = 30
 IDLE_STEPS = 3
+CARET = (4, 48)  # a difference within so many pixels (width, height) is a caret that blinks
 
 
 def check_task(desktop: Desktop, task: Task, seed: int) -> list[str]:
-    """Plays the task twice and lists what is wrong (nothing, for a sound task).
+    """Plays the task again and again and lists what is wrong (nothing, for a sound task).
 
     The verifier must say 0 on the fresh desktop, 0 for a policy that only waits and then says ``finished``, and 1
-    after the oracle, within ``MAX_ORACLE_STEPS``.
+    after the oracle, within ``MAX_ORACLE_STEPS``; and the first screen must be the same whenever the seed is.
 
     Raises:
         TaskError: the task names an unknown setup step, metric, getter or oracle.
         DesktopError: the desktop failed.
     """
     problems = []
-    _begin(desktop, task, seed)
-    if _score(desktop, task) != 0.0:
-        problems.append(f"the fresh desktop is worth {_score(desktop, task):g}, not 0")
+    first = _begin(desktop, task, seed)
+    if (score := _score(desktop, task)) != 0.0:
+        problems.append(f"the fresh desktop is worth {score:g}, not 0")
+    if task.evaluator.get("postconfig"):  # scoring has changed the desktop
+        _begin(desktop, task, seed)
     for _ in range(IDLE_STEPS):
         desktop.perform([Action("wait")])
-    if _score(desktop, task) != 0.0:
-        problems.append(f"doing nothing is worth {_score(desktop, task):g}, not 0")
-    _begin(desktop, task, seed)
+    if (score := _score(desktop, task)) != 0.0:
+        problems.append(f"doing nothing is worth {score:g}, not 0")
+    again = _begin(desktop, task, seed)
+    if (box := difference(first, again)) is not None:
+        problems.append(f"two starts with seed {seed} differ in the pixels {box}")
     steps, stop = play_oracle(desktop, task)
     score = _score(desktop, task, stop)
     if score != 1.0:
         problems.append(f"the oracle is worth {score:g} after {steps} steps, not 1")
     return problems
+
+
+def difference(one: Screenshot, other: Screenshot) -> tuple[int, int, int, int] | None:
+    """The box (left, top, right, bottom) in which two frames differ; None when in nothing but a blinking caret."""
+    images = [Image.fromarray(frame.pixels) for frame in (one, other)]
+    if images[0].size != images[1].size:
+        return (0, 0, *images[1].size)
+    box = ImageChops.difference(*images).getbbox()
+    if box is None or (box[2] - box[0] <= CARET[0] and box[3] - box[1] <= CARET[1]):
+        return None
+    return box
 
 
 def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> tuple[int, StopReason]:
@@ -58,9 +76,11 @@ def play_oracle(desktop: Desktop, task: Task, style: str = "expert") -> tuple[in
     return MAX_ORACLE_STEPS, StopReason.finished
 
 
-def _begin(desktop: Desktop, task: Task, seed: int) -> None:
+def _begin(desktop: Desktop, task: Task, seed: int) -> Screenshot:
+    """Sets the task up; its first frame, as an episode sees it."""
     desktop.reset(seed)
     prepare(task, desktop)
+    return desktop.screenshot()
 
 
 def _score(desktop: Desktop, task: Task, stop: StopReason = StopReason.finished) -> float:

@@ -1,10 +1,15 @@
 """LocalOracle: plays the script of a task of the local suite, by mouse and keys, as a framework expert would say it.
 
-A script is data: ``{"type": "local", "steps": [step, ...]}``. A step has ``do`` (``click``, ``double``, ``right``,
-``drag``, ``keys``, ``type``, ``fail``), ``intent`` (its line of a plan), ``subtask``, and what ``do`` needs: ``on`` and
-``onto`` (places), ``what`` (the place in words), ``keys``, ``text`` with ``overwrite``. A place is
-``{"icon": name, "folder": path}`` in the file manager or ``{"window": title, "at": [x, y]}`` from the window's corner,
-negative numbers from the opposite one. Places are looked up on the desktop when their step comes.
+A script is data: ``{"type": "local", "steps": [step, ...], "end": condition}``. A step has ``do`` (``click``,
+``double``, ``right``, ``drag``, ``keys``, ``type``, ``wait``, ``fail``), ``intent`` (its line of a plan), ``subtask``,
+and what ``do`` needs: ``on`` and ``onto`` (places), ``what`` (the place in words), ``keys``, ``text`` with
+``overwrite``. A place is ``{"icon": name, "folder": path}`` in the file manager, ``{"window": title, "at": [x, y]}``
+from the window's corner (negative numbers from the opposite one), or ``{"window": title, "part": [0.5, 0.5]}`` of its
+width and height. Places are looked up on the desktop when their step comes.
+
+The loop is closed by conditions (``local_conditions.py``): ``when`` is waited for before a step, ``only_if`` leaves a
+step out where it does not hold, and ``end`` is waited for after the last one. A wait that took time shows as a step
+``wait``.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from typing import Any, Protocol
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.local_conditions import Conditions, windows
 from osworld_gym.tasks.oracle import ExpertStep
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, Point
@@ -59,6 +65,10 @@ class LocalOracle:
             if step.get("do") not in _INPUTS:
                 raise TaskError(f"task {task.id!r}: unknown oracle step {step!r}; do: {', '.join(_INPUTS)}")
         self._style = style
+        self._end: Step = {"subtask": steps[-1]["subtask"], "when": oracle.get("end")}
+        self._conditions = Conditions(
+            condition for step in [*steps, self._end] for condition in (step.get("when"), step.get("only_if"))
+        )
         self._left: list[tuple[Step, int | None]] = []
         for step in steps:
             self._left += [(step, i) for i in range(_parts(step))] if style == "native" else [(step, None)]
@@ -68,16 +78,33 @@ class LocalOracle:
         """The next step, or None when the script is at its end.
 
         Raises:
-            DesktopError: ``evaluator_failed`` when the window that a step names is not there.
+            DesktopError: ``evaluator_failed`` when the window that a step names is not there, or what it waits for
+                does not come.
         """
-        if not self._left:
-            return None
-        step, part = self._left.pop(0)
+        self._conditions.begin(desktop)
+        while True:
+            step, part = self._left[0] if self._left else (self._end, None)
+            if self._conditions.wait(step.get("when"), desktop):
+                return self._waited(step, desktop)
+            if not self._left:
+                return None
+            self._left.pop(0)
+            if self._conditions.hold(step.get("only_if"), desktop):
+                return self._step(step, part, desktop)
+
+    def _waited(self, step: Step, desktop: Desktop) -> ExpertStep:
+        return self._expert_step(step, "Wait", (Action("wait"),), "agent.wait(1)", desktop)
+
+    def _step(self, step: Step, part: int | None, desktop: Desktop) -> ExpertStep:
         actions, call = _INPUTS[step["do"]](step, desktop)
-        first, self._first = self._first, False
         if part is not None:
             actions = actions[part : part + 1]
-        intent = str(step["intent"])
+        return self._expert_step(step, str(step["intent"]), actions, call, desktop)
+
+    def _expert_step(
+        self, step: Step, intent: str, actions: tuple[Action, ...], call: str, desktop: Desktop
+    ) -> ExpertStep:
+        first, self._first = self._first, False
         return ExpertStep(
             subtask=str(step["subtask"]),
             plan=intent if self._style == "native" else _executor_plan(intent, call, first, desktop),
@@ -101,7 +128,7 @@ def _executor_plan(intent: str, call: str, first: bool, desktop: Desktop) -> str
         if first
         else "The previous action was successful: the screen shows what was expected."
     )
-    titles = [window["title"] for window in _windows(desktop)]
+    titles = [window["title"] for window in windows(desktop)]
     seen = f"These windows are open: {', '.join(titles)}." if titles else "No window is open."
     return (
         f"(Previous action verification)\n{before}\n\n(Screenshot Analysis)\n{seen}\n\n"
@@ -109,19 +136,16 @@ def _executor_plan(intent: str, call: str, first: bool, desktop: Desktop) -> str
     )
 
 
-def _windows(desktop: Desktop) -> list[dict[str, Any]]:
-    windows: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "windows", None)
-    if windows is None:
-        raise TypeError(f"LocalOracle wants a desktop that lists its windows, got {type(desktop).__name__}")
-    return windows()
-
-
 def _place(where: Mapping[str, Any], desktop: Desktop) -> Point:
     if "icon" in where:
         return _icon(str(where["icon"]), str(where["folder"]), desktop)
-    title, (x, y) = str(where["window"]), where["at"]
-    for window in _windows(desktop):
+    title = str(where["window"])
+    for window in windows(desktop):
         if title.lower() in window["title"].lower():
+            if "part" in where:
+                across, down = where["part"]
+                return window["x"] + across * window["width"], window["y"] + down * window["height"]
+            x, y = where["at"]
             left = window["x"] + (x if x >= 0 else window["width"] + x)
             return left, window["y"] + (y if y >= 0 else window["height"] + y)
     raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no window {title!r}")
@@ -169,6 +193,10 @@ def _fail(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as
     return (Action("call_user"),), "agent.fail()"
 
 
+def _pause(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as the others
+    return (Action("wait"),), "agent.wait(1)"
+
+
 _INPUTS: dict[str, Callable[[Step, Desktop], Inputs]] = {
     "click": _mouse("click", 1, "left"),
     "double": _mouse("left_double", 2, "left"),
@@ -176,5 +204,6 @@ _INPUTS: dict[str, Callable[[Step, Desktop], Inputs]] = {
     "drag": _drag,
     "keys": _keys,
     "type": _type,
+    "wait": _pause,
     "fail": _fail,
 }

@@ -27,6 +27,12 @@ def _local() -> Suite:
     return local_suite()
 
 
+def _desktop() -> Suite:
+    from osworld_gym.tasks.desktop_suite.suite import desktop_suite
+
+    return desktop_suite()
+
+
 def _osworld() -> Suite:
     root = osworld_root()
     if root is None:
@@ -35,7 +41,7 @@ def _osworld() -> Suite:
 
 
 #: name → function that makes the suite
-SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local, "osworld": _osworld}
+SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local, "desktop": _desktop, "osworld": _osworld}
 
 
 def load_suite(name: str | Path) -> Suite:

@@ -1,5 +1,6 @@
 """Metrics on office files, pictures and PDFs: rules on what stands in them. Pure; files arrive as bytes.
 
+A file that is missing, torn or of another kind is worth 0: a policy may leave anything in its place.
 A rule's key that is not known is an error, so that a slip in a task never passes for success.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 
@@ -16,12 +17,21 @@ from osworld_gym.tasks.metrics.office_sheets import Sheet, read_sheets
 from osworld_gym.tasks.metrics.office_texts import Document, Paragraph, read_document, read_notes, read_slides
 
 Rules = Mapping[str, Any]
+Read = TypeVar("Read")
 
 
 def _known(metric: str, rules: Rules, keys: Sequence[str]) -> None:
     unknown = sorted(set(rules) - set(keys))
     if unknown or not rules:
         raise ValueError(f"{metric}: rules want some of {', '.join(keys)}, got {', '.join(unknown) or 'none'}")
+
+
+def _read(reader: Callable[[bytes], Read], result: bytes | None) -> Read | None:
+    """What the reader makes of the file; None for no file and for one of another kind, which a policy may have left."""
+    try:
+        return reader(result) if result else None
+    except ValueError:
+        return None
 
 
 def _same(found: Any, wanted: Any) -> bool:
@@ -39,15 +49,15 @@ def _same(found: Any, wanted: Any) -> bool:
 def check_sheet(result: bytes | None, rules: Rules) -> float:
     """1 when a workbook (xlsx, ods) is as the rules say.
 
-    Rules: ``sheet`` (a name; default the first), ``cells`` (place → value, null for an empty one), ``formulas`` (place →
-    regex), ``formats`` (place → ``{"bold", "italic", "number_format", "fill"}``), ``sheets`` (all names in order),
+    Rules: ``sheet`` (a name; default the first), ``cells`` (place → value, null for an empty one), ``formulas``
+    (place → regex), ``formats`` (place → ``{"bold", "italic", "number_format", "fill"}``), ``sheets`` (all names in order),
     ``merged`` (ranges), ``frozen_rows``, ``charts`` (how many).
     """
     keys = ("sheet", "cells", "formulas", "formats", "sheets", "merged", "frozen_rows", "charts")
     _known("check_sheet", rules, keys)
-    if not result:
+    sheets = _read(read_sheets, result)
+    if not sheets:
         return 0.0
-    sheets = read_sheets(result)
     names = [sheet.name for sheet in sheets]
     if "sheets" in rules and names != rules["sheets"]:
         return 0.0
@@ -89,7 +99,8 @@ def check_document(result: bytes | None, rules: Rules) -> float:
     matches), ``page_breaks`` (how many), ``tables`` (rows of cells' texts, each table), ``pictures`` (how many).
     """
     _known("check_document", rules, ("texts", "paragraphs", "page_breaks", "tables", "pictures"))
-    return float(bool(result) and _document_holds(read_document(result or b""), rules))
+    document = _read(read_document, result)
+    return float(document is not None and _document_holds(document, rules))
 
 
 def _document_holds(document: Document, rules: Rules) -> bool:
@@ -116,16 +127,17 @@ def _paragraph_holds(document: Document, pattern: str, wanted: Rules) -> bool:
 def check_slides(result: bytes | None, rules: Rules) -> float:
     """1 when a presentation (pptx, odp) is as the rules say.
 
-    Rules: ``slides`` (for each slide the texts of its shapes that are not blank), ``notes`` (regexes, each in some notes
-    page of a pptx file).
+    Rules: ``slides`` (for each slide the texts of its shapes that are not blank), ``notes`` (regexes, each in some
+    notes page of a pptx file).
     """
     _known("check_slides", rules, ("slides", "notes"))
-    if not result:
+    shapes = _read(read_slides, result)
+    if shapes is None:
         return 0.0
-    slides = [[text for text in slide if text.strip()] for slide in read_slides(result)]
+    slides = [[text for text in slide if text.strip()] for slide in shapes]
     if "slides" in rules and slides != [list(slide) for slide in rules["slides"]]:
         return 0.0
-    notes = read_notes(result) if "notes" in rules else []
+    notes = _read(read_notes, result) or []
     return float(all(any(re.search(p, page) for page in notes) for p in rules.get("notes", ())))
 
 
@@ -136,7 +148,7 @@ def check_image(result: bytes | None, rules: Rules) -> float:
     """1 when a picture is as the rules say; a file that is no picture is worth 0.
 
     Rules: ``size`` ``[width, height]``, ``format`` (``PNG``, ``JPEG``, …), ``grey`` (whether every pixel is grey),
-    ``pixels`` (list of ``[x, y, [r, g, b]]`` with x and y as parts of the size), each within ``tolerance`` (default 24).
+    ``pixels`` (list of ``[x, y, [r, g, b]]`` with x and y as parts of the size), within ``tolerance`` (default 24).
     """
     _known("check_image", rules, ("size", "format", "grey", "pixels", "tolerance"))
     try:

@@ -83,7 +83,9 @@ def _xlsx(archive: zipfile.ZipFile) -> Iterator[Sheet]:
         frozen = [pane for pane in root.iter(f"{_MAIN}pane") if pane.get("state") == "frozen"]
         charts = len([name for name in archive.namelist() if re.fullmatch(r"xl/charts/chart\d+\.xml", name)])
         rows = int(float(frozen[0].get("ySplit", "0"))) if frozen else 0
-        yield Sheet(sheet.get("name", ""), cells, merged, rows, charts if root.find(f"{_MAIN}drawing") is not None else 0)
+        yield Sheet(
+            sheet.get("name", ""), cells, merged, rows, charts if root.find(f"{_MAIN}drawing") is not None else 0
+        )
 
 
 def _shared_strings(archive: zipfile.ZipFile) -> list[str]:

@@ -1,0 +1,1 @@
+"""The suite ``desktop``: its tasks by application, and what makes their files."""

@@ -1,0 +1,124 @@
+"""Tasks in VLC: playing modes, snapshots, playlists, going to a time. The film is ours, and paused at its end."""
+
+from __future__ import annotations
+
+from osworld_gym.tasks.desktop_suite.media import make_avi, make_wav
+from osworld_gym.tasks.desktop_suite.words import (
+    MUSIC,
+    PICTURES,
+    VIDEOS,
+    bytes_step,
+    cannot,
+    in_window,
+    make,
+    metric,
+    output,
+    play,
+    started,
+)
+from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, type_step
+from osworld_gym.tasks.task import Task
+
+APP = "vlc"
+RED, BLUE = (210, 40, 40), (40, 60, 210)
+#: what VLC says of itself on its own port; empty when it is not running
+STATUS = (
+    "import base64, urllib.request as u; r = u.Request('http://127.0.0.1:8080/requests/status.json'); "
+    "r.add_header('Authorization', 'Basic ' + base64.b64encode(b':password').decode()); "
+    "print(u.urlopen(r, timeout=5).read().decode())"
+)
+ASK = ["python3", "-c", STATUS]
+
+
+def film() -> list[Data]:
+    """A film of two colours in VLC, which has played it and paused on its last picture."""
+    paused = {"command": ASK, "until": {"stdout": '"state":"paused"'}}
+    return [
+        bytes_step(f"{VIDEOS}/film.avi", make_avi([RED, BLUE], seconds=1)),
+        *started("film.avi", "vlc", "--no-video-title-show", "--play-and-pause", f"{VIDEOS}/film.avi"),
+        {"type": "execute", "parameters": paused},
+        {"type": "sleep", "parameters": {"seconds": 1}},
+    ]
+
+
+def says(*patterns: str) -> Data:
+    """VLC's state has each regex."""
+    return metric("check_list", output(*ASK), {"expect": list(patterns), "unexpect": []})
+
+
+def _key(name: str, instruction: str, keys: str, intent: str, state: str) -> Task:
+    script = play(("Change how it plays", [keys_step(keys, intent)]), end={"says": state, "command": ASK})
+    return make(f"vlc-{name}", APP, instruction, film(), says(state), script)
+
+
+def vlc_tasks() -> list[Task]:
+    """Seven tasks, one of them infeasible."""
+    return [
+        _key("loop", "Make VLC repeat the whole playlist.", "l", "Switch the repeat mode", r'"loop":\s*true'),
+        _key("random", "Make VLC play the playlist in random order.", "r", "Switch random on", r'"random":\s*true'),
+        _key("fullscreen", "Show the film in full screen.", "f", "Go to full screen", r'"fullscreen":\s*(true|1)'),
+        make(
+            "vlc-snapshot",
+            APP,
+            "Take a snapshot of the film's picture with VLC; it goes to the folder Pictures.",
+            film(),
+            metric("check_list", output("ls", "-1", PICTURES), {"expect": [r"^vlcsnap.*\.png$"], "unexpect": []}),
+            play(
+                ("Take the snapshot", [keys_step("shift s", "Take a snapshot")]),
+                end={"says": "vlcsnap", "command": ["ls", "-1", PICTURES]},
+            ),
+        ),
+        make(
+            "vlc-playlist",
+            APP,
+            "Save the open playlist as the file evening.xspf in the folder Documents.",
+            film(),
+            metric(
+                "check_include_exclude",
+                output("cat", f"{DOCUMENTS}/evening.xspf"),
+                {"include": ["film.avi"], "exclude": []},
+            ),
+            play(
+                (
+                    "Save the playlist",
+                    [
+                        keys_step("ctrl y", "Open the dialog to save the playlist"),
+                        in_window(
+                            "Save playlist",
+                            type_step("/home/user/Documents/evening.xspf\n", "Type the file's name", overwrite=True),
+                        ),
+                    ],
+                ),
+                end={"file": f"{DOCUMENTS}/evening.xspf"},
+            ),
+            difficulty="medium",
+        ),
+        make(
+            "vlc-open",
+            APP,
+            "Open the sound file tone.wav of the folder Music in VLC.",
+            [bytes_step(f"{MUSIC}/tone.wav", make_wav(60.0, 440.0)), *film()],
+            says("tone"),
+            play(
+                (
+                    "Open the file",
+                    [
+                        keys_step("ctrl o", "Open the dialog to open a file"),
+                        in_window(
+                            "Select", type_step("/home/user/Music/tone.wav\n", "Type the file's name", overwrite=True)
+                        ),
+                    ],
+                ),
+                end={"says": "tone", "command": ASK},
+            ),
+            difficulty="medium",
+        ),
+        make(
+            "vlc-infeasible",
+            APP,
+            "Let VLC translate what is said in the film into spoken Norwegian.",
+            film(),
+            {"func": "infeasible"},
+            cannot("Say that VLC cannot translate speech"),
+        ),
+    ]

@@ -1,0 +1,117 @@
+"""What the local oracle waits for: conditions on the desktop's windows and files, as data in its script.
+
+A condition is one of ``{"window": text}`` (a window whose title contains it is there), ``{"active": text}`` (and has
+the focus), ``{"gone": text}`` (no such window), ``{"file": path}`` (there, and not empty), ``{"changed": path}``
+(there, and other than when the oracle began), ``{"lacks": path}`` (no such file), ``{"says": regex, "command":
+[...]}`` (the command's output matches), ``{"any": [conditions]}`` and ``{"all": [conditions]}``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+
+DEADLINE = 60.0  # seconds for a condition to hold
+POLL = 0.1  # and between two looks: neither windows nor files tell of themselves
+
+Condition = Mapping[str, Any]
+
+
+class Conditions:
+    """The conditions of one script, with what the files were like at its beginning.
+
+    Raises:
+        TaskError: one of them is not well formed.
+    """
+
+    def __init__(self, conditions: Iterable[Condition | None]) -> None:
+        self._watched = {
+            str(one["changed"]) for c in conditions if c is not None for one in _flat(c) if "changed" in one
+        }
+        self._before: dict[str, bytes | None] | None = None
+
+    def begin(self, desktop: Desktop) -> None:
+        """Remembers the files, the first time."""
+        if self._before is None:
+            self._before = {path: _read(desktop, path) for path in self._watched}
+
+    def hold(self, condition: Condition | None, desktop: Desktop) -> bool:
+        """Whether it holds now; None always does."""
+        if condition is None:
+            return True
+        kind = _kind(condition)
+        if kind in ("any", "all"):
+            return (any if kind == "any" else all)(self.hold(one, desktop) for one in condition[kind])
+        if kind == "changed":
+            now = _read(desktop, str(condition["changed"]))
+            return bool(now) and now != (self._before or {}).get(str(condition["changed"]))
+        return _KINDS[kind](condition, desktop)
+
+    def wait(self, condition: Condition | None, desktop: Desktop) -> bool:
+        """Returns when it holds: False when it did at once, True when that took a while.
+
+        Raises:
+            DesktopError: ``evaluator_failed`` after ``DEADLINE`` seconds.
+        """
+        if self.hold(condition, desktop):
+            return False
+        end = time.monotonic() + DEADLINE
+        while not self.hold(condition, desktop):
+            if time.monotonic() >= end:
+                titles = [window["title"] for window in windows(desktop)]
+                message = f"the oracle waited {DEADLINE:g} s for {dict(condition or {})}; windows: {titles}"
+                raise DesktopError(FailureReason.evaluator_failed, message)
+            time.sleep(POLL)
+        return True
+
+
+def windows(desktop: Desktop) -> list[dict[str, Any]]:
+    """The desktop's windows.
+
+    Raises:
+        TypeError: it does not tell them.
+    """
+    ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "windows", None)
+    if ask is None:
+        raise TypeError(f"LocalOracle wants a desktop that lists its windows, got {type(desktop).__name__}")
+    return ask()
+
+
+def _kind(condition: Condition) -> str:
+    kinds = [key for key in condition if key != "command"]
+    if len(kinds) != 1 or kinds[0] not in (*_KINDS, "any", "all", "changed"):
+        known = ", ".join([*_KINDS, "changed", "any", "all"])
+        raise TaskError(f"an oracle's condition wants one of {known}, got {dict(condition)!r}")
+    return kinds[0]
+
+
+def _flat(condition: Condition) -> list[Condition]:
+    """The condition's own conditions."""
+    kind = _kind(condition)
+    return [one for part in condition[kind] for one in _flat(part)] if kind in ("any", "all") else [condition]
+
+
+def _read(desktop: Desktop, path: str) -> bytes | None:
+    try:
+        return desktop.read_file(path)
+    except FileNotFoundError:
+        return None
+
+
+def _titled(text: str, desktop: Desktop) -> list[dict[str, Any]]:
+    return [window for window in windows(desktop) if text.lower() in window["title"].lower()]
+
+
+_KINDS: dict[str, Callable[[Condition, Desktop], bool]] = {
+    "window": lambda c, desktop: bool(_titled(c["window"], desktop)),
+    "active": lambda c, desktop: any(window["active"] for window in _titled(c["active"], desktop)),
+    "gone": lambda c, desktop: not _titled(c["gone"], desktop),
+    "file": lambda c, desktop: bool(_read(desktop, c["file"])),
+    "lacks": lambda c, desktop: _read(desktop, c["lacks"]) is None,
+    "says": lambda c, desktop: re.search(c["says"], desktop.run(c["command"]).output) is not None,
+}
