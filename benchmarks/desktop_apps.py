@@ -1,0 +1,79 @@
+"""Start of each application on a local desktop with the template: seconds to its window and to a still screen, memory.
+
+    python -m benchmarks.desktop_apps [RUNS [APPLICATION ...]]
+
+Each run is a fresh desktop, 1920×1080. Memory is the proportional set size of all processes inside, less what the empty
+desktop held. The same files are read from the page cache after the first run, whose figures stand in brackets.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from osworld_gym.desktops.local import LocalDesktop
+from osworld_gym.desktops.template_apps import App, installed
+
+DEADLINE = 120.0  # seconds for a window
+_PSS = "cat /proc/[0-9]*/smaps_rollup 2>/dev/null | awk '/^Pss:/ {s += $2} END {print s}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: seconds from the command to the window and to the still screen, MB on top of the empty desktop."""
+
+    window: float
+    still: float
+    memory: float
+
+
+def measure(app: App) -> Start:
+    """Starts the application on a fresh desktop."""
+    desktop = LocalDesktop(1920, 1080)
+    with desktop:
+        desktop.reset(0)
+        empty = _memory(desktop)
+        start = time.monotonic()
+        desktop.launch(app.command, shell=False, window=False)
+        _until(lambda: any(app.title in window["title"] for window in desktop.windows()), app.name)
+        window = time.monotonic() - start
+        desktop.wait_still(10.0)
+        still = time.monotonic() - start
+        return Start(window, still, _memory(desktop) - empty)
+
+
+def _memory(desktop: LocalDesktop) -> float:
+    return int(desktop.run(_PSS, shell=True).output) / 1000
+
+
+def _until(there: Callable[[], bool], name: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while not there():
+        if time.monotonic() > end:
+            raise SystemExit(f"{name}: no window within {DEADLINE:.0f} s")
+        time.sleep(0.02)
+
+
+def main(runs: int, names: list[str]) -> None:
+    """Prints the table, with the machine's load before and after."""
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {runs} runs each, median (first)\n")
+    print("| application | window s | still s | memory MB |\n|---|---|---|---|")
+    for app in installed():
+        if names and app.name not in names:
+            continue
+        starts = [measure(app) for _ in range(runs)]
+        columns = []
+        for field in ("window", "still"):
+            values = [getattr(start, field) for start in starts]
+            columns.append(f"{statistics.median(values):.1f} ({values[0]:.1f})")
+        memory = statistics.median(start.memory for start in starts)
+        print(f"| {app.name} | {' | '.join(columns)} | {memory:.0f} |", flush=True)
+    print(f"\nload {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:])
