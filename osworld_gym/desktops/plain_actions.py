@@ -7,9 +7,12 @@ and it acts only where it can make a marker file: a copy that was sent again fin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 
-from osworld_gym.types import Action
+from osworld_gym.types import Action, Point
 from osworld_gym.uitars.pyautogui import to_pyautogui
 
 MARKER = "/tmp/.osworld-gym-action-"  # + key: a file inside the desktop; the next actions remove it
@@ -30,19 +33,93 @@ pyautogui.FAILSAFE = False
 {actions}
 """
 
+#: the program that keeps the clipboard takes it over after ``copy`` has returned
+_PASTE = """\
+import pyperclip, time
+text = {text!r}
+pyperclip.copy(text)
+end = time.monotonic() + 10
+while pyperclip.paste() != text and time.monotonic() < end:
+    time.sleep(0.02)
+pyautogui.hotkey('ctrl', 'v')
+"""
 
-def action_command(actions: Sequence[Action], key: str, previous: str) -> list[str]:
+
+_LINES = re.compile(r"(\r\n|\n|\r|\t)")
+
+
+class Then(Enum):
+    """What to wait for after a batch."""
+
+    still = "still"  #: the screen rests
+    pasted = "pasted"  #: the screen changed, and rests: the clipboard must not change before
+    waited = "waited"  #: a ``wait``: the screen rests for longer
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Actions that go to the server together."""
+
+    actions: tuple[Action, ...]
+    then: Then
+
+
+def batches(actions: Sequence[Action], size: tuple[int, int]) -> list[Batch]:
+    """The actions in order, cut after each ``wait`` and each text that goes through the clipboard.
+
+    Points outside the screen (``size``, pixels) move to its edge: pyautogui does not take them all.
+    """
+    out: list[Batch] = []
+    batch: list[Action] = []
+
+    def cut(then: Then) -> None:
+        nonlocal batch
+        out.append(Batch(tuple(batch), then))
+        batch = []
+
+    for piece in (piece for action in actions for piece in _pieces(action)):
+        if piece.kind == "wait":
+            cut(Then.waited)
+        elif piece.kind == "type" and "pyperclip.copy(" in to_pyautogui([piece]):
+            if batch:
+                cut(Then.still)
+            batch.append(piece)
+            cut(Then.pasted)
+        else:
+            batch.append(replace(piece, start=_inside(piece.start, size), end=_inside(piece.end, size)))
+    if batch:
+        cut(Then.still)
+    return out
+
+
+def _pieces(action: Action) -> list[Action]:
+    """A text line by line: what needs the clipboard apart from what does not."""
+    if action.kind != "type":
+        return [action]
+    return [replace(action, content=part) for part in _LINES.split(action.content or "") if part]
+
+
+def _inside(point: Point | None, size: tuple[int, int]) -> Point | None:
+    if point is None:
+        return None
+    return min(max(point[0], 0.0), size[0] - 1.0), min(max(point[1], 0.0), size[1] - 1.0)
+
+
+def action_command(batch: Batch, key: str, previous: str) -> list[str]:
     """The command for ``/execute``; empty when there is nothing to do.
 
     Args:
-        actions: in screen pixels.
+        batch: of :func:`batches`.
         key: names this batch; never used for another one.
         previous: the key of the batch before, or "".
 
     Raises:
         ValueError: an action that a desktop does not have.
     """
-    source = to_pyautogui(actions)
+    if batch.then is Then.pasted:
+        source = _PASTE.format(text=batch.actions[0].content)
+    else:
+        source = to_pyautogui(batch.actions)
     if not source:
         return []
     return ["python3", "-c", _FRAME.format(marker=MARKER + key, previous=MARKER + previous, actions=source)]

@@ -15,13 +15,14 @@ from typing import Any
 
 from osworld_gym.desktops.guest_client import GuestClient
 from osworld_gym.desktops.guest_desktop import ACTION, ANSWER, CHARACTER, STILL, WINDOW, GuestDesktop
-from osworld_gym.desktops.plain_actions import action_command
-from osworld_gym.desktops.stillness import Pixels, await_still
+from osworld_gym.desktops.plain_actions import Batch, Then, action_command, batches
+from osworld_gym.desktops.stillness import PAUSE, Pixels, await_still, differ
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 QUIET = 0.25  # seconds without a change that make a screen still; the official server needs 0.03 to 0.25 for a frame
 LOOK = 3.0  # seconds in which a launched program may show a window when nothing was said
+PASTED = 3.0  # seconds for a paste to show
 POLL = 0.25  # seconds between two questions about windows, or whether a server is ready
 SERVER_LIMIT = 120.0  # seconds after which the official server itself gives a command up
 OVER = (124, 137)  # exit status of coreutils' ``timeout`` when the time is over: ended, killed
@@ -73,20 +74,27 @@ class PlainDesktop(GuestDesktop):
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Sent on a fresh connection, and again only under the same key, so that nothing is done twice."""
-        for batch, waits in _batches(actions):
+        for batch in batches(actions, self.screen_size):
+            before = self._frame().pixels if batch.then is Then.pasted else None
             self._act(batch)
-            self.wait_still(STILL)
-            if waits:
-                self._await_still(quiet=2 * QUIET, deadline=STILL)
+            if before is not None:
+                self._await_change(before)
+            self._await_still(2 * QUIET if batch.then is Then.waited else QUIET, STILL)
         self._unsettled = False
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def _await_change(self, before: Pixels) -> None:
+        """Until the screen is another one: a paste shows, but where nobody takes it."""
+        end = time.monotonic() + PASTED
+        while not differ(before, self._frame().pixels) and time.monotonic() < end:
+            time.sleep(PAUSE)  # the protocol has no event for a change of the screen
+
+    def _act(self, batch: Batch) -> None:
         key = secrets.token_hex(8)
-        command = action_command(actions, key, self._last_key)
+        command = action_command(batch, key, self._last_key)
         if not command:
             return
         self._last_key = key
-        work = sum(ACTION + CHARACTER * len(action.content or "") for action in actions)
+        work = sum(ACTION + CHARACTER * len(action.content or "") for action in batch.actions)
         self._guest.close()  # a kept connection that the server has meanwhile closed is no reason to send twice
         fields = {"command": command, "shell": False}
         reply = self._guest.post("/execute", fields, timeout=min(SERVER_LIMIT, work) + ANSWER, again=True)
@@ -172,19 +180,6 @@ class PlainDesktop(GuestDesktop):
                 if time.monotonic() >= end:
                     raise DesktopError(FailureReason.never_ready, f"not within {deadline:g} s; last: {error}") from None
             time.sleep(POLL)  # a server that is not there yet gives no event
-
-
-def _batches(actions: Sequence[Action]) -> list[tuple[list[Action], bool]]:
-    """The actions in order, cut after each ``wait``: (those to perform, whether a wait follows)."""
-    out: list[tuple[list[Action], bool]] = []
-    batch: list[Action] = []
-    for action in actions:
-        if action.kind == "wait":
-            out.append((batch, True))
-            batch = []
-        else:
-            batch.append(action)
-    return [*out, (batch, False)] if batch else out
 
 
 def read_windows(told: str) -> list[dict[str, Any]]:
