@@ -146,6 +146,19 @@ _VLC = {
 }
 
 
+#: Chrome's search engine; Debian's Chromium has another one. The numbers are Chromium's own for Google
+_GOOGLE = {
+    "id": "2",
+    "input_encodings": ["UTF-8"],
+    "keyword": "google.com",
+    "prepopulate_id": 1,
+    "safe_for_autoreplace": True,
+    "short_name": "Google",
+    "synced_guid": "485bf7d3-0215-45af-87dc-538868000001",
+    "url": "{google:baseURL}search?q={searchTerms}&ie={inputEncoding}",
+}
+
+
 def mend(home: Path) -> None:
     """Brings the profiles that the applications wrote to what every episode starts with."""
     for mender in (_mend_chrome, _mend_gimp):
@@ -153,7 +166,7 @@ def mend(home: Path) -> None:
 
 
 def _mend_chrome(home: Path) -> None:
-    """No "restore pages", no preset permissions, no client ids."""
+    """No "restore pages", no preset permissions, no client ids, Google's page on a new tab."""
     profile = home / ".config/google-chrome"
     if not profile.is_dir():
         return
@@ -166,6 +179,8 @@ def _chrome_preferences(data: dict[str, Any]) -> None:
     profile = data.setdefault("profile", {})
     profile |= {"exit_type": "Normal", "exited_cleanly": True}
     profile.pop("default_content_setting_values", None)
+    data["default_search_provider"] = {"guid": _GOOGLE["synced_guid"]}
+    data["default_search_provider_data"] = {"template_url_data": _GOOGLE}
     data.pop("enterprise_profile_guid", None)
     data.get("google", {}).pop("services", None)
     data.setdefault("browser", {}).pop("window_placement", None)

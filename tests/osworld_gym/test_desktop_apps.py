@@ -179,6 +179,16 @@ def test_vlc_is_not_the_video_player_until_it_is_made_so(desktop: LocalDesktop) 
     assert desktop.run(ask).output == "vlc.desktop\n"
 
 
+def test_vlc_answers_on_its_port_with_osworlds_password(desktop: LocalDesktop) -> None:
+    desktop.setup({"type": "launch", "parameters": {"command": "VLC_VERBOSE=-1 vlc --no-audio", "shell": True}})
+    status = "curl --silent --user :{} --write-out '%{{http_code}}' http://localhost:8080/requests/status.xml"
+    until(lambda: desktop.run(status.format("password"), shell=True).returncode == 0, "nobody answers on 8080")
+    said = desktop.run(status.format("password"), shell=True).output
+    assert said.endswith("200")
+    assert "<state>stopped</state>" in said
+    assert desktop.run(status.format("wrong"), shell=True).output.endswith("401")
+
+
 def test_two_desktops_have_chrome_on_the_same_ports(template: Template) -> None:
     with LocalDesktop(*SIZE, template=template.path) as one, LocalDesktop(*SIZE, template=template.path) as two:
         for desktop in (one, two):

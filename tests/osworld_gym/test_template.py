@@ -81,6 +81,7 @@ def test_mending_takes_out_what_tells_machines_apart(tmp_path: Path) -> None:
     kept = json.loads((chrome / "Default/Preferences").read_text())
     assert kept["profile"] == {"exit_type": "Normal", "exited_cleanly": True, "name": "Person 1"}
     assert "enterprise_profile_guid" not in kept
+    assert kept["default_search_provider_data"]["template_url_data"]["short_name"] == "Google"
     assert kept["google"] == {}
     assert json.loads((chrome / "Local State").read_text()) == {"kept": 1}
     assert session.read_text() == '(position 0 0)\n(aux-info (maximized "yes"))\n'
