@@ -16,7 +16,7 @@ from osworld_gym.desktops.local_keeper.launch import Plan
 from osworld_gym.guest.processes import end_marked
 
 GRACE = 3.0  #: seconds in which a bare desktop, which lives among this machine's processes, tidies up
-
+HIDDEN = 4  #: looks from one count of hidden memory to the next
 Processes = Mapping[int, tuple[int, int]]
 
 
@@ -51,6 +51,7 @@ class Kept:
         self.listening = True  #: whether the link is waited for
         self.why = ""  #: why the keeper ended it, when its owner did not
         self.weight = 0  #: bytes at the last weighing
+        self._looks, self._hidden = 0, 0
         self._until: float | None = None  # when a bare desktop that was told to end is killed
 
     def tell(self, fields: Mapping[str, Any]) -> None:
@@ -93,12 +94,20 @@ class Kept:
             if self.group.kills():
                 self.end(now, self._too_much())
         elif self.inside is not None:
-            pids = usage.tree(self.inside, processes)
-            if usage.resident(pids, processes) > self.plan.memory and self.weigh(processes) > self.plan.memory:
-                self.end(now, self._too_much())
+            self._watch(self.inside, processes, now)
+
+    def _watch(self, inside: int, processes: Processes, now: float) -> None:
+        """Without control groups: an upper bound first, which costs nothing, then what it really holds."""
+        self._looks += 1
+        pids = usage.tree(inside, processes)
+        if self._looks % HIDDEN == 0:
+            self._hidden = usage.hidden(pids)
+        most = usage.resident(pids, processes) + self._hidden
+        if most > self.plan.memory and self.weigh(processes) > self.plan.memory:
+            self.end(now, self._too_much())
 
     def weigh(self, processes: Processes) -> int:
-        """Bytes that its processes hold: PSS, and open files that nobody else sees. Milliseconds."""
+        """Bytes that its processes hold: PSS, and anonymous files (those that are mapped too count twice)."""
         pids = usage.tree(self.inside or self.pid, processes)
         self.weight = usage.proportional(pids) + usage.hidden(pids)
         return self.weight
