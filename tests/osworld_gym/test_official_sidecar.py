@@ -1,12 +1,15 @@
 """The pool of OSWorld's evaluators, on a small double of ``desktop_env``: answers, errors, deadlines, death."""
 
+import importlib.util
 import threading
 import time
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from file_desktop import FileDesktop
 
+from osworld_gym import cli
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks import official
 from osworld_gym.tasks.evaluate import Evaluators
@@ -205,6 +208,28 @@ def test_ones_that_do_not_import_name_the_mend(place):
     (place.folder / "desktop_env" / "evaluators" / "metrics" / "__init__.py").write_text("import no_such_library")
     with pytest.raises(DesktopError, match=r"No module named 'no_such_library'; mend: pip install 'osworld-gym\[off"):
         OfficialEvaluators(place).known()
+
+
+def test_the_command_installs_them_and_the_stub(place, tmp_path, monkeypatch, capsys):
+    wheel = tmp_path / "desktop_env-1.0.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in place.folder.rglob("*.py"):
+            archive.write(path, path.relative_to(place.folder))
+        about = "desktop_env-1.0.2.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: desktop_env\nVersion: 1.0.2\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OSWORLD_ROOT", raising=False)
+    assert cli.main(["install-official", "--wheel", str(wheel)]) == 0
+    assert "of getters import in a process of their own" in capsys.readouterr().out
+    assert find_official() == OfficialPlace(tmp_path / "home" / "official")
+    spec = importlib.util.spec_from_file_location("easyocr", tmp_path / "home" / "official" / "easyocr.py")
+    stub = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stub)
+    with pytest.raises(RuntimeError, match="compare_image_text wants easyocr"):
+        stub.Reader(["en"])  # what OSWorld's metric does
+    assert cli.main(["install-official", "--wheel", str(tmp_path / "none.whl")]) == 3
 
 
 def test_where_they_are_looked_for(tmp_path, monkeypatch, place):

@@ -49,7 +49,10 @@ def step(kind: str, **parameters) -> dict:
 
 
 def official(tmp_path: Path) -> OfficialPlace:
-    for name, text in (("metrics", "from .a import new_metric\n"), ("getters", "from .b import get_new, get_rule, other\n")):
+    for name, text in (
+        ("metrics", "from .a import new_metric\n"),
+        ("getters", "from .b import get_new, get_rule, other\n"),
+    ):
         folder = tmp_path / "place" / "desktop_env" / "evaluators" / name
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text(text)
@@ -154,6 +157,11 @@ def test_the_command_fetches_or_says_what_is_missing(folder, capsys, tmp_path):
     place.write_bytes(b"x")
     assert cli.main(["tasks", "fetch", "--suite", str(folder)]) == 0
     assert "1 files were in" in capsys.readouterr().out
+
+
+def test_the_command_for_official_tasks_wants_some_that_it_can_solve(folder, capsys):
+    assert cli.main(["tasks", "official", "--suite", str(folder)]) == 2
+    assert "has none of the tasks that need no network" in capsys.readouterr().err
 
 
 def test_every_program_is_looked_for_by_its_name():

@@ -1,14 +1,17 @@
 """Task files: what is wrong is said when they are loaded, by file and key. OSWorld's own 309 all load."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from osworld_gym.errors import TaskError
+from osworld_gym.tasks.official_oracles import LEFT_OUT, ORACLES
 from osworld_gym.tasks.suites import load_suite, osworld_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import read_evaluator
+from osworld_gym.types import StopReason
 
 EXACT = {
     "func": "exact_match",
@@ -95,10 +98,18 @@ def test_the_official_files_load(official_examples):
     }
 
 
+def test_our_oracles_are_of_official_tasks(official_examples):
+    ids = {task.id[:8]: task for task in load_suite(official_examples).tasks}
+    assert set(ORACLES) | set(LEFT_OUT) <= set(ids)
+    assert not set(ORACLES) & set(LEFT_OUT)
+    for short, oracle in ORACLES.items():
+        infeasible = ids[short].evaluator["func"] == "infeasible"
+        assert (oracle.stop is StopReason.call_user) == infeasible
+        assert bool(oracle.steps) != infeasible
+
+
 @pytest.fixture
 def official_examples() -> Path:
-    import os
-
     for root in (os.environ.get("OSWORLD_ROOT"), Path(__file__).parents[3] / "shared" / "osworld"):
         if root and (Path(root) / "evaluation_examples").is_dir():
             return Path(root) / "evaluation_examples"
