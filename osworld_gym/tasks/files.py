@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, ClassVar
 
 import requests
 
@@ -57,13 +57,15 @@ def gold_file(task_id: str, url: str, dest: str) -> Wanted:
 
 
 class FileCache:
-    """The cache. Safe for many threads and processes at once.
+    """The cache. Safe for many threads and processes at once; two of one root are one cache.
 
     Args:
         root: its folder; None: the package's cache folder (``OSWORLD_GYM_HOME``).
         offline: True never asks the network; None: as ``OSWORLD_GYM_OFFLINE`` says (1: offline).
         also: further caches that are read and never written; None: ``OSWORLD_ROOT/cache``.
     """
+
+    _checked: ClassVar[set[tuple[Path, int, int]]] = set()  #: path, bytes, mtime in ns of what this process checked
 
     def __init__(
         self, root: Path | None = None, *, offline: bool | None = None, also: tuple[Path, ...] | None = None
@@ -72,7 +74,6 @@ class FileCache:
         self.offline = os.environ.get("OSWORLD_GYM_OFFLINE") == "1" if offline is None else offline
         checkout = osworld_root()
         self._also = also if also is not None else ((checkout / "cache",) if checkout else ())
-        self._checked: set[tuple[Path, int, int]] = set()
 
     def find(self, wanted: Wanted) -> Path | None:
         """The file where it already is, or None.

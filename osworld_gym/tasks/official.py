@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -205,8 +206,13 @@ class OfficialEvaluators:
             raise DesktopError(FailureReason.evaluator_failed, f"official: {answer['error']}")
         return answer
 
-    def _borrow(self, deadline: float) -> _Borrowed:
-        return _Borrowed(self, deadline)
+    @contextmanager
+    def _borrow(self, deadline: float) -> Iterator[Sidecar]:
+        sidecar = self.take(deadline)
+        try:
+            yield sidecar
+        finally:
+            self.give(sidecar)
 
     def take(self, deadline: float) -> Sidecar:
         """A sidecar that is nobody else's until :meth:`give`."""
@@ -233,20 +239,6 @@ class OfficialEvaluators:
             elif sidecar.alive:
                 sidecar.end()
         self._free.release()
-
-
-class _Borrowed:
-    """A sidecar for the length of a ``with``."""
-
-    def __init__(self, pool: OfficialEvaluators, deadline: float) -> None:
-        self._pool, self._deadline = pool, deadline
-
-    def __enter__(self) -> Sidecar:
-        self._sidecar = self._pool.take(self._deadline)
-        return self._sidecar
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.give(self._sidecar)
 
 
 _shared: list[OfficialEvaluators] = []

@@ -97,7 +97,7 @@ _BING = {
 
 def _bookmark(name: str, url: str) -> Step:
     """Adds a page to the bookmark bar, as Chrome writes it; Chrome must not run."""
-    empty = {"type": "folder", "id": "0", "name": "", "children": []}
+    empty: dict[str, Any] = {"type": "folder", "id": "0", "name": "", "children": []}
     roots = {key: empty | {"id": str(i), "name": key} for i, key in enumerate(("bookmark_bar", "other", "synced"), 1)}
     roots["bookmark_bar"]["children"] = [{"type": "url", "id": "5", "name": name, "url": url}]
     text = json.dumps({"version": 1, "checksum": "", "roots": roots})
