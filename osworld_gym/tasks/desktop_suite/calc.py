@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.desktop_suite.sheets import Rows, make_xlsx
+from osworld_gym.tasks.desktop_suite.sheets import Cell, Rows, make_xlsx
 from osworld_gym.tasks.desktop_suite.words import (
     Part,
     bytes_step,
@@ -27,7 +27,7 @@ SALES: Rows = [
     ["Ink", 15, 22],
     ["Tape", 60, 3.25],
 ]
-CHAPTERS: Rows = [["Chapter", "State"], *[[i, "draft"] for i in range(1, 7)]]
+CHAPTERS: list[tuple[Cell, Cell]] = [("Chapter", "State"), *((i, "draft") for i in range(1, 7))]
 #: the first sheet's tab, from the window's lower left corner
 TAB = {"window": "LibreOffice Calc", "at": [174, -35]}
 STAFF: Rows = [["Name", "Age"], ["Olga", 41], ["Ben", 29], ["Mia", 35], ["Carl", 52]]

@@ -75,7 +75,7 @@ def gimp_tasks() -> list[Task]:
         ),
         _task(
             "scale",
-            "Scale the open picture to a width of 160 pixels, keep its proportions, and export it as small.png in Pictures.",
+            "Scale the open picture to a width of 160 pixels, in proportion, and export it as small.png in Pictures.",
             "small.png",
             {"size": [160, 100], "pixels": [[*IN_SUN, SUN], [*IN_WALL, WALL]]},
             [
@@ -101,7 +101,7 @@ def gimp_tasks() -> list[Task]:
         ),
         _task(
             "flip",
-            "Flip the open picture horizontally (the house stands at the left then); export it as mirror.png in Pictures.",
+            "Flip the open picture horizontally (the house goes to the left) and export it as mirror.png in Pictures.",
             "mirror.png",
             {"size": [WIDTH, HEIGHT], "pixels": [[0.825, 0.225, SUN], [0.25, 0.5, WALL], [0.5, 0.1, SKY]]},
             [menu, transform, keys_step("h", "Choose Flip Horizontally")],

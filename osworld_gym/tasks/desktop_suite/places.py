@@ -204,7 +204,7 @@ def _terminal() -> list[Task]:
     return [
         command(
             "os-count",
-            "Count the lines with the word error in all logs of Documents, and write the number into Documents/count.txt.",
+            "Count the lines with the word error in all logs of Documents; write the number into Documents/count.txt.",
             logs,
             lines("count.txt", [r"^\s*6\s*$"]),
             "cat Documents/log*.txt | grep -c error > Documents/count.txt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from osworld_gym.tasks.desktop_suite.calc import calc_tasks
@@ -12,32 +13,44 @@ from osworld_gym.tasks.desktop_suite.multi import multi_tasks
 from osworld_gym.tasks.desktop_suite.places import place_tasks
 from osworld_gym.tasks.desktop_suite.thunderbird import thunderbird_tasks
 from osworld_gym.tasks.desktop_suite.vlc import vlc_tasks
+from osworld_gym.tasks.desktop_suite.words import plan_text
 from osworld_gym.tasks.desktop_suite.writer import writer_tasks
+from osworld_gym.tasks.local_suite import local_suite
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 
-#: tasks kept from training, without ``desktop-``
-HELD_OUT: tuple[str, ...] = ()
+#: tasks kept from training, without ``desktop-``; those of the suite ``local`` keep their own split
+HELD_OUT = (
+    *("calc-average", "calc-percent", "calc-delete-row", "writer-centre", "writer-table", "writer-append"),
+    *("impress-bullet", "impress-duplicate-slide", "gimp-flip", "gimp-new", "vlc-random", "vlc-playlist"),
+    *("chrome-bookmark-name", "chrome-form", "chrome-save-page", "mail-star", "mail-save", "files-nested"),
+    *("editor-copy-between", "os-archive", "os-link", "os-infeasible", "multi-editor-writer", "multi-mail-editor"),
+)
 
 
 def new_tasks() -> tuple[Task, ...]:
     """The tasks that only this suite has."""
-    return (
-        *calc_tasks(),
-        *writer_tasks(),
-        *impress_tasks(),
-        *gimp_tasks(),
-        *thunderbird_tasks(),
-        *chrome_tasks(),
-        *vlc_tasks(),
-        *place_tasks(),
-        *multi_tasks(),
-    )
+    office = (*calc_tasks(), *writer_tasks(), *impress_tasks())
+    media = (*gimp_tasks(), *vlc_tasks())
+    return (*office, *media, *chrome_tasks(), *thunderbird_tasks(), *place_tasks(), *multi_tasks())
+
+
+def _local_task(task: Task) -> Task:
+    """A task of the suite ``local``, with the keys and labels of this one."""
+    script = task.oracle or {}
+    difficulty = "easy" if len(script["steps"]) <= 3 else "medium"
+    words = {"plan": plan_text(script), "difficulty": difficulty}
+    tags = (difficulty, "gui-oracle", *task.tags)
+    if task.domain == "terminal":  # OSWorld's name of that domain
+        return replace(task, domain="os", raw={**task.raw, **words, "related_apps": ["os", "terminal"]}, tags=tags)
+    return replace(task, raw={**task.raw, **words}, tags=tags)
 
 
 @lru_cache(maxsize=1)
 def desktop_suite() -> Suite:
     """The suite, with the disjoint splits ``train`` and ``held_out``; every application has tasks in both."""
-    tasks = new_tasks()
-    held_out = [f"desktop-{name}" for name in HELD_OUT]
-    return Suite("desktop", tasks, {"train": [t.id for t in tasks if t.id not in held_out], "held_out": held_out})
+    local = local_suite()
+    tasks = (*new_tasks(), *map(_local_task, local.tasks))
+    held_out = [*(f"desktop-{name}" for name in HELD_OUT), *local.splits["held_out"]]
+    train = [task.id for task in tasks if task.id not in held_out]
+    return Suite("desktop", tasks, {"train": train, "held_out": held_out})

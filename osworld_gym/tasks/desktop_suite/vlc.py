@@ -5,7 +5,6 @@ from __future__ import annotations
 from osworld_gym.tasks.desktop_suite.media import make_avi, make_wav
 from osworld_gym.tasks.desktop_suite.words import (
     MUSIC,
-    PICTURES,
     VIDEOS,
     bytes_step,
     cannot,
@@ -28,6 +27,8 @@ STATUS = (
     "print(u.urlopen(r, timeout=5).read().decode())"
 )
 ASK = ["python3", "-c", STATUS]
+#: where VLC may put its snapshots
+SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-size", "+0")
 
 
 def film() -> list[Data]:
@@ -60,12 +61,12 @@ def vlc_tasks() -> list[Task]:
         make(
             "vlc-snapshot",
             APP,
-            "Take a snapshot of the film's picture with VLC; it goes to the folder Pictures.",
+            "Take a snapshot of the film's picture with VLC.",
             film(),
-            metric("check_list", output("ls", "-1", PICTURES), {"expect": [r"^vlcsnap.*\.png$"], "unexpect": []}),
+            metric("check_list", output(*SNAPSHOTS), {"expect": [r"/vlcsnap.*\.png$"], "unexpect": []}),
             play(
                 ("Take the snapshot", [keys_step("shift s", "Take a snapshot")]),
-                end={"says": "vlcsnap", "command": ["ls", "-1", PICTURES]},
+                end={"says": "vlcsnap", "command": list(SNAPSHOTS)},
             ),
         ),
         make(
@@ -97,7 +98,7 @@ def vlc_tasks() -> list[Task]:
             "vlc-open",
             APP,
             "Open the sound file tone.wav of the folder Music in VLC.",
-            [bytes_step(f"{MUSIC}/tone.wav", make_wav(60.0, 440.0)), *film()],
+            [bytes_step(f"{MUSIC}/tone.wav", make_wav(3.0, 440.0, rate=4000)), *film()],
             says("tone"),
             play(
                 (

@@ -38,7 +38,7 @@ def text_step(path: str, text: str) -> Data:
 def shown(title: str) -> list[Data]:
     """Waits until a window with that text in its title is there and still."""
     until = {"command": ["wmctrl", "-l"], "until": {"stdout": title}}
-    return [{"type": "execute", "parameters": until}, {"type": "sleep", "parameters": {"seconds": 1}}]
+    return [{"type": "execute", "parameters": until}, {"type": "sleep", "parameters": {"seconds": 5}}]
 
 
 def started(title: str, *command: str) -> list[Data]:

@@ -50,8 +50,8 @@ def check_sheet(result: bytes | None, rules: Rules) -> float:
     """1 when a workbook (xlsx, ods) is as the rules say.
 
     Rules: ``sheet`` (a name; default the first), ``cells`` (place → value, null for an empty one), ``formulas``
-    (place → regex), ``formats`` (place → ``{"bold", "italic", "number_format", "fill"}``), ``sheets`` (all names in order),
-    ``merged`` (ranges), ``frozen_rows``, ``charts`` (how many).
+    (place → regex), ``formats`` (place → ``{"bold", "italic", "number_format", "fill"}``), ``sheets`` (all names in
+    order), ``merged`` (ranges), ``frozen_rows``, ``charts`` (how many).
     """
     keys = ("sheet", "cells", "formulas", "formats", "sheets", "merged", "frozen_rows", "charts")
     _known("check_sheet", rules, keys)
@@ -154,7 +154,7 @@ def check_image(result: bytes | None, rules: Rules) -> float:
     try:
         with Image.open(io.BytesIO(result or b"")) as image:
             kind, pixels = image.format, image.convert("RGB")
-    except (UnidentifiedImageError, OSError):
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
         return 0.0
     tolerance = int(rules.get("tolerance", 24))
     checks: dict[str, Callable[[Any], bool]] = {

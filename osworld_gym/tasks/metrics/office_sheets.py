@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +22,7 @@ OFFICE, TABLE, TEXT = f"{_ODF}office:1.0}}", f"{_ODF}table:1.0}}", f"{_ODF}text:
 STYLE, FO = f"{_ODF}style:1.0}}", f"{_ODF}xsl-fo-compatible:1.0}}"
 #: number formats that Excel knows by number alone
 _BUILT_IN = {9: "0%", 10: "0.00%", 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00"}
+PART_LIMIT = 64 << 20  # bytes of one XML part, unpacked
 REPEAT_LIMIT = 10_000  # cells that stand for more than so many like them fill the rest of the sheet, and are empty
 
 
@@ -46,12 +49,25 @@ class Sheet:
     charts: int = 0
 
 
+@contextmanager
+def opened(data: bytes, kinds: str) -> Iterator[zipfile.ZipFile]:
+    """The file as a ZIP package; whatever it or a part of it lacks while it is read is a ValueError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            yield archive
+    except (zipfile.BadZipFile, ElementTree.ParseError, zlib.error, LookupError, EOFError, RuntimeError) as error:
+        raise ValueError(f"{len(data)} bytes are no {kinds} file ({type(error).__name__}: {error})") from error
+
+
 def parse_part(archive: zipfile.ZipFile, name: str) -> Element:
     """The root of one XML part.
 
     Raises:
         KeyError: there is no such part.
+        ValueError: unpacked it is larger than ``PART_LIMIT``.
     """
+    if archive.getinfo(name).file_size > PART_LIMIT:
+        raise ValueError(f"{name} has more than {PART_LIMIT} bytes")
     return ElementTree.fromstring(archive.read(name))
 
 
@@ -61,13 +77,10 @@ def read_sheets(data: bytes) -> list[Sheet]:
     Raises:
         ValueError: it is neither.
     """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if "xl/workbook.xml" in archive.namelist():
-                return list(_xlsx(archive))
-            return list(_ods(parse_part(archive, "content.xml")))
-    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
-        raise ValueError(f"{len(data)} bytes are no xlsx or ods file ({error})") from error
+    with opened(data, "xlsx or ods") as archive:
+        if "xl/workbook.xml" in archive.namelist():
+            return list(_xlsx(archive))
+        return list(_ods(parse_part(archive, "content.xml")))
 
 
 def _xlsx(archive: zipfile.ZipFile) -> Iterator[Sheet]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from xml.etree import ElementTree
 
-from osworld_gym.tasks.metrics.office_sheets import FO, OFFICE, STYLE, TABLE, TEXT, Element, parse_part
+from osworld_gym.tasks.metrics.office_sheets import FO, OFFICE, STYLE, TABLE, TEXT, Element, opened, parse_part
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -43,26 +41,16 @@ class Document:
     pictures: int = 0
 
 
-def _open(data: bytes) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(io.BytesIO(data))
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{len(data)} bytes are no office file ({error})") from error
-
-
 def read_document(data: bytes) -> Document:
     """The text of a docx or odt file.
 
     Raises:
         ValueError: it is neither.
     """
-    with _open(data) as archive:
-        try:
-            if "word/document.xml" in archive.namelist():
-                return _docx(archive)
-            return _odt(parse_part(archive, "content.xml"))
-        except (KeyError, ElementTree.ParseError) as error:
-            raise ValueError(f"{len(data)} bytes are no docx or odt file ({error})") from error
+    with opened(data, "docx or odt") as archive:
+        if "word/document.xml" in archive.namelist():
+            return _docx(archive)
+        return _odt(parse_part(archive, "content.xml"))
 
 
 def _docx(archive: zipfile.ZipFile) -> Document:
@@ -72,7 +60,8 @@ def _docx(archive: zipfile.ZipFile) -> Document:
             name = style.find(f"{_W}name")
             names[style.get(f"{_W}styleId", "")] = "" if name is None else name.get(f"{_W}val", "")
     body = parse_part(archive, "word/document.xml").find(f"{_W}body")
-    assert body is not None
+    if body is None:
+        raise KeyError("w:body")
     tables = tuple(
         tuple(tuple(_docx_text(cell) for cell in row.iter(f"{_W}tc")) for row in table.iter(f"{_W}tr"))
         for table in body.iter(f"{_W}tbl")
@@ -177,14 +166,11 @@ def read_slides(data: bytes) -> list[list[str]]:
     Raises:
         ValueError: it is neither.
     """
-    with _open(data) as archive:
-        try:
-            if "ppt/presentation.xml" in archive.namelist():
-                return [_shapes(parse_part(archive, path)) for path in _slide_paths(archive)]
-            pages = parse_part(archive, "content.xml").iter(f"{_DRAW}page")
-            return [[_lines(frame, f"{TEXT}p") for frame in page.iter(f"{_DRAW}text-box")] for page in pages]
-        except (KeyError, ElementTree.ParseError) as error:
-            raise ValueError(f"{len(data)} bytes are no pptx or odp file ({error})") from error
+    with opened(data, "pptx or odp") as archive:
+        if "ppt/presentation.xml" in archive.namelist():
+            return [_shapes(parse_part(archive, path)) for path in _slide_paths(archive)]
+        pages = parse_part(archive, "content.xml").iter(f"{_DRAW}page")
+        return [[_lines(frame, f"{TEXT}p") for frame in page.iter(f"{_DRAW}text-box")] for page in pages]
 
 
 def _slide_paths(archive: zipfile.ZipFile) -> Iterator[str]:
@@ -203,6 +189,6 @@ def _lines(element: Element, paragraph: str) -> str:
 
 def read_notes(data: bytes) -> list[str]:
     """All texts of a pptx file's notes pages, one text a page."""
-    with _open(data) as archive:
+    with opened(data, "pptx") as archive:
         names = sorted(n for n in archive.namelist() if re.fullmatch(r"ppt/notesSlides/notesSlide\d+\.xml", n))
         return ["\n".join(_shapes(parse_part(archive, name))) for name in names]
