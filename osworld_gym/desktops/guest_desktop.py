@@ -19,6 +19,7 @@ WINDOW = 60.0  # seconds for the window of a file or program to show
 COMMAND = 120.0  # seconds for a command of a setup step
 ACTION = 8.0  # seconds for one action at most,
 CHARACTER = 0.1  # and for each character that it types
+FULL = 507  # the guest's status of a screen whose desktop has a full disk
 
 
 class GuestDesktop(Desktop):
@@ -55,9 +56,13 @@ class GuestDesktop(Desktop):
         return self._sound(reply)
 
     def _sound(self, reply: Reply) -> Screenshot:
-        """The frame of an answer. Raises DesktopError (``bad_screenshot``): stale, torn, of another size, black."""
+        """The frame of an answer. Raises DesktopError (``bad_screenshot``): stale, torn, of another size, black.
+
+        A full disk is ``died``.
+        """
         if not reply.ok:
-            raise DesktopError(FailureReason.bad_screenshot, f"status {reply.status}: {reply.message}")
+            reason = FailureReason.died if reply.status == FULL else FailureReason.bad_screenshot
+            raise DesktopError(reason, f"status {reply.status}: {reply.message}")
         frame = Screenshot(png=reply.body)
         try:
             size = frame.size

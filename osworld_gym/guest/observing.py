@@ -12,6 +12,7 @@ from .inputs import Inputs
 from .pulse import Pulse
 from .screen import Screen
 from .seeds import apply_seed
+from .space import full_place
 from .windows import Windows
 
 QUIET = 0.1  # seconds without a change that make a screen still
@@ -51,9 +52,11 @@ class Observing:
         return as_json({"width": width, "height": height})
 
     def frame(self, headers: Mapping[str, str]) -> Answer:
-        """The screen now as PNG; 503 when the X server, which draws it, does not answer: it would be an old frame."""
+        """The screen now as PNG; 503 when the X server does not answer (an old frame), 507 when a disk is full."""
         if not self._pulse.beats():
             return failed("the X server does not answer, so the frame would be stale", 503)
+        if place := full_place():
+            return failed(f"no space is left in {place}, so nothing can be saved", 507)
         png, changes, black = self._screen.frame()
         # a window may be black; the background never is
         ours = {"X-Changes": str(changes), "X-Black": str(int(black and not self._windows.all()))}

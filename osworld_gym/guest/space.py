@@ -1,0 +1,21 @@
+"""Whether a disk of the desktop is full: nothing can be saved then, and nobody who acts is to blame for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+PLACES = ("/home/user", "/tmp", "/dev/shm")  # each a memory file system of limited size, in the sandbox
+SCANT = 1 << 16  # bytes: with less than this left, a document is not saved whole
+
+
+def full_place(places: Iterable[str] = PLACES) -> str:
+    """The first of these folders whose file system has no space left; empty when there is none."""
+    for place in places:
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue  # a bare desktop's HOME is elsewhere
+        if found.f_blocks and found.f_bavail * found.f_frsize < SCANT:
+            return place
+    return ""
