@@ -27,7 +27,7 @@ DISK_SOURCE = "https://huggingface.co/datasets/xlangai/ubuntu_osworld/resolve/ma
 MOUNTED = "/System.qcow2"
 SERVER, SCREEN_VIEWER = 5000, 8006
 PORTS = (SERVER, 9222, SCREEN_VIEWER, 8080)
-SLICE = 10.0  # seconds between two looks at whether the container still runs
+SLICE = 3.0  # seconds between two looks at whether the container still runs
 LOG_LINES = 5
 
 

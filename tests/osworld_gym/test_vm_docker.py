@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +13,22 @@ from typing import Any
 import pytest
 
 from osworld_gym.desktops.checks import run_checks
-from osworld_gym.desktops.container_engine import owned
+from osworld_gym.desktops.container_engine import OWNER, owned
+from osworld_gym.desktops.container_owner import Owner
 from osworld_gym.desktops.vm import PORTS, SERVER, VmDesktop
 from osworld_gym.errors import DesktopError, FailureReason
 
 pytest_plugins = ("docker_engine",)
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("nothing_left")]
 Make = Callable[..., VmDesktop]
+OWN_CODE = """
+import sys, time
+from osworld_gym.desktops.vm import VmDesktop
+desktop = VmDesktop(disk=sys.argv[1], image=sys.argv[2], kvm="off", ready=60.0)
+desktop.reset(0)
+print("ready", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -100,3 +111,21 @@ def test_a_killed_machine_is_died_and_the_next_reset_works(make: Make, client: A
         assert caught.value.reason in (FailureReason.died, FailureReason.bad_screenshot)
         desktop.reset(1)
         assert desktop.screenshot().size == (1920, 1080)
+
+
+def test_what_a_killed_owner_left_goes_when_the_next_process_begins(standin: str, tmp_path: Path, client: Any) -> None:
+    disk = tmp_path / "disk.qcow2"
+    disk.write_text("0")
+    command = [sys.executable, "-c", OWN_CODE, str(disk), standin]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    owner.kill()
+    owner.wait()
+    (left,) = owned(client)
+    assert Owner.parse(left["Labels"][OWNER]).pid == owner.pid
+    begin = (
+        f"from osworld_gym.desktops.vm import VmDesktop; VmDesktop(disk={str(disk)!r}, image={standin!r}, kvm='off')"
+    )
+    subprocess.run([sys.executable, "-c", begin], check=True, timeout=120)
+    assert owned(client) == []
