@@ -78,7 +78,7 @@ def _run(
         desktop.reset(seed)
         prepare(task, desktop, files)
         desktop.perform([Action("wait")])
-        TaskRun(task, desktop, files, {}).run(oracle.steps)
+        TaskRun(task, desktop, files, {}).run(oracle.steps, sleeps=True)
         return verify(task, desktop, stop=oracle.stop, evaluators=evaluators, files=files).score, ""
     except (DesktopError, TaskError) as error:
         return None, str(error)

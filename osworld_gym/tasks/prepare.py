@@ -57,8 +57,12 @@ class TaskRun:
     files: FileCache
     outputs: dict[str, bytes]
 
-    def run(self, steps: Iterable[Mapping[str, Any]]) -> None:
+    def run(self, steps: Iterable[Mapping[str, Any]], *, sleeps: bool = False) -> None:
         """Runs the steps in order.
+
+        Args:
+            sleeps: True keeps the steps' own sleeps in full, as before scoring: they are for what no screen shows (a
+                file being saved, a program that comes back). Else a sleep ends as soon as the screen is still.
 
         Raises:
             TaskError: a step is wrong, or cannot be done here (an account, a missing file offline).
@@ -71,6 +75,8 @@ class TaskRun:
                 raise TaskError(f"task {self.task.id!r}: setup step {name!r} cannot run here: {IMPOSSIBLE[name]}")
             if name in HOST_STEPS:
                 HOST_STEPS[name](self, parameters)
+            elif name == "sleep" and sleeps:
+                time.sleep(seconds_of(parameters))
             elif name in ("execute", "command") and (parameters.get("stdout") or parameters.get("stderr")):
                 self._keep_output(parameters)
             else:
@@ -96,12 +102,6 @@ def prepare(task: Task, desktop: Desktop, files: FileCache | None = None) -> Non
 def _download(run: TaskRun, parameters: Mapping[str, Any]) -> None:
     for file in parameters["files"]:
         run.desktop.write_file(file["path"], run.files.read(setup_file(run.task.id, file["url"], file["path"])))
-
-
-def _sleep(run: TaskRun, parameters: Mapping[str, Any]) -> None:
-    """The task's own wait, in full: it is for what no screen shows (a file being saved, a server starting)."""
-    del run
-    time.sleep(seconds_of(parameters))
 
 
 def _open_tabs(run: TaskRun, parameters: Mapping[str, Any]) -> None:
@@ -154,7 +154,6 @@ def add_visits(database: bytes, history: Iterable[Mapping[str, Any]], *, now: fl
 
 HOST_STEPS: dict[str, Callable[[TaskRun, Mapping[str, Any]], None]] = {
     "download": _download,
-    "sleep": _sleep,
     "chrome_open_tabs": _open_tabs,
     "chrome_close_tabs": _close_tabs,
     "update_browse_history": _browse_history,

@@ -138,8 +138,18 @@ def test_what_needs_an_account_cannot_run(kind, parameters):
 
 
 def test_other_steps_are_the_providers():
-    desktop = run(FileDesktop(), step("open", path="/a"), step("sim", anything=1), step("sleep", seconds=0))
-    assert desktop.steps == ["open", "sim"]
+    desktop = run(FileDesktop(), step("open", path="/a"), step("sim", anything=1), step("sleep", seconds=99))
+    assert desktop.steps == ["open", "sim", "sleep"]
+
+
+def test_sleeps_before_scoring_are_kept(monkeypatch):
+    slept = []
+    monkeypatch.setattr(prepare.time, "sleep", slept.append)
+    desktop = FileDesktop()
+    task = Task(id="t", instruction="i", evaluator={"func": "infeasible"})
+    TaskRun(task, desktop, FileCache(Path("/none"), offline=True), {}).run([step("sleep", seconds="1.5")], sleeps=True)
+    assert slept == [1.5]
+    assert desktop.steps == []
 
 
 def test_history_gets_its_visits(tmp_path):
