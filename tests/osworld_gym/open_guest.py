@@ -21,10 +21,12 @@ class OpenGuest:
 
 
 @contextmanager
-def open_guest(setting: Setting | None = None, seed: int = 0) -> Iterator[OpenGuest]:
+def open_guest(
+    setting: Setting | None = None, seed: int = 0, width: int = 1280, height: int = 720
+) -> Iterator[OpenGuest]:
     process = GuestProcess(setting or Setting())
     try:
-        process.start({"width": 1280, "height": 720, "seed": seed, "token": ""})
+        process.start({"width": width, "height": height, "seed": seed, "token": ""})
         yield OpenGuest(process.port, process.forwarded[9222], process.forwarded[8080])
     finally:
         process.end()
