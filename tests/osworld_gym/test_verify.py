@@ -121,6 +121,14 @@ def test_a_getter_that_raises_is_the_evaluators_failure():
     assert caught.value.reason is FailureReason.evaluator_failed
 
 
+def test_a_folder_in_place_of_the_file_scores_zero():
+    class Folder(FileDesktop):
+        def read_file(self, path):
+            raise IsADirectoryError(path)
+
+    assert score(Folder(), **A_IS_1) == 0.0
+
+
 def test_a_result_that_is_none_scores_zero():
     window = {"func": "is_vlc_fullscreen", "result": {"type": "profile_name"}, "expected": {"type": "vm_screen_size"}}
     assert score(FileDesktop(), **window) == 0.0

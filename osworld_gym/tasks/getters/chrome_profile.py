@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from osworld_gym.tasks.getters.guest import directory_tree
-from osworld_gym.tasks.getters.values import Config
+from osworld_gym.tasks.getters.values import Config, read
 from osworld_gym.tasks.prepare import TaskRun
 
 CHROME = "/home/user/.config/google-chrome"
@@ -23,7 +23,7 @@ PROFILE = f"{CHROME}/Default"
 def _json(run: TaskRun, path: str) -> dict[str, Any] | None:
     """A settings file of Chrome, None where there is none that can be read."""
     try:
-        data = json.loads(run.desktop.read_file(path))
+        data = json.loads(read(run, path))
     except (FileNotFoundError, ValueError):
         return None
     return data if isinstance(data, dict) else None
@@ -137,7 +137,7 @@ def bookmarks(run: TaskRun, config: Config) -> dict[str, Any] | list[Any]:
     """``roots`` of Chrome's bookmarks; an empty list where there never was one."""
     del config
     try:
-        content = run.desktop.read_file(f"{PROFILE}/Bookmarks")
+        content = read(run, f"{PROFILE}/Bookmarks")
     except FileNotFoundError:
         return []
     return json.loads(content).get("roots", {})
@@ -157,7 +157,7 @@ def history(run: TaskRun, config: Config) -> list[tuple[Any, ...]] | None:
 
 def _rows(run: TaskRun, path: str, query: str) -> list[tuple[Any, ...]] | None:
     try:
-        content = run.desktop.read_file(path)
+        content = read(run, path)
     except FileNotFoundError:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def shortcuts_on_desktop(run: TaskRun, config: Config) -> dict[str, str]:
     del config
     folder = "/home/user/Desktop"
     names = [node["name"] for node in directory_tree(run, folder)["children"] if node["name"].endswith(".desktop")]
-    return {name: run.desktop.read_file(f"{folder}/{name}").decode("utf-8", "replace") for name in names}
+    return {name: read(run, f"{folder}/{name}").decode("utf-8", "replace") for name in names}
 
 
 ALL = (

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections import Counter
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.getters.values import Config, key
+from osworld_gym.tasks.getters.values import Config, key, read
 from osworld_gym.tasks.prepare import TaskRun
 from osworld_gym.types import Action
 
@@ -28,7 +28,7 @@ VIDEO_TYPES = (
 def vlc_config(run: TaskRun, config: Config) -> bytes:
     """VLC's ``vlcrc``. Raises FileNotFoundError where VLC never wrote one (OSWorld: a TypeError)."""
     del config
-    return run.desktop.read_file(f"{HOME}/.config/vlc/vlcrc")
+    return read(run, f"{HOME}/.config/vlc/vlcrc")
 
 
 def vlc_playing_info(run: TaskRun, config: Config) -> bytes:
@@ -59,7 +59,7 @@ def vlc_playing_info(run: TaskRun, config: Config) -> bytes:
 
 def gimp_config_file(run: TaskRun, config: Config) -> bytes:
     """GIMP 2.10's settings file ``file_name``. Raises FileNotFoundError when it is not there."""
-    return run.desktop.read_file(f"{HOME}/.config/GIMP/2.10/{key(config, 'file_name')}")
+    return read(run, f"{HOME}/.config/GIMP/2.10/{key(config, 'file_name')}")
 
 
 def vscode_config(run: TaskRun, config: Config) -> bytes:
@@ -67,7 +67,7 @@ def vscode_config(run: TaskRun, config: Config) -> bytes:
     command = str(key(config, "vscode_extension_command"))
     run.desktop.perform([Action("hotkey", key="ctrl shift p")])
     run.desktop.perform([Action("type", content=command), Action("hotkey", key="enter")])
-    return run.desktop.read_file(str(key(config, "path")))
+    return read(run, str(key(config, "path")))
 
 
 def default_video_player(run: TaskRun, config: Config) -> str:

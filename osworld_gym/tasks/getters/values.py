@@ -25,6 +25,19 @@ def one_or_many(config: Config) -> list[tuple[str, str]]:
     return list(zip(paths, dests, strict=True)) if config.get("multi", False) else [(paths, dests)]
 
 
+def read(run: TaskRun, path: str) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        FileNotFoundError: there is no file, or what is there cannot be read as one (a folder in its place): a policy
+            may have made it, so it is worth 0, as in OSWorld, and no failure of the desktop.
+    """
+    try:
+        return run.desktop.read_file(path)
+    except OSError as error:
+        raise FileNotFoundError(path) from error
+
+
 def vm_file(run: TaskRun, config: Config) -> bytes | list[bytes | None]:
     """The bytes of ``path``. With ``multi`` a list of paths, of which ``gives`` (default ``[0]``) names those returned.
 
@@ -33,7 +46,7 @@ def vm_file(run: TaskRun, config: Config) -> bytes | list[bytes | None]:
     """
     path = key(config, "path")
     if not config.get("multi", False):
-        return run.desktop.read_file(path)
+        return read(run, path)
     gives = config.get("gives", [0])
     files = [_read_or_none(run, path[i]) for i in gives]
     if len(files) > 1:
@@ -45,7 +58,7 @@ def vm_file(run: TaskRun, config: Config) -> bytes | list[bytes | None]:
 
 def _read_or_none(run: TaskRun, path: str) -> bytes | None:
     try:
-        return run.desktop.read_file(path)
+        return read(run, path)
     except FileNotFoundError:
         return None
 
@@ -79,7 +92,7 @@ def content_from_vm_file(run: TaskRun, config: Config) -> str:
     path = key(config, "path")
     if "file_content" in config:
         raise TaskError(f"getter 'content_from_vm_file' of {path}: a spreadsheet wants OSWorld's evaluators")
-    return run.desktop.read_file(path).decode("utf-8", errors="replace")
+    return read(run, path).decode("utf-8", errors="replace")
 
 
 def vm_command_line(run: TaskRun, config: Config) -> str:
