@@ -43,7 +43,11 @@ def accessibility_tree(run: TaskRun, config: Config) -> str:
     """The AT-SPI tree of the desktop as OSWorld's XML."""
     del config
     what = "accessibility_tree"
-    return str(_needed(ask(run, what, "/accessibility", method="GET"), what).json()["AT"])
+    told = _needed(ask(run, what, "/accessibility", method="GET"), what).json()
+    if told.get("truncated"):
+        message = f"getter {what!r}: a program did not answer in time, so the tree is not whole"
+        raise DesktopError(FailureReason.evaluator_failed, message)
+    return str(told["AT"])
 
 
 def vm_terminal_output(run: TaskRun, config: Config) -> str | None:
