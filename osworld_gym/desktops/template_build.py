@@ -10,7 +10,7 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,7 @@ def build_template(make_desktop: Callable[[], GuestDesktop], say: Callable[[str]
     try:
         desktop = make_desktop()
         with desktop:
-            desktop.reset(0)
-            _harvest(_run_all(desktop, say), part / "home")
-        mend(part / "home")
+            write_home(desktop, installed(), part / "home", say)
         _write_manifest(part, version)
         part.chmod(0o755)
         try:
@@ -73,11 +71,21 @@ def build_template(make_desktop: Callable[[], GuestDesktop], say: Callable[[str]
     return Template(target / "home", version)
 
 
-def _run_all(desktop: GuestDesktop, say: Callable[[str], None]) -> bytes:
+def write_home(desktop: GuestDesktop, apps: Sequence[App], home: Path, say: Callable[[str], None]) -> None:
+    """Runs the applications once in a bare desktop, which is reset first; makes ``home`` of what they wrote.
+
+    Raises:
+        DesktopError: as :func:`build_template`.
+    """
+    desktop.reset(0)
+    _harvest(_run_all(desktop, apps, say), home)
+    mend(home)
+
+
+def _run_all(desktop: GuestDesktop, apps: Sequence[App], say: Callable[[str], None]) -> bytes:
     """Runs each application once and returns the HOME as a tar file."""
     for name, text in SEEDS.items():
         desktop.write_file(f"{HOME}/{name}", text.encode())
-    apps = installed()
     if any(app.package.startswith("libreoffice") for app in apps):
         said = _must(desktop, "libreoffice --version")
         version = ".".join(said.split()[1].split(".")[:2])
@@ -90,7 +98,7 @@ def _run_all(desktop: GuestDesktop, say: Callable[[str], None]) -> bytes:
     for app in apps:
         start = time.monotonic()
         _run_once(desktop, app)
-        say(f"{app.name}: {packages()[app.name]}, started and ended in {time.monotonic() - start:.1f} s")
+        say(f"{app.name}: started and ended in {time.monotonic() - start:.1f} s")
     _must(desktop, f"tar -cf /tmp/home.tar -C {HOME} .")
     return desktop.read_file("/tmp/home.tar")
 
