@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from time import perf_counter
 
-from osworld_gym.desktops.container_build import build
+from osworld_gym.desktops.container_build import build, host_template
 from osworld_gym.desktops.container_engine import engine
 from osworld_gym.desktops.container_image import DEBIAN, VARIANTS, tag, write_context
 
@@ -24,7 +24,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _build_image(arguments: argparse.Namespace) -> int:
     if arguments.dockerfile is not None:
-        write_context(arguments.dockerfile, arguments.variant, arguments.base or DEBIAN)
+        write_context(
+            arguments.dockerfile, arguments.variant, arguments.base or DEBIAN, host_template(arguments.variant)
+        )
         print(f"{arguments.dockerfile}; build it: docker build --tag {tag(arguments.variant)} {arguments.dockerfile}")
         return 0
     start = perf_counter()

@@ -138,6 +138,7 @@ class ContainerDesktop(GuestDesktop):
         self._drop_client()
         _end(self._container)
         self._container = None
+        self._engine.close()  # its kept connections; the next call opens new ones
 
     def _drop_client(self) -> None:
         if self._client is not None:

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from osworld_gym.desktops.container import ContainerDesktop
 from osworld_gym.desktops.container_engine import engine_errors
 from osworld_gym.desktops.container_image import DEBIAN, SUITE, tag, write_context
+from osworld_gym.desktops.template import find_template
+from osworld_gym.desktops.template_apps import APPS
+from osworld_gym.desktops.template_build import write_home
 from osworld_gym.errors import DesktopError, FailureReason
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 BASE = f"osworld-gym/debian:{SUITE}"
 MIRROR = "http://deb.debian.org/debian"
 SECURITY = "http://deb.debian.org/debian-security"
+SCREEN = (1920, 1080)  # OSWorld's
 BUILD = 3600  # seconds without a word of the engine
 Say = Callable[[str], None]
 
@@ -39,19 +44,47 @@ def build(client: docker.DockerClient, variant: str, base: str | None, mirror: s
     """
     main, security = (mirror, None) if mirror else host_mirrors(sources())
     chosen = base or _find_base(client, main or MIRROR, say)
+    arguments = {"MIRROR": main or "", "SECURITY": security or ""} | proxies()
+    template = host_template(variant)
+    _build_with(client, variant, chosen, arguments, template, say)
+    if variant == "full" and template is None:
+        with tempfile.TemporaryDirectory(prefix="osworld-gym-home-") as folder:
+            home = Path(folder) / "home"
+            say("each application runs once in a container of its own, for the template of their settings")
+            desktop = ContainerDesktop(*SCREEN, image=tag(variant))
+            with desktop:
+                write_home(desktop, APPS, home, say)
+            _build_with(client, variant, chosen, arguments, home, say)
+    return tag(variant)
+
+
+def host_template(variant: str) -> Path | None:
+    """This machine's own template, where it has one and the variant has its applications."""
+    found = find_template() if variant == "full" else None
+    return None if found is None else found.path
+
+
+def _build_with(
+    client: docker.DockerClient,
+    variant: str,
+    base: str,
+    arguments: Mapping[str, str],
+    template: Path | None,
+    say: Say,
+) -> None:
+    """Builds from a folder of its own; the image that had the name before goes."""
+    name = tag(variant)
     with tempfile.TemporaryDirectory(prefix="osworld-gym-image-") as folder:
-        write_context(Path(folder), variant, chosen)
-        arguments = {"MIRROR": main or "", "SECURITY": security or ""} | proxies()
-        with engine_errors(FailureReason.never_ready, f"building {tag(variant)}"):
-            before = _ident(client, tag(variant))
+        write_context(Path(folder), variant, base, template)
+        with engine_errors(FailureReason.never_ready, f"building {name}"):
+            before = _ident(client, name)
             lines = client.api.build(
-                path=folder, tag=tag(variant), buildargs=arguments, network_mode="host", rm=True, forcerm=True,
+                path=folder, tag=name, buildargs=dict(arguments), network_mode="host", rm=True, forcerm=True,
                 decode=True, timeout=BUILD,
             )  # fmt: skip
             follow(lines, say)
-            if before and before != _ident(client, tag(variant)):
+            if before and before != _ident(client, name):
                 _forget(client, before)
-    return tag(variant)
 
 
 def _ident(client: docker.DockerClient, name: str) -> str:

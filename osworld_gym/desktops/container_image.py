@@ -15,7 +15,6 @@ from pathlib import Path
 
 import osworld_gym.guest
 from osworld_gym.desktops.apt import APPS, BASIC
-from osworld_gym.desktops.template import find_template
 
 REPOSITORY = "osworld-gym/desktop"
 DEBIAN = "debian:bookworm-slim"
@@ -97,10 +96,11 @@ def guest_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
-def write_context(folder: Path, variant: str, base: str = DEBIAN) -> None:
+def write_context(folder: Path, variant: str, base: str = DEBIAN, template: Path | None = None) -> None:
     """Writes all that a build needs into ``folder``, which is made and must be empty.
 
-    The full variant's HOME is this machine's template, where ``osworld-gym install-desktop`` has made one.
+    Args:
+        template: the folder that HOME begins with; None: a bare HOME.
 
     Raises:
         FileExistsError: there is something in it.
@@ -116,9 +116,8 @@ def write_context(folder: Path, variant: str, base: str = DEBIAN) -> None:
         path = folder / "python" / target
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, path)
-    template = find_template() if variant == "full" else None
     if template is not None:
-        shutil.copytree(template.path, folder / "template", symlinks=True)
+        shutil.copytree(template, folder / "template", symlinks=True)
     else:
         (folder / "template").mkdir()
 

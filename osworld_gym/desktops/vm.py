@@ -148,6 +148,7 @@ class VmDesktop(PlainDesktop):
             except DesktopError as error:
                 LOG.warning("container %s is left to the reaper: %s", self._ident[:12], error)
             self._ident = ""
+        self._engine.close()  # its kept connections; the next call opens new ones
 
 
 def machine_environment(ram: str, cores: int, disk_size: str, kvm: bool) -> dict[str, str]:

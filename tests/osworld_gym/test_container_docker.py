@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -170,6 +171,18 @@ def test_a_prepared_desktop_takes_any_seed(desktop: ContainerDesktop) -> None:
     desktop.reset(3)
     assert desktop._container is before
     assert (desktop.screenshot().pixels == plain).all()
+
+
+def test_resets_and_closing_give_back_descriptors_and_threads(image: str) -> None:
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with ContainerDesktop(image=image) as desktop:
+        for seed in range(5):
+            desktop.reset(seed)
+            desktop.screenshot()
+    end = time.monotonic() + 10
+    while threading.active_count() > before[1] and time.monotonic() < end:
+        time.sleep(0.05)  # threads whose sockets were closed end on their own
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) <= before
 
 
 def test_the_warm_pool_hands_containers_out(image: str, client: Any) -> None:
