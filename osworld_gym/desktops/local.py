@@ -95,14 +95,16 @@ class LocalDesktop(GuestDesktop):
         width, height = self.screen_size
         token = secrets.token_hex(16)
         with ADMISSION.start(NEEDS):
-            self._guest_process = GuestProcess(self._setting)
+            process = self._guest_process = GuestProcess(self._setting)
             try:
-                self._guest_process.start({"width": width, "height": height, "seed": seed, "token": token})
+                process.start({"width": width, "height": height, "seed": seed, "token": token})
+                if process.ended:
+                    raise DesktopError(FailureReason.never_ready, "closed while it started")
             except DesktopError:
                 self.close()
                 raise
             self._token = token
-            self._client = LocalClient(self._guest_process, token)
+            self._client = LocalClient(process, token)
             self._unsettled = False
             for command in self._apps:
                 self.launch(command, shell=False, window=True)
@@ -128,11 +130,11 @@ class LocalDesktop(GuestDesktop):
     def close(self) -> None:
         self._prepared = False
         client, self._client = self._client, None
-        if client is not None:
-            client.close()
         process, self._guest_process = self._guest_process, None
         if process is not None:
-            process.end()
+            process.end()  # a call under way on another thread fails now
+        if client is not None:
+            client.close()
 
 
 class LocalClient(GuestClient):

@@ -9,6 +9,7 @@ import select
 import socket
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -84,7 +85,8 @@ class GuestProcess:
         self._stdin, self._stdout = -1, -1
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
         self._proxy: socket.socket | None = None  # what the inside listens on, shared with it
-        self._ended = False
+        self._starting = threading.Lock()  # start() is under way
+        self._given_up = self.ended = False
         self.inside: int | None = None  #: the guest's process id as this machine sees it
         self.port = 0  #: of the server, on 127.0.0.1
         self.forwarded: dict[int, int] = {}  #: port inside → port on 127.0.0.1
@@ -95,7 +97,10 @@ class GuestProcess:
         Raises:
             DesktopError: ``never_ready``, with what the guest or bubblewrap said.
         """
-        until = monotonic() + READY
+        with self._starting:
+            self._start(order, monotonic() + READY)
+
+    def _start(self, order: dict[str, Any], until: float) -> None:
         with ExitStack() as stack:
             # the guest inherits listening sockets: no race for ports, and it serves the host from its own network
             listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in self._wanted()]
@@ -108,8 +113,9 @@ class GuestProcess:
                 handed.enter_context(theirs)
                 passed += [] if self._setting.proxy is None else [theirs.fileno()]
                 self._link = self._spawn(handed, passed)
-            self.inside = self._link.started(until - monotonic())
-            if self._link.ended:
+            if not self._given_up:  # else end() came before there was a link
+                self.inside = self._link.started(until - monotonic())
+            if self._given_up or self._link.ended:
                 raise DesktopError(FailureReason.never_ready, self._said())
             self._tell(order | self._places() | self._sockets())
             self._await_ready(until)
@@ -207,17 +213,21 @@ class GuestProcess:
 
     def end(self) -> None:
         """Ends the desktop and all of its processes. Never raises; may be called twice, from any thread."""
-        if self._ended:
-            return
-        self._ended = True
-        for descriptor in (self._stdin, self._stdout):
-            if descriptor >= 0:
-                os.close(descriptor)
-        if self._proxy is not None:
-            shut(self._proxy)
+        self._given_up = True
         if self._link is not None:
-            self._link.end(GOODBYE)
-        self._log.close()
+            self._link.release()  # whatever start() waits for ends with the desktop
+        with self._starting:
+            if self.ended:
+                return
+            self.ended = True
+            for descriptor in (self._stdin, self._stdout):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            if self._proxy is not None:
+                shut(self._proxy)
+            if self._link is not None:
+                self._link.end(GOODBYE)
+            self._log.close()
 
 
 def _join_proxy(channel: socket.socket, proxy: tuple[str, int]) -> socket.socket:

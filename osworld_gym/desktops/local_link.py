@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -60,45 +61,50 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Link:
-    """The line to one desktop's keeper: as long as it is open, the desktop lives. Used by one thread at a time."""
+    """The line to one desktop's keeper: as long as it is open, the desktop lives. Used by any thread."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._lock = threading.Lock()
         self.why = ""  #: why the keeper ended the desktop
         self.ended = False  #: whether its processes are gone
 
     def hear(self, timeout: float) -> dict[str, Any] | None:
         """The keeper's next word; None when there is none within ``timeout`` seconds, or the keeper is gone."""
-        if self.ended:
-            return None
-        self._socket.settimeout(max(timeout, 1e-3))
-        try:
-            data = self._socket.recv(MESSAGE)
-        except TimeoutError:
-            return None
-        except OSError:
-            data = b""
-        word: dict[str, Any] = json.loads(data) if data else {"ended": -1, "why": "its keeper is gone"}
-        if "ended" in word:
-            self.ended, self.why = True, str(word["why"])
-        return word
+        with self._lock:
+            if self.ended:
+                return None
+            self._socket.settimeout(max(timeout, 1e-3))
+            try:
+                data = self._socket.recv(MESSAGE)
+            except TimeoutError:
+                return None
+            except OSError:
+                data = b""
+            word: dict[str, Any] = json.loads(data) if data else {"ended": -1, "why": "its keeper is gone"}
+            if "ended" in word:
+                self.ended, self.why = True, str(word["why"])
+            return word
 
     def started(self, deadline: float) -> int | None:
         """Process 1 inside as this machine numbers it; None when the desktop ended first, or at the deadline."""
         word = self.hear(deadline)
         return None if word is None else word.get("started")
 
+    def release(self) -> None:
+        """Tells the keeper to end the desktop, and returns at once."""
+        with suppress(OSError):  # there is no keeper, and nothing without one
+            self._socket.shutdown(socket.SHUT_WR)
+
     def end(self, timeout: float) -> bool:
         """Ends the desktop; True when its processes were gone within ``timeout`` seconds. May be called twice."""
         until = monotonic() + timeout
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.ended = True  # there is no keeper, and nothing without one
+        self.release()
         while not self.ended and (left := until - monotonic()) > 0:
             self.hear(left)
-        self._socket.close()
-        gone, self.ended = self.ended, True
+        with self._lock:
+            gone, self.ended = self.ended, True
+            self._socket.close()
         return gone
 
 

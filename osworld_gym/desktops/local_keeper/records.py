@@ -54,7 +54,7 @@ class Records:
         self.folder = owner_folder(owner)
         self.stage = self.folder / "stage"
         for folder in (self.folder, self.stage):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)  # another owner may just have removed the run directory
             folder.chmod(0o711)
 
     def write(self, number: int, fields: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def reap(owner: int) -> list[str]:
         A line for each desktop that was left.
     """
     lines = []
-    for folder in run_directory().iterdir():
+    for folder in sorted(run_directory().glob("*-*")):
         pid, _, start = folder.name.partition("-")
         if not (pid.isdigit() and start.isdigit()) or (started(int(pid)) == int(start) and int(pid) != owner):
             continue
