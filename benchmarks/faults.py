@@ -1,0 +1,188 @@
+"""Episodes on local desktops that are struck at random moments: is every one accounted for, and no fault rewarded?
+
+    python -m benchmarks.faults [--episodes 200] [--desktops 8] [--seed 0] [--write]
+
+Recorded oracle answers are played through the same code as in training (``bepa_torchrl.episodes.run_episodes``), so
+that every episode's true score is known beforehand: 1, or 0 for those that do nothing. Meanwhile guests and X servers
+are killed, guests frozen, disks filled, evaluators made to raise or to hang; in the end one desktop is frozen while the
+others go on. Exit status 1 when anything does not hold, or is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.injection.desktop import StruckDesktop, struck_evaluators
+from benchmarks.injection.ledger import Ledger, WatchedVector, problems
+from benchmarks.injection.leftovers import below, run_and_look
+from benchmarks.injection.plans import Kind, Shape, deal
+from benchmarks.injection.replay import FINISHED, OPTIONS, WAIT, ReplayPolicy, record
+from benchmarks.injection.stall import Stall, stall
+from benchmarks.section import write_section
+from bepa_torchrl.episodes import EpisodeJob, EpisodeResult, run_episodes
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.tasks.evaluate import Evaluators
+from osworld_gym.tasks.suites import load_suite
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
+
+TASKS = ("editor-write", "files-rename", "files-delete", "terminal-write", "editor-append")
+SHARE = 0.35  # of the episodes are struck
+IDLE = 4  # every so many episodes one does nothing
+RETRIES = 2
+EVALUATION = 10.0  # seconds for a metric
+WINDOW = 6.0  # seconds over which throughput is measured
+GOODBYE = 10.0  # seconds for the processes of closed desktops to be gone
+
+
+@dataclass
+class Report:
+    """What the run tells: the table's rows, and what does not hold."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def play(episodes: int, desktops: int, seed: int, deadline: float) -> Report:
+    """The whole run, in the process that owns the desktops."""
+    report, start = Report(), time.monotonic()
+    tasks = [load_suite("local").task(f"local-{name}") for name in TASKS]
+    with StruckDesktop(lambda _: None) as calm:
+        recorded = [record(calm, task) for task in tasks]
+    report.rows.append(("recording the oracle's answers", f"{time.monotonic() - start:.0f} s"))
+    jobs, answers, scripted = _jobs(tasks, recorded, episodes, seed)
+    shapes = [Shape(len(job.task.config), len(said) - 1) for job, said in zip(jobs, answers, strict=True)]
+    ledger = Ledger([job.env_seed for job in jobs], deal(shapes, SHARE, RETRIES + 1, seed), _progress())
+    options = EpisodeOptions(max_steps=OPTIONS.max_steps, evaluators=Evaluators(deadline=EVALUATION))
+    start = time.monotonic()
+    with (
+        struck_evaluators(),
+        WatchedVector(lambda: StruckDesktop(ledger.latest), desktops, options, deadline=deadline) as vector,
+    ):
+        vector.ledger = ledger
+        results = run_episodes(ReplayPolicy(answers), vector, jobs, retries=RETRIES)
+        failures = dict(vector.failures)
+    seconds = time.monotonic() - start
+    report.wrong += problems(ledger, results, scripted, failures)
+    report.rows += _rows(ledger, results, scripted)
+    report.rows.append(("seconds", f"{seconds:.0f}, {60 * episodes / seconds:.0f} episodes a minute"))
+    left = _left_beside()
+    report.rows.append(("processes of closed desktops, their owner alive", str(left)))
+    report.wrong += [f"{left} processes of closed desktops are left"] if left else []
+    _stalled(report, stall(desktops, WINDOW, deadline))
+    return report
+
+
+def _jobs(
+    tasks: Sequence[Task], recorded: Sequence[Sequence[str]], episodes: int, seed: int
+) -> tuple[list[EpisodeJob], list[Sequence[str]], list[float]]:
+    """Jobs, their answers and what these are worth: the tasks in turn, every fourth episode without doing anything."""
+    jobs, answers, scripted = [], [], []
+    for n in range(episodes):
+        which, idle = n % len(tasks), n % IDLE == IDLE - 1
+        jobs.append(EpisodeJob(tasks[which], (seed, 0, which, n), seed * 1_000_000 + n, group_id=which, slot=n))
+        answers.append((WAIT, FINISHED) if idle else recorded[which])
+        scripted.append(0.0 if idle else 1.0)
+    return jobs, answers, scripted
+
+
+def _progress() -> Any:
+    count = 0
+
+    def noted() -> None:
+        nonlocal count
+        count += 1
+        if count % 25 == 0:
+            print(f"{count} attempts have ended", file=sys.stderr, flush=True)
+
+    return noted
+
+
+def _rows(ledger: Ledger, results: Sequence[EpisodeResult], scripted: Sequence[float]) -> list[tuple[str, str]]:
+    masked = [result for result in results if result.stop is StopReason.env_error]
+    ones = sum(result.success for result in results)
+    struck = [attempt for attempt in ledger.attempts if attempt.struck]
+    kinds = Counter(attempt.fault.kind for attempt in struck if attempt.fault is not None)
+    reasons = Counter(attempt.failure for attempt in ledger.attempts if attempt.failure is not None)
+    scored = [(r, s) for r, s in zip(results, scripted, strict=True) if r.verdict is not None]
+    late = sum(attempt.fault is not None and not attempt.struck for attempt in ledger.attempts)
+    natural = sum(attempt.failure is not None and not attempt.struck for attempt in ledger.attempts)
+    return [
+        ("episodes", f"{len(results)}: {ones} scored 1, {len(scored) - ones} scored 0, {len(masked)} masked"),
+        ("faults injected", f"{len(struck)}: " + ", ".join(f"{kinds[kind]} {kind}" for kind in Kind)),
+        ("planned, but its moment never came", str(late)),
+        ("ended as env_error", f"{sum(a.failure is not None for a in struck)} of {len(struck)}"),
+        ("env_error by reason", ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())),
+        ("env_error that nobody injected", str(natural)),
+        ("begun anew with the same seed", str(len(ledger.attempts) - len(results))),
+        ("faults among the rewards", str(sum(a.result is not None and a.result.verdict is not None for a in struck))),
+        ("scores as scripted", f"{sum(r.verdict.score == s for r, s in scored if r.verdict)} of {len(scored)}"),
+    ]
+
+
+def _left_beside() -> int:
+    """Processes below the keeper, once every desktop is closed."""
+    until = time.monotonic() + GOODBYE
+    while True:
+        left = [p for keeper in psutil.Process().children() for p in below(keeper)]
+        if not left or time.monotonic() >= until:
+            return len(left)
+        time.sleep(0.1)
+
+
+def _stalled(report: Report, measured: Stall) -> None:
+    report.rows.append(
+        (
+            "one desktop frozen: the others' steps",
+            f"{measured.during:.1f}/s, {measured.before:.1f}/s before ({measured.ratio:.2f}×); "
+            f"it was given up as {measured.failure} after {measured.seconds:.0f} s",
+        )
+    )
+    if measured.failure is None or measured.ratio < 0.5:
+        report.wrong.append("a frozen desktop stalls the others, or is not given up")
+
+
+def table(rows: Sequence[tuple[str, str]]) -> str:
+    """The rows as Markdown."""
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--desktops", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--deadline", type=float, default=25.0, help="seconds for one call on a desktop (default 25)")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/desktops-results.md")
+    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)  # in the process that owns the desktops
+    args = parser.parse_args()
+    if args.report is not None:
+        args.report.write_text(json.dumps(asdict(play(args.episodes, args.desktops, args.seed, args.deadline))))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        given = [f"--{name}={getattr(args, name)}" for name in ("episodes", "desktops", "seed", "deadline")]
+        status, left = run_and_look([sys.executable, "-m", "benchmarks.faults", *given, f"--report={path}"])
+        report = Report(**json.loads(path.read_text())) if path.exists() else Report(wrong=["the run did not end well"])
+    report.rows.append(("left after the owner's end", str(left)))
+    report.wrong += [*left.lines(), *([f"the run's exit status is {status}"] if status else [])]
+    text = table([tuple(row) for row in report.rows])
+    print("\n".join([text, *report.wrong, "does not hold" if report.wrong else "all of it holds"]))
+    if args.write:
+        write_section(f"Faults: {args.episodes} episodes on {args.desktops} desktops", text)
+    return bool(report.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""A local desktop that is struck at its planned moment, from inside or from this machine, and an evaluator that is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.injection.ledger import Attempt
+from benchmarks.injection.plans import Kind
+from osworld_gym.desktops.local import LocalDesktop
+from osworld_gym.tasks.getters import GETTERS, Getter
+from osworld_gym.tasks.prepare import TaskRun
+from osworld_gym.types import Action, Screenshot
+
+DISK = 64  # MiB that HOME and /tmp hold: soon full
+FILL = "head -c 1G /dev/zero > ~/.full; head -c 1G /dev/zero > /tmp/full; true"
+HANG = 120.0  # seconds that a hanging evaluator waits to be released
+SOON = 5.0  # seconds for a signal to show
+GONE, STOPPED = "ZX", "T"  # states of threads
+
+
+class StruckDesktop(LocalDesktop):
+    """Asks for its attempt at each reset, and strikes itself when that attempt's fault is due.
+
+    Args:
+        attempt: the attempt that begins with a reset to this seed.
+        options: of the local desktop.
+    """
+
+    def __init__(self, attempt: Callable[[int], Attempt | None], **options: Any) -> None:
+        super().__init__(disk=DISK, **options)
+        self._attempt_of = attempt
+        self._attempt: Attempt | None = None
+        self._calls: Counter[str] = Counter()
+        self._timer: threading.Timer | None = None
+
+    def reset(self, seed: int) -> None:
+        self._attempt = None
+        super().reset(seed)
+        self._attempt, self._calls = self._attempt_of(seed), Counter()
+
+    def setup(self, step: Mapping[str, Any]) -> None:
+        self._due("setup")
+        super().setup(step)
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        self._due("perform")
+        super().perform(actions)
+
+    def screenshot(self) -> Screenshot:
+        self._due("screenshot")
+        return super().screenshot()
+
+    def evaluated(self) -> Kind | None:
+        """Called when the evaluator first looks: whatever was to come has come. What the evaluator is to suffer."""
+        if self._timer is not None:
+            self._timer.join()
+        return self._due("verify")
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().close()
+
+    def process(self) -> psutil.Process:
+        """Process 1 inside. Raises psutil.NoSuchProcess when it is gone."""
+        assert self._guest_process is not None
+        return psutil.Process(self._guest_process.inside)
+
+    def _due(self, call: str) -> Kind | None:
+        """Strikes when it is time; returns what is left to the evaluator."""
+        number, attempt = self._calls[call], self._attempt
+        self._calls[call] += 1
+        fault = None if attempt is None else attempt.fault
+        if attempt is None or fault is None or (fault.call, fault.number) != (call, number):
+            return None
+        guest = self.process()
+        if fault.kind is Kind.disk_full:
+            attempt.struck = True
+            self.run(FILL, shell=True)
+        elif fault.after:
+            self._timer = threading.Timer(fault.after, strike, (fault.kind, guest, attempt))
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            strike(fault.kind, guest, attempt)
+        return fault.kind
+
+
+def strike(kind: Kind, guest: psutil.Process, attempt: Attempt) -> None:
+    """Does it to the guest whose process 1 this is, and returns when it shows; an evaluator's fault is only noted."""
+    attempt.struck = True
+    try:
+        if kind is Kind.guest_killed:
+            guest.kill()
+            _await(guest, GONE)
+        elif kind is Kind.guest_frozen:
+            guest.suspend()
+            _await(guest, STOPPED)
+        elif kind is Kind.x_killed:
+            server = next(child for child in guest.children() if child.name() == "Xvfb")
+            server.kill()
+            _await(server, GONE)
+    except psutil.NoSuchProcess:
+        attempt.struck = False  # it ended by itself before
+
+
+def _await(process: psutil.Process, letters: str) -> None:
+    """Until every thread is in one of these states, or gone: a signal takes a while on a busy machine."""
+    until = time.monotonic() + SOON
+    while time.monotonic() < until:
+        if set(_states(process.pid)) <= set(letters):
+            return
+        time.sleep(0.002)  # another's process gives no event
+
+
+def _states(pid: int) -> Iterator[str]:
+    """The state letter of each of its threads."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            yield path.read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # it has ended
+
+
+@contextmanager
+def struck_evaluators() -> Iterator[None]:
+    """Every getter of ours looks whether it is to raise, or to hang until the end."""
+    originals, released = dict(GETTERS), threading.Event()
+
+    def wrapped(getter: Getter) -> Getter:
+        def get(run: TaskRun, config: Mapping[str, Any]) -> Any:
+            kind = run.desktop.evaluated() if isinstance(run.desktop, StruckDesktop) else None
+            if kind is Kind.evaluator_hangs:
+                released.wait(HANG)
+            if kind in (Kind.evaluator_raises, Kind.evaluator_hangs):
+                raise LookupError("injected")
+            return getter(run, config)
+
+        return get
+
+    GETTERS.update({name: wrapped(getter) for name, getter in originals.items()})
+    try:
+        yield
+    finally:
+        GETTERS.update(originals)
+        released.set()

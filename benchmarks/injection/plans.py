@@ -1,0 +1,105 @@
+"""Which attempt at which episode is hit by what, and when: dealt from a seed before anything runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import cycle
+
+from osworld_gym.errors import FailureReason
+
+DELAYS = (0.01, 0.15)  # seconds into a call, for a fault that comes amid it
+
+
+class Kind(StrEnum):
+    """What is done to a desktop or its evaluator."""
+
+    guest_killed = "guest killed"
+    x_killed = "X server killed"
+    guest_frozen = "guest frozen"
+    disk_full = "disk full"
+    evaluator_raises = "evaluator raises"
+    evaluator_hangs = "evaluator hangs"
+
+
+_ANY = frozenset({FailureReason.died, FailureReason.setup_failed, FailureReason.bad_screenshot, FailureReason.hung})
+#: the reasons that tell the truth about each
+REASONS: dict[Kind, frozenset[FailureReason]] = {
+    Kind.guest_killed: frozenset({FailureReason.died, FailureReason.setup_failed}),
+    Kind.x_killed: _ANY,
+    # the deadline of the call, or of the metric that asked
+    Kind.guest_frozen: frozenset({FailureReason.hung, FailureReason.evaluator_failed}),
+    Kind.disk_full: _ANY,
+    Kind.evaluator_raises: frozenset({FailureReason.evaluator_failed}),
+    Kind.evaluator_hangs: frozenset({FailureReason.evaluator_failed}),
+}
+EVALUATOR = (Kind.evaluator_raises, Kind.evaluator_hangs)
+SIGNALS = (Kind.guest_killed, Kind.x_killed, Kind.guest_frozen)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many calls an episode makes: setup steps, and answers that act."""
+
+    setups: int
+    performs: int
+
+    @property
+    def looks(self) -> int:
+        """Screenshots: one at the beginning, one after each answer, ``finished`` included."""
+        return self.performs + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Args:
+        kind: what happens.
+        call: ``setup``, ``perform``, ``screenshot`` or ``verify``.
+        number: of that call in the episode, from 0.
+        after: seconds into that call; 0: right before it.
+    """
+
+    kind: Kind
+    call: str
+    number: int
+    after: float = 0.0
+
+
+def deal(shapes: Sequence[Shape], share: float, tries: int, seed: int) -> dict[tuple[int, int], Fault]:
+    """(episode, attempt) → its fault.
+
+    Args:
+        shapes: of every episode.
+        share: of the episodes whose first attempt is hit; every kind comes at least once.
+        tries: attempts that an episode has. Every eighth of the hit episodes is hit at each of them, and masked in
+            the end; every third at two.
+
+    Raises:
+        ValueError: there are fewer episodes than kinds.
+    """
+    if len(shapes) < len(Kind):
+        raise ValueError(f"{len(Kind)} kinds of faults want as many episodes at least, got {len(shapes)}")
+    rng = random.Random(f"faults {seed}")
+    hit = rng.sample(range(len(shapes)), min(len(shapes), max(len(Kind), round(share * len(shapes)))))
+    kinds = cycle(rng.sample(list(Kind), len(Kind)))
+    times = [tries if i % 8 == 0 else min(2, tries) if i % 3 == 1 else 1 for i in range(len(hit))]
+    places = [(episode, 0) for episode in hit]
+    places += [(episode, attempt) for episode, n in zip(hit, times, strict=True) for attempt in range(1, n)]
+    return {(episode, attempt): _draw(next(kinds), shapes[episode], rng) for episode, attempt in places}
+
+
+def _draw(kind: Kind, shape: Shape, rng: random.Random) -> Fault:
+    """A moment for it. The X server is left alone at the verification: what files say then is true without it."""
+    if kind in EVALUATOR:
+        return Fault(kind, "verify", 0)
+    calls = [("setup", i) for i in range(shape.setups)]
+    calls += [("perform", i) for i in range(shape.performs)]
+    calls += [("screenshot", i) for i in range(shape.looks)]
+    calls += [("verify", 0)] * (2 if kind in (Kind.guest_killed, Kind.guest_frozen) else 0)
+    call, number = rng.choice(calls)
+    amid = kind in SIGNALS and (call, number) != ("screenshot", shape.looks - 1) and call != "verify"
+    return Fault(kind, call, number, rng.uniform(*DELAYS) if amid and rng.random() < 0.5 else 0.0)

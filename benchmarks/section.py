@@ -1,0 +1,23 @@
+"""One section of a page of results: written anew, the others left as they are."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "docs" / "desktops-results.md"
+
+
+def write_section(title: str, body: str, page: Path = PAGE) -> None:
+    """Replaces the section ``## title`` of the page, or appends it, with today's date and the machine's cores."""
+    text = page.read_text(encoding="utf-8") if page.exists() else "# Real desktops: measured\n"
+    head = f"## {title}\n"
+    section = f"{head}\n{date.today()}, {len(os.sched_getaffinity(0))} cores.\n\n{body.strip()}\n"
+    before, found, after = text.partition(f"\n{head}")
+    if found:
+        _, following, rest = after.partition("\n## ")
+        text = f"{before}\n{section}{following}{rest}"
+    else:
+        text = f"{text.rstrip()}\n\n{section}"
+    page.write_text(text, encoding="utf-8")
