@@ -17,6 +17,7 @@ import docker
 import pytest
 import requests
 
+from osworld_gym import cli
 from osworld_gym.desktops import container_build, container_image
 from osworld_gym.desktops.container import ContainerDesktop, create_options
 from osworld_gym.desktops.container_build import follow, host_mirrors, sources
@@ -320,3 +321,34 @@ def test_debootstrap_wants_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_build.shutil, "which", lambda _name: "/usr/sbin/debootstrap")
     with pytest.raises(DesktopError, match="sudo osworld-gym build-image"):
         container_build.bootstrap(None, "http://a/debian", lambda _line: None)  # type: ignore[arg-type]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_names_the_mend_of_each_provider(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    for provider in ("container", "vm"):
+        assert cli.main(["doctor", "--provider", provider]) == 3
+        said = capsys.readouterr().out.splitlines()[-1]
+        assert said.startswith(f"{provider:10} does not work here: never_ready: no Docker engine answers; mend: ")
+
+
+def test_build_image_without_an_engine_is_status_3_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    assert cli.main(["build-image"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_dockerfile_is_written_without_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setattr(container_image, "MODULES", ("pytest-timeout",))
+    assert cli.main(["build-image", "--dockerfile", str(tmp_path / "image")]) == 0
+    assert f"docker build --tag osworld-gym/desktop:basic {tmp_path / 'image'}" in capsys.readouterr().out
+    assert (tmp_path / "image" / "Dockerfile").read_text().count("FROM $BASE") == 1
