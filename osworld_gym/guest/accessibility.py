@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .answers import Answer, Table, as_json, failed, seconds_of
+from .answers import Answer, Table, as_json, failed
 from .commands import Commands
 from .windows import Windows
 
@@ -32,12 +31,12 @@ class Accessibility:
         self._lock = threading.Lock()
 
     def routes(self) -> Table:
-        return {("GET", "/accessibility"): self.tree, ("GET", "/terminal"): lambda _: self.terminal()}
+        return {("GET", "/accessibility"): lambda _: self.tree(), ("GET", "/terminal"): lambda _: self.terminal()}
 
-    def tree(self, body: Mapping[str, Any]) -> Answer:
+    def tree(self) -> Answer:
         """OSWorld's form ``{"AT": xml}``; with ``"truncated": true`` when programs or time left something out."""
         try:
-            said = self._read("tree", seconds_of(body, "timeout", TREE_TIMEOUT))
+            said = self._read("tree", TREE_TIMEOUT)
         except ReaderFailed as error:
             return failed(str(error))
         truncated = {"truncated": True} if said["truncated"] else {}
