@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from docker_containers import of
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.container import ContainerDesktop
@@ -198,7 +199,7 @@ def test_the_warm_pool_hands_containers_out(image: str, client: Any) -> None:
         desktop.close()
     finally:
         pool.close()
-    assert owned(client) == []
+    assert of(client, os.getpid()) == []
 
 
 def test_a_killed_container_is_died_and_the_next_reset_works(desktop: ContainerDesktop, client: Any) -> None:
@@ -245,10 +246,10 @@ def test_an_image_of_another_guest_is_refused(client: Any, image: str) -> None:
 def test_a_killed_owner_leaves_nothing(client: Any, image: str) -> None:
     """The engine closes the container's stdin, which ends it, and removes it."""
     owner = _owner(image, "held")
-    (found,) = owned(client)
+    (held,) = of(client, owner.pid)
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    _await_removal(client, found["Id"])
+    _await_removal(client, held)
 
 
 def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(client: Any, image: str) -> None:
@@ -257,14 +258,13 @@ def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(clien
     orphan = owner.stdout.readline().strip()
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    held = next(found["Id"] for found in owned(client) if Owner.parse(found["Labels"][OWNER]).pid == owner.pid)
-    assert orphan in {found["Id"] for found in owned(client)} or held == orphan
+    assert orphan in of(client, owner.pid)
     assert reap(client) >= 1
-    left = owned(client)
-    assert [Owner.parse(found["Labels"][OWNER]).pid for found in left] == [living.pid]
+    assert of(client, owner.pid) == []
+    (held,) = of(client, living.pid)
     os.kill(living.pid, signal.SIGKILL)
     living.wait()
-    _await_removal(client, left[0]["Id"])
+    _await_removal(client, held)
 
 
 def test_a_foreign_container_is_never_touched(client: Any, image: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker_containers import of
 
 from osworld_gym.desktops.checks import run_checks
-from osworld_gym.desktops.container_engine import OWNER, owned
-from osworld_gym.desktops.container_owner import Owner
 from osworld_gym.desktops.vm import PORTS, SERVER, VmDesktop
 from osworld_gym.errors import DesktopError, FailureReason
 
@@ -51,10 +51,10 @@ def test_the_contract_holds(make: Make) -> None:
 def test_settings_reach_the_image_and_ports_are_on_this_machine_alone(make: Make, client: Any) -> None:
     with make(ram="2G", cores=1, disk_size="40G") as desktop:
         desktop.reset(0)
-        (found,) = owned(client)
-        said = client.api.logs(found["Id"]).decode().splitlines()[0]
+        (found,) = of(client, os.getpid())
+        said = client.api.logs(found).decode().splitlines()[0]
         assert json.loads(said) == {"RAM_SIZE": "2G", "CPU_CORES": "1", "DISK_SIZE": "40G", "KVM": "N"}
-        detail = client.api.inspect_container(found["Id"])
+        detail = client.api.inspect_container(found)
         assert detail["HostConfig"]["Memory"] == 3 << 30
         assert detail["HostConfig"]["Devices"] in (None, [])
         assert detail["HostConfig"]["CapAdd"] == ["NET_ADMIN"]
@@ -69,10 +69,10 @@ def test_settings_reach_the_image_and_ports_are_on_this_machine_alone(make: Make
 def test_kvm_on_gives_the_device(make: Make, client: Any) -> None:
     with make(kvm="on") as desktop:
         desktop.reset(0)
-        (found,) = owned(client)
-        detail = client.api.inspect_container(found["Id"])
+        (found,) = of(client, os.getpid())
+        detail = client.api.inspect_container(found)
         assert [device["PathOnHost"] for device in detail["HostConfig"]["Devices"]] == ["/dev/kvm"]
-        assert json.loads(client.api.logs(found["Id"]).decode().splitlines()[0])["KVM"] is None
+        assert json.loads(client.api.logs(found).decode().splitlines()[0])["KVM"] is None
 
 
 def test_it_is_ready_when_the_machine_answers_not_later(make: Make) -> None:
@@ -104,8 +104,8 @@ def test_a_machine_with_another_screen_says_which(make: Make) -> None:
 def test_a_killed_machine_is_died_and_the_next_reset_works(make: Make, client: Any) -> None:
     with make() as desktop:
         desktop.reset(0)
-        (found,) = owned(client)
-        client.api.kill(found["Id"])
+        (found,) = of(client, os.getpid())
+        client.api.kill(found)
         with pytest.raises(DesktopError) as caught:
             desktop.screenshot()
         assert caught.value.reason in (FailureReason.died, FailureReason.bad_screenshot)
@@ -122,10 +122,9 @@ def test_what_a_killed_owner_left_goes_when_the_next_process_begins(standin: str
     assert owner.stdout.readline() == "ready\n"
     owner.kill()
     owner.wait()
-    (left,) = owned(client)
-    assert Owner.parse(left["Labels"][OWNER]).pid == owner.pid
+    assert len(of(client, owner.pid)) == 1
     begin = (
         f"from osworld_gym.desktops.vm import VmDesktop; VmDesktop(disk={str(disk)!r}, image={standin!r}, kvm='off')"
     )
     subprocess.run([sys.executable, "-c", begin], check=True, timeout=120)
-    assert owned(client) == []
+    assert of(client, owner.pid) == []
