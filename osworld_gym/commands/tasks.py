@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
-from osworld_gym.errors import DesktopError, TaskError
+from osworld_gym.desktops.template import find_template
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.checks import check_task
 from osworld_gym.tasks.files import FileCache
 from osworld_gym.tasks.official import OfficialEvaluators
@@ -147,6 +148,9 @@ def _official(arguments: argparse.Namespace) -> int:
     pairs = with_oracle(chosen)
     if not pairs:
         raise TaskError(f"suite {suite.name!r} has none of the tasks that need no network and that we can solve")
+    if arguments.provider == "local" and find_template() is None:
+        message = "official tasks want the applications' HOME; mend: osworld-gym install-desktop"
+        raise DesktopError(FailureReason.never_ready, message)
     width, height = (int(side) for side in arguments.screen.split("x"))
     pool, unsound = OfficialEvaluators(), 0
     print(HEAD)

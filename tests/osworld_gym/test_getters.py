@@ -116,7 +116,8 @@ def test_chromes_preferences(kind, preferences, value, unset):
 
 
 def test_chromes_other_files(tmp_path):
-    assert get(FileDesktop(), "chrome_font_size")["default_font_size"] == 16
+    assert get(FileDesktop(), "chrome_font_size") == {"default_fixed_font_size": 13, "default_font_size": 16}
+    assert get(profile(), "chrome_font_size")["minimum_font_size"] == 13
     assert get(profile(webkit={"webprefs": {"default_font_size": 20}}), "chrome_font_size") == {"default_font_size": 20}
     state = {"intl": {"app_locale": "xh"}, "browser": {"enabled_labs_experiments": ["a@1"]}}
     desktop = FileDesktop({STATE: json.dumps(state).encode(), f"{PROFILE}/Bookmarks": b'{"roots": {"x": 1}}'})

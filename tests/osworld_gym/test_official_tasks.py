@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from osworld_gym.desktops.registry import make_desktop
+from osworld_gym.desktops.template import find_template
 from osworld_gym.tasks.evaluate import Check, Evaluators, score
 from osworld_gym.tasks.files import FileCache
 from osworld_gym.tasks.getters import GETTERS
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.official
 
 #: of every application one or two: by settings, by shell, by accessibility tree, and what cannot be done
 TASKS = ["030eeff7", "12086550", "44ee5668", "7a5a7856", "7767eef2", "a4d98375", "28cc3b7e", "4783cc41", "8ba5ae7a"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _template():
+    assert find_template() is not None, "the applications' HOME is missing; mend: osworld-gym install-desktop --yes"
 
 
 @pytest.fixture(scope="module")

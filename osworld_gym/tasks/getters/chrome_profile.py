@@ -91,8 +91,11 @@ def _word(value: object) -> str:
 def chrome_font_size(run: TaskRun, config: Config) -> dict[str, int]:
     """``default_font_size`` and its siblings under ``webkit.webprefs``; 16 where never set."""
     del config
-    fallback = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
-    return (_preferences(run) or {}).get("webkit", {}).get("webprefs", fallback)
+    preferences = _preferences(run)
+    never_set = {"default_fixed_font_size": 13, "default_font_size": 16}
+    if preferences is None:
+        return never_set
+    return preferences.get("webkit", {}).get("webprefs", never_set | {"minimum_font_size": 13})
 
 
 def chrome_language(run: TaskRun, config: Config) -> str:
