@@ -8,14 +8,13 @@ import secrets
 import select
 import socket
 import sys
-import tempfile
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import osworld_gym.guest
 from osworld_gym.desktops import sandbox
@@ -32,6 +31,7 @@ GUEST = Path(osworld_gym.guest.__file__).parent
 MODULES = ("Xlib", "PIL", "six")  # Python modules that the guest needs
 SERVER = 5000  # the guest's port inside, as in OSWorld's machines
 FORWARDED = (9222, 8080)  # Chrome's debugging port, VLC's web interface
+LINE = 1 << 16  # bytes of what a guest says
 PASSING = 5.0  # seconds for a ready guest to pass a socket out
 PROXY = 3128  # port inside at which a proxy of this machine answers
 
@@ -83,7 +83,7 @@ class GuestProcess:
         self._marker = secrets.token_hex(8)
         self._link: Link | None = None
         self._stdin, self._stdout = -1, -1
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
+        self._log = -1  # what it says on stderr; a pipe, and what does not fit is lost: it costs this machine nothing
         self._proxy: socket.socket | None = None  # what the inside listens on, shared with it
         self._starting = threading.Lock()  # start() is under way
         self._given_up = self.ended = False
@@ -159,7 +159,9 @@ class GuestProcess:
         self._stdout, write = os.pipe()
         stack.callback(os.close, read)
         stack.callback(os.close, write)
-        standard = [read, write, self._log.fileno()]
+        self._log, log = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        stack.callback(os.close, log)
+        standard = [read, write, log]
         env = {"PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         limits = self._setting.limits
         common: dict[str, Any] = {"env": env, "marker": self._marker, "memory": limits.memory << 20}
@@ -189,17 +191,23 @@ class GuestProcess:
             ready, _, _ = select.select([self._stdout], [], [], max(0.0, until - monotonic()))
             if not ready:
                 raise DesktopError(FailureReason.never_ready, f"the desktop was not ready within {READY:.0f} s")
-            part = os.read(self._stdout, 1 << 16)
-            if not part:
+            part = os.read(self._stdout, LINE)
+            if not part or len(line) > LINE:
                 raise DesktopError(FailureReason.never_ready, self._said())
             line += part
-        error = json.loads(line).get("error")
+        try:
+            error = dict(json.loads(line)).get("error")
+        except ValueError:
+            error = f"the guest said {line[:100]!r}, which is no JSON object"
         if error:
-            raise DesktopError(FailureReason.never_ready, error)
+            raise DesktopError(FailureReason.never_ready, str(error))
 
     def _said(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        try:
+            text = os.read(self._log, LINE).decode("utf-8", "replace")
+        except BlockingIOError:
+            text = ""
+        lines = text.strip().splitlines()
         said = lines[-1] if lines else ""
         if said.startswith("bwrap:"):
             return f"{said}; mend: allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or isolated=False"
@@ -220,14 +228,13 @@ class GuestProcess:
             if self.ended:
                 return
             self.ended = True
-            for descriptor in (self._stdin, self._stdout):
+            for descriptor in (self._stdin, self._stdout, self._log):
                 if descriptor >= 0:
                     os.close(descriptor)
             if self._proxy is not None:
                 shut(self._proxy)
             if self._link is not None:
                 self._link.end(GOODBYE)
-            self._log.close()
 
 
 def _join_proxy(channel: socket.socket, proxy: tuple[str, int]) -> socket.socket:
