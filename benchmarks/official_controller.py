@@ -1,0 +1,217 @@
+"""OSWorld's unmodified client and its timing against ours, on the same local guest at 1920×1080, in turn.
+
+    python -m benchmarks.official_controller [--rounds 20] [--steps 5] [--no-count-sleeps] [--write]
+
+Both reset to the same task (a text editor on a file), look, act (clicks, words, keys, the wheel, each until a PNG of
+the screen is there) and score. "With its sleeps" is OSWorld as its runner drives it: 60 s after the reset, 2 s after
+each action (its UI-TARS runner: 3), 20 s before the score. They are counted, not slept, unless ``--no-count-sleeps`` is
+given. "Bare" is its client without them: it then waits neither for the task's window nor for a still screen, which ours
+always does. Its virtual machine's boot is in neither: a reset of both starts the same new guest. Exit status 1 when
+ours is not 10 times as fast to the first observation, and 5 times a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.official_flow import official_env, official_task
+from benchmarks.section import write_section
+from osworld_gym.desktops.local import LocalDesktop
+from osworld_gym.desktops.local_guest import Setting
+from osworld_gym.desktops.template import find_template
+from osworld_gym.episode import OFFICIAL_TIMING, Episode, EpisodeOptions
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import Action, StopReason
+from osworld_gym.uitars.format import format_answer
+from osworld_gym.uitars.pyautogui import to_pyautogui
+
+SIZE = (1920, 1080)
+NOTE = "/home/user/note.txt"
+#: OSWorld's own form; both flows read it
+RAW: dict[str, Any] = {
+    "id": "note",
+    "instruction": "Write into the note.",
+    "config": [
+        {"type": "execute", "parameters": {"command": ["bash", "-c", f"seq 200 > {NOTE}"]}},
+        {"type": "launch", "parameters": {"command": ["mousepad", NOTE]}},
+    ],
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": ["head", "-n", "1", NOTE]},
+        "expected": {"type": "rule", "rules": {"expected": "1\n"}},
+    },
+}
+#: what is done in turn, in pixels of the screen
+ACTIONS = (
+    Action("click", start=(960.0, 540.0)),
+    Action("type", content="five words of plain text "),
+    Action("hotkey", key="ctrl end"),
+    Action("scroll", start=(960.0, 540.0), direction="up"),
+    Action("click", start=(700.0, 400.0)),
+)
+AT_LEAST = {"reset + first observation": 10.0, "step": 5.0}  # wanted ratios of the medians
+
+
+@dataclass
+class Times:
+    """Seconds of every call, without sleeps."""
+
+    reset: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeps:
+    """Seconds that OSWorld sleeps; counted ones are added to the figures, others are slept."""
+
+    after_reset: float = OFFICIAL_TIMING.after_reset
+    after_action: float = OFFICIAL_TIMING.after_action
+    before_score: float = OFFICIAL_TIMING.before_evaluation
+
+
+def timed(into: list[float], call: Callable[[], Any]) -> Any:
+    """The call's result; its seconds are noted."""
+    start = time.perf_counter()
+    result = call()
+    into.append(time.perf_counter() - start)
+    return result
+
+
+def official_round(env: Any, times: Times, steps: int, slept: Sleeps) -> None:
+    """One episode as ``lib_run_single.py`` plays it; ``slept`` is what it really sleeps.
+
+    Raises:
+        RuntimeError: no screenshot came, or the score is not that of the untouched first line.
+    """
+
+    def begin() -> bytes:
+        env.reset(official_task(RAW))
+        time.sleep(slept.after_reset)
+        return env._get_obs()["screenshot"]
+
+    def score() -> float:
+        time.sleep(slept.before_score)
+        with contextlib.redirect_stdout(io.StringIO()):  # its getters print what they got
+            return float(env.evaluate())
+
+    frames = [timed(times.reset, begin)]
+    for n in range(steps):
+        code = to_pyautogui([ACTIONS[n % len(ACTIONS)]])
+        frames.append(timed(times.step, lambda code=code: env.step(code, slept.after_action)[0]["screenshot"]))
+    if not all(frames) or timed(times.score, score) != 1.0:
+        raise RuntimeError("OSWorld's client got no screenshot, or scored an untouched file as changed")
+
+
+def our_round(episode: Episode, times: Times, steps: int, seed: int) -> None:
+    """The same episode by ours. Raises RuntimeError when the desktop failed or the score is wrong."""
+    task = Task.from_json(RAW)
+    results = [timed(times.reset, lambda: episode.begin(task, seed))]
+    for n in range(steps):
+        text = format_answer("Next.", [ACTIONS[n % len(ACTIONS)]])
+        results.append(timed(times.step, lambda text=text: episode.act(text)))
+    last = timed(times.score, lambda: episode.end(StopReason.max_steps))
+    if any(result.stop is not None for result in results) or last.reward != 1.0:
+        raise RuntimeError(f"our episode failed: {[result.info for result in (*results, last)]}")
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least ``part`` of them do not exceed; of few values, p99 is the slowest."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a quantile of both, in seconds."""
+
+    name: str
+    official: float
+    ours: float
+
+    @property
+    def ratio(self) -> float:
+        return self.official / self.ours
+
+
+def rows(official: Times, ours: Times, counted: Sleeps) -> list[Row]:
+    """Every measure at p50 and p99: bare, and with the sleeps that were counted.
+
+    When OSWorld's sleeps were slept, nothing is counted and its times hold them already: there is no bare line.
+    """
+    out = []
+    parts = (
+        ("reset + first observation", official.reset, ours.reset, counted.after_reset),
+        ("step", official.step, ours.step, counted.after_action),
+        ("score", official.score, ours.score, counted.before_score),
+    )
+    for name, theirs, mine, sleep in parts:
+        for label, part in (("p50", 0.5), ("p99", 0.99)):
+            with_sleep = quantile(theirs, part) + sleep
+            out.append(Row(f"{name}, {label}, with its sleeps", with_sleep, quantile(mine, part)))
+        if sleep:
+            pairs = (("p50", 0.5), ("p99", 0.99))
+            out += [Row(f"{name}, {label}, bare", quantile(theirs, p), quantile(mine, p)) for label, p in pairs]
+    return out
+
+
+def report(lines: Sequence[Row], counted: bool, rounds: int, steps: int) -> str:
+    """The table as Markdown, with what was counted said above it."""
+    each = (OFFICIAL_TIMING.after_reset, OFFICIAL_TIMING.after_action, OFFICIAL_TIMING.before_evaluation)
+    sleeps = f"OSWorld's sleeps ({', '.join(f'{seconds:g} s' for seconds in each)})"
+    how = f"{sleeps} were counted, not slept." if counted else f"{sleeps} were slept."
+    size = f"{rounds} resets and {rounds * steps} steps each, in turn; load {os.getloadavg()[0]:.1f} at the end."
+    head = ["| | OSWorld's client | ours | ratio |", "|---|---|---|---|"]
+    body = [f"| {row.name} | {row.official:.3f} s | {row.ours:.3f} s | {row.ratio:.1f}× |" for row in lines]
+    return "\n".join([f"{how} {size}", "", *head, *body])
+
+
+def missed(lines: Sequence[Row]) -> list[str]:
+    """The medians with sleeps that are not as many times faster as wanted."""
+    wanted = {f"{name}, p50, with its sleeps": ratio for name, ratio in AT_LEAST.items()}
+    short = [row for row in lines if row.ratio < wanted.get(row.name, 0.0)]
+    return [f"{row.name}: {row.ratio:.1f}×, wanted {wanted[row.name]:g}×" for row in short]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="episodes of each (default 20)")
+    parser.add_argument("--steps", type=int, default=5, help="steps of an episode (default 5)")
+    parser.add_argument("--count-sleeps", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--write", action="store_true", help="write the table to docs/desktops-results.md")
+    args = parser.parse_args()
+    nothing, all_of_them = Sleeps(0.0, 0.0, 0.0), Sleeps()
+    slept, counted = (nothing, all_of_them) if args.count_sleeps else (all_of_them, nothing)
+    official, ours = Times(), Times()
+    found = find_template()
+    template = None if found is None else found.path
+    with (
+        LocalDesktop(*SIZE, template=template) as desktop,
+        tempfile.TemporaryDirectory() as cache,
+        official_env(Setting(template=template), SIZE, cache) as env,
+    ):
+        episode = Episode(desktop, EpisodeOptions(max_steps=args.steps + 1))
+        env.is_environment_used = True  # else its first reset would start nothing
+        for n in range(args.rounds):
+            official_round(env, official, args.steps, slept)
+            our_round(episode, ours, args.steps, n)
+    lines = rows(official, ours, counted)
+    text = report(lines, args.count_sleeps, args.rounds, args.steps)
+    print("\n".join([text, *missed(lines)]))
+    if args.write:
+        write_section("OSWorld's client and timing against ours, 1920×1080", text)
+    return bool(missed(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

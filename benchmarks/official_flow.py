@@ -1,0 +1,99 @@
+"""OSWorld's unmodified DesktopEnv (PyPI desktop_env 1.0.2) on our local guest: all but its virtual machine is its own.
+
+Its provider boots a virtual machine at every reset; ours, in its place, starts a new guest. Its sleeps inside the
+package stay; those of its runner (``lib_run_single.py``) are the caller's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from osworld_gym.desktops.local_guest import GuestProcess, Setting
+from osworld_gym.tasks.official import find_official
+
+MEND = "mend: pip install -e '.[official-eval]' && osworld-gym install-official"
+
+
+class GuestProvider:
+    """What DesktopEnv asks of a provider and of its manager.
+
+    Args:
+        setting: of the guests; size: (width, height) of the screen in pixels.
+    """
+
+    def __init__(self, setting: Setting, size: tuple[int, int]) -> None:
+        self._setting, self._size = setting, size
+        self._guest: GuestProcess | None = None
+
+    def get_vm_path(self, **_: Any) -> str:
+        return "a local desktop"
+
+    def start_emulator(self, *_: Any) -> None:
+        self.stop_emulator()
+        self._guest = GuestProcess(self._setting)
+        self._guest.start({"width": self._size[0], "height": self._size[1], "seed": 0, "token": ""})
+
+    def get_ip_address(self, *_: Any) -> str:
+        assert self._guest is not None
+        ports = self._guest.forwarded
+        return f"127.0.0.1:{self._guest.port}:{ports[9222]}:0:{ports[8080]}"
+
+    def revert_to_snapshot(self, path: str, _: str) -> str:
+        self.stop_emulator()
+        return path
+
+    def stop_emulator(self, *_: Any) -> None:
+        if self._guest is not None:
+            self._guest.end()
+            self._guest = None
+
+
+@contextmanager
+def official_env(setting: Setting, size: tuple[int, int], cache: str) -> Iterator[Any]:
+    """A DesktopEnv as its UI-TARS runner makes it (screenshots only), closed at the end.
+
+    Args:
+        setting, size: of the guests.
+        cache: folder for its files.
+
+    Raises:
+        ModuleNotFoundError: desktop_env or something that it imports is missing; the message names the mend.
+    """
+    make, providers = _load()
+    provider = GuestProvider(setting, size)
+    with _instead(providers, "create_vm_manager_and_provider", lambda *_, **__: (provider, provider)):
+        env = make("docker", action_space="pyautogui", cache_dir=cache, screen_size=size, require_a11y_tree=False)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def official_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A task as DesktopEnv takes it: it asks for keys that ours leave out."""
+    return {"proxy": False, **task}
+
+
+def _load() -> tuple[Callable[..., Any], Any]:
+    place = find_official()
+    if place is not None and str(place.folder) not in sys.path:
+        sys.path.append(str(place.folder))
+    try:
+        module = importlib.import_module("desktop_env.desktop_env")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"OSWorld's client is missing ({error}); {MEND}", name=error.name) from error
+    return module.DesktopEnv, module
+
+
+@contextmanager
+def _instead(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
