@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: env train test test-desktop test-apps test-docker test-official test-slow soak lint bench results tiny clean help
+.PHONY: env train test test-desktop test-apps test-docker test-official test-slow soak lint bench bench-desktops results tiny clean help
 
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -59,6 +59,13 @@ lint: $(STAMP)   ## ruff and mypy
 bench: $(STAMP)  ## each prints a ratio against a named baseline of the same run
 	$(BIN)/python -m benchmarks.sim_speed
 	$(BIN)/python -m benchmarks.log_prob_memory
+
+bench-desktops: $(STAMP)  ## real desktops: reset, step, memory; faults; OSWorld's client (WRITE=--write keeps the tables)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest,official-eval]"
+	$(BIN)/osworld-gym install-official
+	$(BIN)/python -m benchmarks.desktops $(WRITE)
+	$(BIN)/python -m benchmarks.faults $(WRITE)
+	$(BIN)/python -m benchmarks.official_controller $(WRITE)
 
 results: $(STAMP)  ## all ten methods, seeds and intervals, into docs/results.md (about an hour on two cores)
 	$(BIN)/python -m benchmarks.methods
