@@ -63,8 +63,13 @@ def bind(source: Path, target: Path) -> None:
 
 
 def overlay(lower: Path, upper: Path, work: Path, target: Path, *, user: bool) -> None:
-    """``lower``, read-only, with changes kept in ``upper``. ``user``: mounted within a user namespace."""
-    data = f"lowerdir={lower},upperdir={upper},workdir={work}{',userxattr' if user else ''}"
+    """``lower``, read-only, with changes kept in ``upper``. ``user``: mounted within a user namespace.
+
+    ``xino``: files and folders show the same device, as in a plain HOME. Else a file manager that drags a file to
+    another folder takes it for another disk, and copies instead of moving.
+    """
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},xino=on"
+    data = f"{options},userxattr" if user else options
     _mount("overlay", target, "overlay", _NOSUID_NODEV, data)
 
 
