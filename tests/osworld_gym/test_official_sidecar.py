@@ -83,7 +83,7 @@ class Guest(BaseHTTPRequestHandler):
         allowed = self.headers.get("Authorization") == "Bearer secret"
         self.send_response(401 if not allowed else 500 if self.path == "/broken" else 200)
         self.end_headers()
-        self.wfile.write(b"on")
+        self.wfile.write(b'{"AT": "<a/>", "truncated": true}' if self.path == "/accessibility" else b"on")
 
     def log_message(self, *args): ...
 
@@ -133,7 +133,11 @@ def test_a_result_that_is_not_there_scores_zero(pool, guest, tmp_path):
 
 @pytest.mark.parametrize(
     ("token", "path", "says"),
-    [("wrong", "/on", "status 401"), ("secret", "/broken", "status 500")],
+    [
+        ("wrong", "/on", "status 401"),
+        ("secret", "/broken", "status 500"),
+        ("secret", "/accessibility", "the tree is not whole"),
+    ],
 )
 def test_a_broken_desktop_is_no_score(pool, guest, tmp_path, token, path, says):
     with pytest.raises(DesktopError, match=says) as caught:
