@@ -17,6 +17,7 @@ from time import perf_counter
 
 import numpy as np
 
+from benchmarks.section import write_section
 from osworld_gym.desktops.local import LocalDesktop
 from osworld_gym.desktops.local_keeper import usage
 from osworld_gym.desktops.local_link import keeper
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--resets", type=int, default=30, help="of each row, in all")
     parser.add_argument("--steps", type=int, default=64, help="of each row, in all")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/desktops-results.md")
     arguments = parser.parse_args()
     lines = [measure(number, arguments.resets, arguments.steps) for number in arguments.desktops]
     p50, p99 = warm_reset(arguments.resets)
@@ -149,8 +151,11 @@ def main() -> None:
             print(json.dumps(asdict(line)))
         print(json.dumps({"warm_reset_p50": p50, "warm_reset_p99": p99}))
         return
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}\n\n{table(lines)}\n")
-    print(f"Reset out of a warm pool (one desktop, two ahead): p50 {p50:.2f} s, p99 {p99:.2f} s.")
+    text = f"Load {os.getloadavg()[0]:.1f} at the end.\n\n{table(lines)}\n\n"
+    text += f"Reset out of a warm pool (one desktop, two ahead): p50 {p50:.2f} s, p99 {p99:.2f} s."
+    print(f"{len(os.sched_getaffinity(0))} cores. {text}")
+    if arguments.write:
+        write_section("Local desktops at once", text)
 
 
 if __name__ == "__main__":
