@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .answers import Answer, Table, as_json, failed
 from .commands import Commands
-from .windows import Windows
+
+if TYPE_CHECKING:  # it imports Xlib, which only the inside of a desktop needs to have
+    from .windows import Windows
 
 PYTHON = "/usr/bin/python3"  # the system's own: gi and the AT-SPI library belong to it
 READER = Path(__file__).with_name("atspi_tree.py")

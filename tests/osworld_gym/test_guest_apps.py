@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -133,6 +134,41 @@ def test_a_program_that_hangs_is_left_out_and_the_tree_says_so(guest: OpenGuest)
     assert reply["truncated"] is True
     assert 'name="gnome-terminal-server"' in reply["AT"]
     ElementTree.fromstring(reply["AT"])
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[OpenGuest]:
+    with open_guest() as made:
+        yield made
+
+
+def test_a_recording_is_started_when_it_films_and_no_screen_waits_for_it(bare: OpenGuest) -> None:
+    def post(path: str, body: object = None) -> requests.Response:
+        return requests.post(bare.url + path, json=body, timeout=120)
+
+    assert post("/start_recording").json() == {"status": "success", "message": "Started recording successfully."}
+    assert post("/start_recording").status_code == 400
+    start = time.monotonic()
+    assert post("/observe", {"quiet": 0.1, "deadline": 10}).headers["X-Still"] == "1"
+    assert time.monotonic() - start < 5
+    film = post("/end_recording")
+    assert (film.status_code, film.headers["Content-Type"]) == (200, "video/mp4")
+    assert b"moov" in film.content
+    assert post("/end_recording").status_code == 400
+    assert post("/execute", {"command": ["pgrep", "ffmpeg"]}).json()["output"] == ""
+
+
+def test_the_clipboard_goes_through_a_forked_python(bare: OpenGuest) -> None:
+    def python(code: str) -> dict[str, Any]:
+        return requests.post(bare.url + "/execute", json={"command": ["python", "-c", code]}, timeout=60).json()
+
+    start = time.monotonic()
+    assert python("import pyperclip; pyperclip.copy('Größe 你好 🙂')")["returncode"] == 0
+    assert time.monotonic() - start < 30  # its daemon lives on, with our streams
+    wait = (
+        "import pyperclip, time\nwhile pyperclip.paste() != 'Größe 你好 🙂': time.sleep(0.05)\nprint(pyperclip.paste())"
+    )
+    assert python(wait)["output"] == "Größe 你好 🙂\n"
 
 
 FLAT = (

@@ -45,14 +45,14 @@ def desktop() -> Iterator[PlainLocal]:
         yield made
 
 
-@pytest.mark.desktop
+@pytest.mark.apps
 def test_the_contract_holds_by_the_official_protocol_alone() -> None:
     results = run_checks(PlainLocal, KNOWN)
     print("\n".join(f"{result.outcome:7} {result.seconds:6.1f} s  {result.name}" for result in results))
     assert [f"{result.name}: {result.detail}" for result in results if result.outcome == "failed"] == []
 
 
-@pytest.mark.desktop
+@pytest.mark.apps
 def test_text_arrives_and_the_clipboards_daemon_blocks_nobody(desktop: PlainLocal) -> None:
     assert speaks_ours(desktop._guest)
     desktop.write_file("/home/user/typed.txt", b"")
@@ -67,7 +67,7 @@ def test_text_arrives_and_the_clipboards_daemon_blocks_nobody(desktop: PlainLoca
     assert desktop.windows() == []
 
 
-@pytest.mark.desktop
+@pytest.mark.apps
 def test_a_marker_is_left_by_the_last_action_only(desktop: PlainLocal) -> None:
     for x in (10, 20, 30):
         desktop.perform([Action("click", start=(x, 10))])
