@@ -98,6 +98,8 @@ class GuestProcess:
             DesktopError: ``never_ready``, with what the guest or bubblewrap said.
         """
         with self._starting:
+            if self._given_up:
+                raise DesktopError(FailureReason.never_ready, "closed before it started")
             self._start(order, monotonic() + READY)
 
     def _start(self, order: dict[str, Any], until: float) -> None:
