@@ -24,7 +24,8 @@ from osworld_gym.errors import DesktopError, FailureReason
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
 NEEDS = 256  # MiB that a desktop takes before its applications
 SEED = 20.0  # seconds for a prepared desktop to show its seed
-VERDICT = 1.0  # seconds in which the keeper says why a desktop that is gone was ended
+BROKEN = 503  # status with which a guest tells that its X server is gone
+VERDICT = 1.5  # seconds in which the keeper says why a desktop that is gone was ended
 
 
 class LocalDesktop(GuestDesktop):
@@ -146,12 +147,14 @@ class LocalClient(GuestClient):
 
     def _ask(self, *arguments: Any, **named: Any) -> Reply:
         try:
-            return super()._ask(*arguments, **named)
+            reply = super()._ask(*arguments, **named)
         except DesktopError as error:
-            why = self._process.why(VERDICT) if error.reason is FailureReason.died else ""
-            if not why:
-                raise
-            raise DesktopError(FailureReason.died, why) from error
+            if error.reason is FailureReason.died and (why := self._process.why(VERDICT)):
+                raise DesktopError(FailureReason.died, why) from error
+            raise
+        if reply.status == BROKEN and (why := self._process.why(VERDICT)):
+            raise DesktopError(FailureReason.died, why)
+        return reply
 
 
 def _template(wanted: str | Path | None, isolated: bool) -> Path | None:
