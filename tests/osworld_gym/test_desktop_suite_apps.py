@@ -13,6 +13,8 @@ from dataclasses import replace
 
 import pytest
 
+from bepa_torchrl.experts import plan_from_trace, record_expert
+from bepa_torchrl.experts.convert import convert_trace
 from osworld_gym.desktops import apt
 from osworld_gym.desktops.local import LocalDesktop
 from osworld_gym.desktops.template_build import build_template
@@ -50,8 +52,10 @@ def found(request: pytest.FixtureRequest) -> Iterator[dict[str, Problems]]:
     lacking = apt.missing(apt.wanted())
     assert not lacking, f"these tests want packages; mend: {' '.join([*apt.INSTALL, *lacking])}"
     build_template(lambda: LocalDesktop(1920, 1080, template=None), print)
-    mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    out: dict[str, Problems] = {item.callspec.params["task"].id: Future() for item in mine}
+    specs = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
+    out: dict[str, Problems] = {
+        task.id: Future() for spec in specs if isinstance(task := spec.params.get("task"), Task)
+    }
     tasks: queue.SimpleQueue[tuple[Task, Problems]] = queue.SimpleQueue()
     for task in TASKS:
         if task.id in out:
@@ -72,6 +76,18 @@ def test_a_task_is_sound(task: Task, found: dict[str, Problems]) -> None:
         assert found[task.id].result(timeout=850) == []
     except CancelledError:
         pytest.fail("the checks ended early")
+
+
+@pytest.mark.parametrize("name", ["desktop-writer-bold", "desktop-os-infeasible"])
+def test_an_oracles_run_becomes_a_trace_with_a_plan(name: str) -> None:
+    task = desktop_suite().task(name)
+    with LocalDesktop() as desktop:
+        trace = record_expert(desktop, task, SEED)
+    assert trace.success
+    assert convert_trace(trace).faithful
+    lines = plan_from_trace(trace).splitlines()
+    assert set(lines) & set(task.raw["plan"].splitlines())
+    assert all(step.pyautogui for step in trace.steps if step.actions[0].kind != "call_user")
 
 
 def test_an_unsound_task_is_found() -> None:
