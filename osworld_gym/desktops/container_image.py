@@ -48,7 +48,7 @@ RUN useradd --uid 1000 --user-group --create-home --home-dir /home/user --shell 
     && install -d -o user -g user -m 700 /run/osworld /run/user/1000 \\
     && echo 00000000000000000000000000000001 > /etc/machine-id
 COPY python /opt/osworld_python
-COPY template /opt/osworld_template
+COPY --chown=1000:1000 template /opt/osworld_template
 COPY guest /opt/osworld_guest
 ENV PATH=/opt/osworld_guest/shims/bin:/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 \\
     PYTHONPATH=/opt:/opt/osworld_python PYTHONDONTWRITEBYTECODE=1

@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from docker_containers import of
 
+from osworld_gym.desktops import container_build
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.container import ContainerDesktop
 from osworld_gym.desktops.container_engine import OWNER, STARTED, engine, owned, reap
@@ -172,6 +174,26 @@ def test_a_prepared_desktop_takes_any_seed(desktop: ContainerDesktop) -> None:
     desktop.reset(3)
     assert desktop._container is before
     assert (desktop.screenshot().pixels == plain).all()
+
+
+def test_home_begins_as_the_images_template(
+    client: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, settings = f"{image}-test-template", tmp_path / "home" / ".config" / "app" / "settings"
+    settings.parent.mkdir(parents=True, mode=0o700)
+    settings.write_text("of the template")
+    settings.chmod(0o600)
+    monkeypatch.setattr(container_build, "host_template", lambda _variant: tmp_path / "home")
+    monkeypatch.setattr(container_build, "tag", lambda _variant: name)
+    try:
+        container_build.build(client, "basic", None, None, lambda _line: None)
+        with ContainerDesktop(image=name) as desktop:
+            for seed in range(2):
+                desktop.reset(seed)
+                assert desktop.read_file("/home/user/.config/app/settings") == b"of the template"
+                desktop.write_file("/home/user/.config/app/settings", b"changed")
+    finally:
+        client.api.remove_image(name)
 
 
 def test_resets_and_closing_give_back_descriptors_and_threads(image: str) -> None:
