@@ -224,7 +224,8 @@ def test_the_command_installs_them_and_the_stub(place, tmp_path, monkeypatch, ca
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
     monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("OSWORLD_ROOT", raising=False)
+    for name in ("OSWORLD_ROOT", "OSWORLD_OFFICIAL_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
     assert cli.main(["install-official", "--wheel", str(wheel)]) == 0
     assert "of getters import in a process of their own" in capsys.readouterr().out
     assert find_official() == OfficialPlace(tmp_path / "home" / "official")
