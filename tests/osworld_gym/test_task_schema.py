@@ -13,6 +13,7 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.tasks.verify import read_evaluator
 from osworld_gym.types import StopReason
 
+DIGEST = "1ba9e02d29a6d74b"  # of the 309 files that docs/tasks.md tells of
 EXACT = {
     "func": "exact_match",
     "result": {"type": "vm_command_line", "command": "true"},
@@ -88,10 +89,13 @@ def test_a_checkout_by_the_environment(tmp_path, monkeypatch):
 
 def test_the_official_files_load(official_examples):
     suite = load_suite(official_examples)
-    assert len(suite.tasks) == 309
     infeasible = [task for task in suite.tasks if task.evaluator["func"] == "infeasible"]
-    assert len(infeasible) == 21  # of the 309 that lie beside this checkout
     assert all(read_evaluator(task)[1] or task in infeasible for task in suite.tasks)
+    if suite.digest != DIGEST:  # another checkout: nothing is known of its numbers
+        assert suite.tasks
+        return
+    assert len(suite.tasks) == 309
+    assert len(infeasible) == 21
     assert {step["type"] for task in suite.tasks for step in task.config} == {
         *("download", "launch", "open", "execute", "command", "activate_window", "sleep"),
         *("chrome_open_tabs", "googledrive", "login", "update_browse_history"),

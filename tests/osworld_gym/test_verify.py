@@ -220,5 +220,6 @@ def test_a_dead_desktop_keeps_its_reason():
 )
 def test_a_wrong_evaluator_is_a_task_error(change, message, monkeypatch, tmp_path):
     monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path))  # no evaluators of OSWorld
+    monkeypatch.delenv("OSWORLD_ROOT", raising=False)
     with pytest.raises(TaskError, match=message):
         score(FileDesktop(), **(A_IS_1 | change))
