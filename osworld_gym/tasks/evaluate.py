@@ -134,7 +134,9 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
             "provider does not have"
         )
     pool = evaluators.official or shared_official()
-    for names, name in zip(pool.known(), (check.func, check.result["type"]), strict=True):
+    metrics, getters = pool.known()
+    expected = [] if check.expected is None else [check.expected["type"]]
+    for name, names in ((check.func, metrics), *((kind, getters) for kind in (check.result["type"], *expected))):
         if name not in names:
             raise TaskError(
                 f"task {run.task.id!r}: OSWorld's evaluators at {pool.place.folder} do not know {name!r}; newer tasks "

@@ -31,6 +31,8 @@ APPLICATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "vscode": ("VS Code", ("code",)),
     "picard": ("Picard", ("picard",)),
 }
+#: of these, what our own image has not (it is made of Debian packages)
+NOT_IN_IMAGE = frozenset({"vscode", "picard"})
 #: programs that setup steps call
 PROGRAMS = ("socat", "nautilus", "gnome-terminal")
 #: getters that open pages of the live web
@@ -60,7 +62,8 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
     """Why the task cannot run with that provider here, each as one phrase; empty when nothing is known.
 
     Args:
-        provider: ``sim``, ``local``, or one whose applications are in its image and are not looked for here.
+        provider: ``sim``; ``local``, whose applications are this machine's; ``container``, whose image is ours; any
+            other's applications are not known here.
     """
     if _is_simulated(task) != (provider == "sim"):
         return [f"it is {'a' if _is_simulated(task) else 'no'} task of the simulated desktop"]
@@ -71,6 +74,8 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         found += _web(task)
     if provider == "local":
         found += _applications(task, machine)
+    elif provider == "container":
+        found += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
     return list(dict.fromkeys(found))
 
 
@@ -143,11 +148,18 @@ def _evaluators(task: Task, machine: Machine) -> Iterator[str]:
             yield f"{unknown} wants newer evaluators of OSWorld (set OSWORLD_ROOT)"
 
 
-def _applications(task: Task, machine: Machine) -> Iterator[str]:
+def _kinds(task: Task) -> list[str]:
+    """Keys of ``APPLICATIONS``, as far as they are there, of what the task is about."""
     names = [str(name).lower().replace(" ", "_") for name in (*task.raw.get("related_apps", ()), task.domain)]
     alias = {"calc": "libreoffice", "writer": "libreoffice", "impress": "libreoffice", "browser": "chrome"}
-    for name in names:
-        kind = "libreoffice" if name.startswith("libreoffice") else alias.get(name, name.replace("vs_code", "vscode"))
+    return [
+        "libreoffice" if name.startswith("libreoffice") else alias.get(name, name.replace("vs_code", "vscode"))
+        for name in names
+    ]
+
+
+def _applications(task: Task, machine: Machine) -> Iterator[str]:
+    for kind in _kinds(task):
         title, programs = APPLICATIONS.get(kind, ("", ()))
         if programs and not machine.has(*programs):
             yield f"{title} is not installed"

@@ -173,6 +173,8 @@ def test_ports_are_passed_on(pool, guest, tmp_path):
 def test_what_they_do_not_know_is_the_tasks_error(pool, guest, tmp_path):
     with pytest.raises(TaskError, match=r"do not know 'newest'; newer tasks want a newer checkout: set OSWORLD_ROOT"):
         scored(pool, desktop_at(guest), tmp_path, **(ON | {"func": "newest"}))
+    with pytest.raises(TaskError, match="do not know 'newer'"):
+        scored(pool, desktop_at(guest), tmp_path, **(ON | {"expected": {"type": "newer"}}))
     with pytest.raises(TaskError, match="asks a guest server, which this provider does not have"):
         scored(pool, FileDesktop(), tmp_path, **ON)
 

@@ -94,7 +94,9 @@ def test_tabs_of_the_browser_itself_need_no_web(tmp_path):
 
 
 def test_applications_of_an_image_are_not_looked_for_here(tmp_path):
-    assert reasons_against(task(related_apps=["vscode"]), "vm", machine(tmp_path, lacks=["code"])) == []
+    here = machine(tmp_path, lacks=["code", "gimp"])
+    assert reasons_against(task(related_apps=["vscode", "gimp"]), "vm", here) == []
+    assert reasons_against(task(related_apps=["vs_code", "gimp"]), "container", here) == ["VS Code is not in the image"]
 
 
 def test_a_file_in_the_cache_is_no_reason(tmp_path):
