@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from .answers import Answer, Table, as_json, as_text, failed, flag_of, seconds_of, text_of
 from .commands import Commands
 from .observing import DEADLINE, QUIET
 from .screen import Screen
+from .titles import shows
 from .windows import Window, Windows
 
 OPEN_TIMEOUT = 60.0  # seconds for a file's window; OSWorld waits 1800
@@ -81,12 +80,3 @@ class Opening:
             if name in (window.name.lower(), *window.name.lower().split(".")):
                 return as_json({"width": window.width, "height": window.height})
         return as_json({"error": f"no window of class {name!r}"}, 404)
-
-
-def shows(title: str, path: Path) -> bool:
-    """Whether a window's title names the file: its name, or its stem, standing alone and not inside another word.
-
-    OSWorld's server looks for the stem anywhere: ``t.txt`` is found in every title with a t.
-    """
-    folder, spaced = rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])", rf"(?<![\w.-]){re.escape(path.stem)}(?![\w.-])"
-    return re.search(folder, title, re.IGNORECASE) is not None or re.search(spaced, title, re.IGNORECASE) is not None
