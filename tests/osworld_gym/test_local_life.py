@@ -21,6 +21,7 @@ import pytest
 from osworld_gym.desktops.local import LocalDesktop
 from osworld_gym.desktops.local_keeper import cgroups, records, usage
 from osworld_gym.desktops.local_link import keeper
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.errors import DesktopError, FailureReason
 
 pytestmark = pytest.mark.desktop
@@ -229,6 +230,39 @@ def test_a_desktop_can_be_closed_while_a_call_is_under_way() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_desktop_can_be_closed_while_it_starts(isolated: bool) -> None:
+    keeper()
+    before = own()
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
+        desktop = LocalDesktop(template=None, isolated=isolated)
+        thread, seen = in_thread(lambda desktop=desktop: desktop.reset(0))
+        assert soon(lambda desktop=desktop: desktop._guest_process is not None)
+        time.sleep(delay)
+        desktop.close()
+        thread.join(20)
+        assert not thread.is_alive()
+        reasons = [error.reason for error in seen if isinstance(error, DesktopError)]
+        assert len(reasons) == len(seen)
+        assert reasons == [FailureReason.never_ready] or (delay > 0 and not reasons)  # it may have been ready
+        assert soon(lambda: own() == before)
+
+
+def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[Exception]]:
+    """The thread that does it, and what it raised."""
+    seen: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  the test looks at whatever it is
+            seen.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, seen
+
+
 def test_sixteen_start_at_once_without_a_timeout() -> None:
     """Turns are given out: nobody is late, however few cores there are."""
     desktops = [LocalDesktop(template=None, width=640, height=480) for _ in range(16)]
@@ -249,6 +283,38 @@ def test_sixteen_start_at_once_without_a_timeout() -> None:
     for desktop in desktops:
         desktop.close()
     assert failed == []
+
+
+def test_the_warm_pool_hands_out_the_same_screen_as_a_reset_does() -> None:
+    """Prepared with no seed, it has the seed's screen and nothing of what was done in the one before."""
+    with LocalDesktop(template=None) as direct:
+        frames = []
+        for seed in range(3):
+            direct.reset(seed)
+            frames.append(direct.screenshot().pixels.copy())
+    assert (frames[0] != frames[1]).any()
+    pool = WarmPool(lambda: LocalDesktop(template=None), 1)
+    desktop = pool.desktop()
+    for seed in (0, 1, 2, 1, 0):
+        desktop.reset(seed)
+        assert (desktop.screenshot().pixels == frames[seed]).all(), seed
+        with pytest.raises(FileNotFoundError):
+            desktop.read_file("/tmp/left")
+        desktop.write_file("/tmp/left", b"x")
+        assert desktop.server is not None
+        assert desktop.forwarded(9222) is not None
+    desktop.close()
+    pool.close()
+
+
+def test_a_prepared_desktop_that_died_is_started_anew() -> None:
+    with LocalDesktop(template=None) as desktop:
+        desktop.prepare()
+        assert desktop._guest_process is not None
+        assert desktop._guest_process.inside is not None
+        os.kill(desktop._guest_process.inside, signal.SIGKILL)
+        desktop.reset(1)
+        desktop.screenshot()
 
 
 # --- HOME ------------------------------------------------------------------------------------------------------------

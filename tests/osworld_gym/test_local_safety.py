@@ -275,6 +275,24 @@ def test_a_full_disk_is_the_desktops_own(doomed: LocalDesktop) -> None:
     assert doomed.run(["ls", "/tmp/fill"]).returncode != 0
 
 
+def test_no_file_of_this_machine_is_held_open_for_writing(doomed: LocalDesktop) -> None:
+    """What the guest inherits is pipes and sockets: nothing that could fill this machine's disk."""
+    code = """
+import os, stat
+own = {os.stat(path).st_dev for path in ("/tmp", "/home/user", "/run/osworld", "/run/user/1000", "/dev/shm")}
+for number in os.listdir("/proc/1/fd"):
+    try:
+        found = os.stat(f"/proc/1/fd/{number}")
+    except FileNotFoundError:
+        continue
+    if stat.S_ISREG(found.st_mode) and found.st_dev not in own and os.access(f"/proc/1/fd/{number}", os.W_OK):
+        print(number, os.readlink(f"/proc/1/fd/{number}"))
+    if int(number) < 3:
+        print(number, stat.S_ISFIFO(found.st_mode))
+"""
+    assert sorted(python(doomed, code).splitlines()) == ["0 True", "1 True", "2 True"]
+
+
 def test_a_large_file_is_refused(doomed: LocalDesktop) -> None:
     assert "OSError" in python(
         doomed, "import os; f = open('/tmp/x', 'wb'); os.posix_fallocate(f.fileno(), 0, 1 << 33)"
@@ -310,10 +328,17 @@ while True:
     doomed.screenshot()
 
 
-@pytest.mark.parametrize("groups", ["with control groups, where they are", "without"])
-def test_a_memory_hog_is_ended_and_the_reason_is_told(groups: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import time; held = [bytearray(b'x' * (1 << 20)) for _ in range(3000)]; time.sleep(60)"
-    if groups == "without":
+HOGS = {
+    "maps": "held = [bytearray(b'x' * (1 << 20)) for _ in range(3000)]",
+    "hides": "held = [os.memfd_create('x') for _ in range(3000)]; [os.write(f, bytes(1 << 20)) for f in held]",
+}
+
+
+@pytest.mark.parametrize(("groups", "hog"), [(True, "maps"), (False, "maps"), (True, "hides"), (False, "hides")])
+def test_a_memory_hog_is_ended_and_the_reason_is_told(groups: bool, hog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With control groups, where this user may make them, and without."""
+    program = f"import os, time; {HOGS[hog]}; time.sleep(60)"
+    if not groups:
         monkeypatch.setenv("OSWORLD_GYM_CGROUP", "/nowhere")  # a folder in which no group can be made
     script = f"""
 from osworld_gym.desktops.local import LocalDesktop
