@@ -38,6 +38,9 @@ def _install(arguments: argparse.Namespace) -> int:
         return BAD_INPUT
     if lacking:
         apt.install(lacking)
+    if os.environ.get("SUDO_USER"):
+        print("the template belongs to the user who runs desktops: now run it again, without sudo")
+        return 0
     template = build_template(lambda: LocalDesktop(*SCREEN, template=None), lambda line: print(f"  {line}"))
     print(f"template {template.version}: {_size()} in {template.path}")
     return 0

@@ -161,4 +161,9 @@ def test_install_desktop_explains_and_asks(
     assert main(["install-desktop"]) == 2  # nobody is there to be asked
     assert main(["install-desktop", "--yes"]) == 3  # apt itself fails
     assert "apt-get install ended with status 9" in capsys.readouterr().err
+    monkeypatch.setattr("osworld_gym.desktops.apt.INSTALL", ("true",))
+    monkeypatch.setenv("SUDO_USER", "somebody")
+    monkeypatch.setattr("osworld_gym.desktops.apt.plan", lambda _: apt.Plan((), 0, 0))
+    assert main(["install-desktop", "--yes"]) == 0  # packages only: root is not who runs desktops
+    assert "without sudo" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()
