@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_every_task_is_well_formed(task):
         assert [step["do"] for step in task.oracle["steps"]] == ["fail"] * 3
     else:
         read_evaluator(task)
-        assert 1 <= len(task.oracle["steps"]) <= 15
+        assert 2 <= len(task.oracle["steps"]) <= 15
         assert all(step["do"] != "fail" for step in task.oracle["steps"])
     assert task.raw["difficulty"] in task.tags
     assert ("gui-oracle" in task.tags) != ("shell-oracle" in task.tags)
@@ -88,3 +89,15 @@ def test_the_suite_is_the_same_every_time():
 
 def test_there_are_tasks_of_every_kind():
     assert min(Counter(task.domain for task in SUITE.tasks).values()) >= 2
+
+
+def test_the_page_names_every_task():
+    page = (Path(__file__).parents[2] / "docs" / "suite.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert set(rows) == {task.id for task in SUITE.tasks}
+    held_out = {task.id for task in SUITE.split("held_out")}
+    for task in SUITE.tasks:
+        cells = [cell.strip() for cell in rows[task.id].strip("|").split("|")]
+        split = "held out" if task.id in held_out else "train"
+        wanted = [", ".join(task.raw["related_apps"]), str(len(task.oracle["steps"])), task.raw["difficulty"], split]
+        assert cells[1:5] == wanted

@@ -48,7 +48,7 @@ def _play(name: str, *parts: Part) -> Data:
 
 def calc_tasks() -> list[Task]:
     """Ten tasks, one of them infeasible."""
-    return [*_formulas(), *_structure(), *_looks()]
+    return [*_formulas(), *_structure(), *_contents(), *_looks()]
 
 
 def _formulas() -> list[Task]:
@@ -135,6 +135,11 @@ def _structure() -> list[Task]:
                 ("Delete the row", [keys_step("ctrl -", "Delete the selected row")]),
             ),
         ),
+    ]
+
+
+def _contents() -> list[Task]:
+    return [
         make(
             "calc-sort",
             APP,

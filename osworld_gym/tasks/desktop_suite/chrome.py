@@ -22,6 +22,7 @@ HOME = "/home/user"
 PROFILE = "~/.config/google-chrome/Default"
 SITE = "~/site"
 LOG = "/tmp/site.log"
+BOOKMARKS = ["cat", f"{PROFILE}/Bookmarks"]
 PORT = 8000
 #: ends Chrome as its menu does, so that it writes its profile
 CLOSED: Data = {
@@ -81,11 +82,10 @@ def logged(text: str) -> Data:
 
 def chrome_tasks() -> list[Task]:
     """Nine tasks, one of them infeasible."""
-    return [*_profile_tasks(), *_page_tasks(), *_site_tasks()]
+    return [*_profile_tasks(), *_page_tasks(), *_saving_tasks(), *_site_tasks()]
 
 
 def _profile_tasks() -> list[Task]:
-    bookmarks = {"command": ["cat", f"{PROFILE}/Bookmarks"]}
     return [
         make(
             "chrome-bookmark",
@@ -95,7 +95,7 @@ def _profile_tasks() -> list[Task]:
             profile("Bookmarks", ['"name":"Souprecipes"', "recipes.html"]),
             play(
                 ("Bookmark the page", [keys_step("ctrl d", "Bookmark the page"), keys_step("enter", "Confirm")]),
-                end={"says": "Soup recipes", **bookmarks},
+                end={"says": "Soup recipes", "command": BOOKMARKS},
             ),
         ),
         make(
@@ -112,7 +112,7 @@ def _profile_tasks() -> list[Task]:
                         type_step("Train times\n", "Type the name and confirm", overwrite=True),
                     ],
                 ),
-                end={"says": "Train times", **bookmarks},
+                end={"says": "Train times", "command": BOOKMARKS},
             ),
         ),
         make(
@@ -189,6 +189,11 @@ def _page_tasks() -> list[Task]:
             ),
             difficulty="medium",
         ),
+    ]
+
+
+def _saving_tasks() -> list[Task]:
+    return [
         make(
             "chrome-save-page",
             APP,
@@ -222,9 +227,9 @@ def _site_tasks() -> list[Task]:
         'Guests <input name="guests"><button>Book</button></form>'
     )
     thanks = page("Thank you", "<h1>Thank you</h1>")
-    shop = '<h1>Shop</h1><a href="prices.csv" download autofocus>Price list</a>'
+    shop = '<h1>Shop</h1><a href="prices.csv" download>Price list</a>'
     times = "<h1>Trains</h1><table><tr><td>Oslo</td><td>09:40</td></tr><tr><td>Bergen</td><td>10:15</td></tr></table>"
-    ask = '<form action="thanks.html">Departure <input name="at" autofocus><button>Send</button></form>'
+    ask = '<form action="thanks.html">Departure <input name="at"><button>Send</button></form>'
     return [
         make(
             "chrome-form",
@@ -251,7 +256,13 @@ def _site_tasks() -> list[Task]:
             served({"index.html": page("Trains", times + ask), "thanks.html": thanks}, "Trains"),
             requested(r"GET /thanks\.html\?at=10(:|%3A)15 "),
             play(
-                ("Send the time", [type_step("10:15\n", "Type the departure 10:15 and send the form")]),
+                (
+                    "Send the time",
+                    [
+                        keys_step("tab", "Go to the field Departure"),
+                        type_step("10:15\n", "Type the departure 10:15 and send the form"),
+                    ],
+                ),
                 end=logged("thanks"),
             ),
         ),
@@ -264,7 +275,10 @@ def _site_tasks() -> list[Task]:
                 "check_include_exclude", output("cat", "~/Downloads/prices.csv"), {"include": ["soap,2"], "exclude": []}
             ),
             play(
-                ("Download the list", [keys_step("enter", "Follow the link Price list")]),
+                (
+                    "Download the list",
+                    [keys_step("tab", "Go to the link Price list"), keys_step("enter", "Follow the link Price list")],
+                ),
                 end={"file": "~/Downloads/prices.csv"},
             ),
         ),

@@ -60,10 +60,16 @@ def _task(
     return make(f"gimp-{name}", APP, instruction, opened(), image(out, **rules), script, difficulty=difficulty)
 
 
+MENU = keys_step("alt i", "Open the menu Image")
+TRANSFORM = keys_step("t", "Choose Transform")
+
+
 def gimp_tasks() -> list[Task]:
     """Seven tasks, one of them infeasible."""
-    menu = keys_step("alt i", "Open the menu Image")
-    transform = keys_step("t", "Choose Transform")
+    return [*_geometry(), *_others()]
+
+
+def _geometry() -> list[Task]:
     return [
         make(
             "gimp-jpeg",
@@ -79,7 +85,7 @@ def gimp_tasks() -> list[Task]:
             "small.png",
             {"size": [160, 100], "pixels": [[*IN_SUN, SUN], [*IN_WALL, WALL]]},
             [
-                menu,
+                MENU,
                 keys_step("s", "Choose Scale Image"),
                 in_window("Scale Image", type_step("160", "Type the width", overwrite=True)),
                 keys_step("tab", "Leave the field, so that the height follows"),
@@ -92,8 +98,8 @@ def gimp_tasks() -> list[Task]:
             "turned.png",
             {"size": [HEIGHT, WIDTH], "pixels": [[0.775, 0.175, SUN], [0.5, 0.75, WALL], [0.1, 0.3, GRASS]]},
             [
-                menu,
-                transform,
+                MENU,
+                TRANSFORM,
                 keys_step("down", "Go down to Flip Vertically"),
                 keys_step("down", "Go down to Rotate 90° clockwise"),
                 keys_step("enter", "Choose Rotate 90° clockwise"),
@@ -104,14 +110,19 @@ def gimp_tasks() -> list[Task]:
             "Flip the open picture horizontally (the house goes to the left) and export it as mirror.png in Pictures.",
             "mirror.png",
             {"size": [WIDTH, HEIGHT], "pixels": [[0.825, 0.225, SUN], [0.25, 0.5, WALL], [0.5, 0.1, SKY]]},
-            [menu, transform, keys_step("h", "Choose Flip Horizontally")],
+            [MENU, TRANSFORM, keys_step("h", "Choose Flip Horizontally")],
         ),
+    ]
+
+
+def _others() -> list[Task]:
+    return [
         _task(
             "grey",
             "Convert the open picture to greyscale (menu Image, Mode) and export it as grey.png in Pictures.",
             "grey.png",
             {"size": [WIDTH, HEIGHT], "grey": True},
-            [menu, keys_step("m", "Choose Mode"), keys_step("g", "Choose Grayscale")],
+            [MENU, keys_step("m", "Choose Mode"), keys_step("g", "Choose Grayscale")],
         ),
         make(
             "gimp-new",

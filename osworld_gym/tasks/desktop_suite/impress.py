@@ -103,13 +103,15 @@ def _slide_tasks() -> list[Task]:
     ]
 
 
-def _word_tasks() -> list[Task]:
-    def edit(shape: str, tabs: int) -> list[Data]:
-        return [
-            *(keys_step("tab", f"Select the {shape}") for _ in range(tabs)),
-            keys_step("f2", f"Edit the text of the {shape}"),
-        ]
+def _edit(shape: str, tabs: int) -> list[Data]:
+    """The steps that begin to edit a shape of the slide, the ``tabs``-th."""
+    return [
+        *(keys_step("tab", f"Select the {shape}") for _ in range(tabs)),
+        keys_step("f2", f"Edit the text of the {shape}"),
+    ]
 
+
+def _word_tasks() -> list[Task]:
     return [
         make(
             "impress-title",
@@ -122,7 +124,7 @@ def _word_tasks() -> list[Task]:
                 (
                     "Change the title",
                     [
-                        *edit("title", 1),
+                        *_edit("title", 1),
                         type_step("Our park", "Type the new title", overwrite=True),
                         keys_step("esc", "Leave the text"),
                     ],
@@ -141,7 +143,7 @@ def _word_tasks() -> list[Task]:
                 (
                     "Add the line",
                     [
-                        *edit("list", 2),
+                        *_edit("list", 2),
                         keys_step("ctrl end", "Go to the end of the list"),
                         keys_step("enter", "Begin a new line"),
                         type_step("Yellow", "Type Yellow"),
@@ -162,7 +164,7 @@ def _word_tasks() -> list[Task]:
                 ("Insert the slide", [keys_step("ctrl m", "Insert a new slide")]),
                 (
                     "Write the title",
-                    [*edit("title", 1), type_step("Thank you", "Type the title"), keys_step("esc", "Leave the text")],
+                    [*_edit("title", 1), type_step("Thank you", "Type the title"), keys_step("esc", "Leave the text")],
                 ),
             ),
             difficulty="medium",

@@ -24,7 +24,7 @@ from osworld_gym.tasks.task import Task
 
 def place_tasks() -> list[Task]:
     """Three tasks in the file manager, three in the editor, six in the terminal, two of them infeasible."""
-    return [*_manager(), *_editor(), *_terminal()]
+    return [*_manager(), *_editor(), *_editor_files(), *_terminal(), *_terminal_files()]
 
 
 def _manager() -> list[Task]:
@@ -87,8 +87,10 @@ def _manager() -> list[Task]:
     ]
 
 
+POEM = "roses are red\nviolets are blue\n"
+
+
 def _editor() -> list[Task]:
-    poem = "roses are red\nviolets are blue\n"
     return [
         make(
             "editor-replace-all",
@@ -114,11 +116,16 @@ def _editor() -> list[Task]:
             ),
             difficulty="medium",
         ),
+    ]
+
+
+def _editor_files() -> list[Task]:
+    return [
         make(
             "editor-copy-between",
             "text_editor",
             "Copy the whole text of poem.txt (open) to the end of book.txt in the same folder, and save book.txt.",
-            [file_step("poem.txt", poem), file_step("book.txt", "My book\n"), in_editor("poem.txt")],
+            [file_step("poem.txt", POEM), file_step("book.txt", "My book\n"), in_editor("poem.txt")],
             every(
                 lines("book.txt", ["^My book$", "^roses are red$", "^violets are blue$"]),
                 lines("poem.txt", ["^roses are red$"]),
@@ -177,40 +184,44 @@ def _editor() -> list[Task]:
     ]
 
 
+LOGS = [file_step(f"log{i}.txt", "error\n" * i + "fine\n") for i in (1, 2, 3)]
+
+
+def _command(
+    name: str,
+    instruction: str,
+    config: list[Data],
+    evaluator: Data,
+    *typed: str,
+    end: Data,
+    difficulty: str = "easy",
+) -> Task:
+    """A task for the terminal: the lines are typed one after the other."""
+    steps = [type_step(f"{line}\n", f"Type the command {line.split()[0]}") for line in typed]
+    return make(
+        name,
+        "os",
+        instruction,
+        [*config, TERMINAL],
+        evaluator,
+        play(("Use the terminal", steps), end=end),
+        difficulty=difficulty,
+        apps=("os", "terminal"),
+    )
+
+
 def _terminal() -> list[Task]:
-    logs = [file_step(f"log{i}.txt", "error\n" * i + "fine\n") for i in (1, 2, 3)]
-
-    def command(
-        name: str,
-        instruction: str,
-        config: list[Data],
-        evaluator: Data,
-        *typed: str,
-        end: Data,
-        difficulty: str = "easy",
-    ) -> Task:
-        steps = [type_step(f"{line}\n", f"Type the command {line.split()[0]}") for line in typed]
-        return make(
-            name,
-            "os",
-            instruction,
-            [*config, TERMINAL],
-            evaluator,
-            play(("Use the terminal", steps), end=end),
-            difficulty=difficulty,
-            apps=("os", "terminal"),
-        )
-
     return [
-        command(
+        _command(
             "os-count",
             "Count the lines with the word error in all logs of Documents; write the number into Documents/count.txt.",
-            logs,
+            LOGS,
             lines("count.txt", [r"^\s*6\s*$"]),
             "cat Documents/log*.txt | grep -c error > Documents/count.txt",
+            "cat Documents/count.txt",
             end={"file": f"{DOCUMENTS}/count.txt"},
         ),
-        command(
+        _command(
             "os-archive",
             "Pack the folder Documents/trip into the archive trip.tar.gz in your home folder.",
             [text_step(f"{DOCUMENTS}/trip/day1.txt", "rain\n"), text_step(f"{DOCUMENTS}/trip/day2.txt", "sun\n")],
@@ -223,7 +234,7 @@ def _terminal() -> list[Task]:
             "ls -l trip.tar.gz",
             end={"file": "~/trip.tar.gz"},
         ),
-        command(
+        _command(
             "os-permissions",
             "Make the file Documents/run.sh executable for its owner, and for nobody else.",
             [file_step("run.sh", "#!/bin/sh\necho hello\n")],
@@ -232,10 +243,15 @@ def _terminal() -> list[Task]:
             "ls -l Documents",
             end={"says": "^.rwx", "command": ["stat", "-c", "%A", f"{DOCUMENTS}/run.sh"]},
         ),
-        command(
+    ]
+
+
+def _terminal_files() -> list[Task]:
+    return [
+        _command(
             "os-rename-many",
             "Rename all files of Documents that end with .txt so that they end with .bak instead.",
-            logs,
+            LOGS,
             metric(
                 "check_list",
                 output("ls", "-1", DOCUMENTS),
@@ -247,7 +263,7 @@ def _terminal() -> list[Task]:
             end={"file": f"{DOCUMENTS}/log3.bak"},
             difficulty="medium",
         ),
-        command(
+        _command(
             "os-link",
             "Create a symbolic link named latest in the home folder that points to Documents/v2.",
             [folder_step("v1"), folder_step("v2")],

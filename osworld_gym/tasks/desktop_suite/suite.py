@@ -1,4 +1,4 @@
-"""The suite ``desktop``: tasks on every application of the real desktop, those of the suite ``local`` among them."""
+"""The suite ``desktop``: tasks on every application of the real desktop, most of the suite ``local`` among them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ def new_tasks() -> tuple[Task, ...]:
     return (*office, *media, *chrome_tasks(), *thunderbird_tasks(), *place_tasks(), *multi_tasks())
 
 
+def _steps(task: Task) -> int:
+    return len((task.oracle or {})["steps"])
+
+
 def _local_task(task: Task) -> Task:
     """A task of the suite ``local``, with the keys and labels of this one."""
-    script = task.oracle or {}
-    difficulty = "easy" if len(script["steps"]) <= 3 else "medium"
-    words = {"plan": plan_text(script), "difficulty": difficulty}
+    difficulty = "easy" if _steps(task) <= 3 else "medium"
+    words = {"plan": plan_text(task.oracle or {}), "difficulty": difficulty}
     tags = (difficulty, "gui-oracle", *task.tags)
     if task.domain == "terminal":  # OSWorld's name of that domain
         return replace(task, domain="os", raw={**task.raw, **words, "related_apps": ["os", "terminal"]}, tags=tags)
@@ -50,7 +53,8 @@ def _local_task(task: Task) -> Task:
 def desktop_suite() -> Suite:
     """The suite, with the disjoint splits ``train`` and ``held_out``; every application has tasks in both."""
     local = local_suite()
-    tasks = (*new_tasks(), *map(_local_task, local.tasks))
-    held_out = [*(f"desktop-{name}" for name in HELD_OUT), *local.splits["held_out"]]
+    tasks = (*new_tasks(), *(_local_task(task) for task in local.tasks if _steps(task) > 1))
+    held_out = [f"desktop-{name}" for name in HELD_OUT]
+    held_out += [task.id for task in local.split("held_out") if _steps(task) > 1]
     train = [task.id for task in tasks if task.id not in held_out]
     return Suite("desktop", tasks, {"train": train, "held_out": held_out})

@@ -149,12 +149,18 @@ def _marked() -> list[Task]:
         make(
             "mail-read",
             APP,
-            "Mark all mails of the inbox as read.",
+            "Mark all mails of the inbox as read, and add a star to the mail 'Invoice 17'.",
             inbox(),
             in_folder(
-                "Inbox", [f"^X-Mozilla-Status: ...[1357] .*Subject: {word}" for word in ("Lunch", "Invoice", "Cheap")]
+                "Inbox",
+                ["^X-Mozilla-Status: ...5 .*Subject: Inv", *(f"^X-Mozilla-Status: ...1 .*Subject: {s}" for s in "LC")],
             ),
-            play(("Mark the mails", [keys_step("shift c", "Mark all mails of the folder as read")])),
+            play(
+                ("Mark the mails", [keys_step("shift c", "Mark all mails of the folder as read")]),
+                select("Invoice 17"),
+                ("Add the star", [keys_step("s", "Star the mail")]),
+            ),
+            difficulty="medium",
         ),
     ]
 

@@ -47,17 +47,45 @@ def says(*patterns: str) -> Data:
     return metric("check_list", output(*ASK), {"expect": list(patterns), "unexpect": []})
 
 
-def _key(name: str, instruction: str, keys: str, intent: str, state: str) -> Task:
-    script = play(("Change how it plays", [keys_step(keys, intent)]), end={"says": state, "command": ASK})
-    return make(f"vlc-{name}", APP, instruction, film(), says(state), script)
+def _mode(name: str, instruction: str, steps: list[Data], *state: str) -> Task:
+    """A task that is done when VLC's state has each regex."""
+    reached: Data = {"all": [{"says": pattern, "command": ASK} for pattern in state]}
+    return make(
+        f"vlc-{name}", APP, instruction, film(), says(*state), play(("Change how it plays", steps), end=reached)
+    )
 
 
 def vlc_tasks() -> list[Task]:
     """Seven tasks, one of them infeasible."""
+    loop = keys_step("l", "Repeat the whole playlist")
+    menu = keys_step("alt v", "Open the menu Video")
     return [
-        _key("loop", "Make VLC repeat the whole playlist.", "l", "Switch the repeat mode", r'"loop":\s*true'),
-        _key("random", "Make VLC play the playlist in random order.", "r", "Switch random on", r'"random":\s*true'),
-        _key("fullscreen", "Show the film in full screen.", "f", "Go to full screen", r'"fullscreen":\s*(true|1)'),
+        _mode(
+            "repeat",
+            "Make VLC repeat the film that is open, for ever (the one film, not the playlist).",
+            [loop, keys_step("l", "Repeat the one film")],
+            r'"repeat":\s*true',
+            r'"loop":\s*false',
+        ),
+        _mode(
+            "random",
+            "Make VLC repeat the whole playlist, in random order.",
+            [loop, keys_step("r", "Switch random on")],
+            r'"random":\s*true',
+            r'"loop":\s*true',
+        ),
+        _mode(
+            "fullscreen",
+            "Show the film in full screen.",
+            [menu, keys_step("f", "Choose Fullscreen")],
+            r'"fullscreen":\s*(true|1)',
+        ),
+        *_file_tasks(menu),
+    ]
+
+
+def _file_tasks(menu: Data) -> list[Task]:
+    return [
         make(
             "vlc-snapshot",
             APP,
@@ -65,7 +93,7 @@ def vlc_tasks() -> list[Task]:
             film(),
             metric("check_list", output(*SNAPSHOTS), {"expect": [r"/vlcsnap.*\.png$"], "unexpect": []}),
             play(
-                ("Take the snapshot", [keys_step("shift s", "Take a snapshot")]),
+                ("Take the snapshot", [menu, keys_step("s", "Choose Take Snapshot")]),
                 end={"says": "vlcsnap", "command": list(SNAPSHOTS)},
             ),
         ),

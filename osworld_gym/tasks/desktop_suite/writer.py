@@ -43,7 +43,7 @@ def _play(name: str, *parts: Part) -> Data:
 
 def writer_tasks() -> list[Task]:
     """Nine tasks."""
-    return [*_words(), *_formats(), *_parts()]
+    return [*_words(), *_deletion(), *_formats(), *_parts(), *_export()]
 
 
 def _words() -> list[Task]:
@@ -89,6 +89,11 @@ def _words() -> list[Task]:
                 ),
             ),
         ),
+    ]
+
+
+def _deletion() -> list[Task]:
+    return [
         make(
             "writer-delete-paragraph",
             APP,
@@ -213,6 +218,11 @@ def _parts() -> list[Task]:
             ),
             difficulty="hard",
         ),
+    ]
+
+
+def _export() -> list[Task]:
+    return [
         make(
             "writer-pdf",
             APP,
