@@ -42,7 +42,7 @@ def make_oracle(task: Task, style: str = "expert") -> Oracle:
     if style not in STYLES:
         raise ValueError(f"unknown oracle style {style!r}; known: {', '.join(STYLES)}")
     if task.oracle is None:
-        raise TaskError(f"task {task.id!r} has no oracle; tasks of the suites sim and local have one")
+        raise TaskError(f"task {task.id!r} has no oracle; tasks of the bundled suites have one")
     kind = task.oracle.get("type")
     if kind not in ORACLES:
         raise TaskError(f"task {task.id!r}: oracle.type {kind!r} is unknown; known: {', '.join(sorted(ORACLES))}")
