@@ -104,6 +104,7 @@ def make_env(config: DictConfig, policy: TransformersPolicy, suite: Suite) -> OS
         options=options,
         provider_options=OmegaConf.to_container(env.options),  # type: ignore[arg-type]
         deadline=env.deadline,
+        warm=env.warm,
         seed=config.seed,
     )
 
