@@ -66,11 +66,9 @@ def play(episodes: int, desktops: int, seed: int, deadline: float) -> Report:
     ledger = Ledger([job.env_seed for job in jobs], deal(shapes, SHARE, RETRIES + 1, seed), _progress())
     options = EpisodeOptions(max_steps=OPTIONS.max_steps, evaluators=Evaluators(deadline=EVALUATION))
     start = time.monotonic()
-    with (
-        struck_evaluators(),
-        WatchedVector(lambda: StruckDesktop(ledger.latest), desktops, options, deadline=deadline) as vector,
-    ):
-        vector.ledger = ledger
+    vector = WatchedVector(lambda: StruckDesktop(ledger.latest), desktops, options, deadline=deadline)
+    vector.ledger = ledger
+    with struck_evaluators(), vector:
         results = run_episodes(ReplayPolicy(answers), vector, jobs, retries=RETRIES)
         failures = dict(vector.failures)
     seconds = time.monotonic() - start
@@ -177,7 +175,7 @@ def main() -> int:
         report = Report(**json.loads(path.read_text())) if path.exists() else Report(wrong=["the run did not end well"])
     report.rows.append(("left after the owner's end", str(left)))
     report.wrong += [*left.lines(), *([f"the run's exit status is {status}"] if status else [])]
-    text = table([tuple(row) for row in report.rows])
+    text = table([(name, value) for name, value in report.rows])
     print("\n".join([text, *report.wrong, "does not hold" if report.wrong else "all of it holds"]))
     if args.write:
         write_section(f"Faults: {args.episodes} episodes on {args.desktops} desktops", text)

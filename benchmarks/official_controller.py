@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from benchmarks.official_flow import official_env, official_task
@@ -108,7 +109,7 @@ def official_round(env: Any, times: Times, steps: int, slept: Sleeps) -> None:
     frames = [timed(times.reset, begin)]
     for n in range(steps):
         code = to_pyautogui([ACTIONS[n % len(ACTIONS)]])
-        frames.append(timed(times.step, lambda code=code: env.step(code, slept.after_action)[0]["screenshot"]))
+        frames.append(timed(times.step, partial(env.step, code, slept.after_action))[0]["screenshot"])
     if not all(frames) or timed(times.score, score) != 1.0:
         raise RuntimeError("OSWorld's client got no screenshot, or scored an untouched file as changed")
 
@@ -116,11 +117,11 @@ def official_round(env: Any, times: Times, steps: int, slept: Sleeps) -> None:
 def our_round(episode: Episode, times: Times, steps: int, seed: int) -> None:
     """The same episode by ours. Raises RuntimeError when the desktop failed or the score is wrong."""
     task = Task.from_json(RAW)
-    results = [timed(times.reset, lambda: episode.begin(task, seed))]
+    results = [timed(times.reset, partial(episode.begin, task, seed))]
     for n in range(steps):
         text = format_answer("Next.", [ACTIONS[n % len(ACTIONS)]])
-        results.append(timed(times.step, lambda text=text: episode.act(text)))
-    last = timed(times.score, lambda: episode.end(StopReason.max_steps))
+        results.append(timed(times.step, partial(episode.act, text)))
+    last = timed(times.score, partial(episode.end, StopReason.max_steps))
     if any(result.stop is not None for result in results) or last.reward != 1.0:
         raise RuntimeError(f"our episode failed: {[result.info for result in (*results, last)]}")
 

@@ -105,10 +105,10 @@ def strike(kind: Kind, guest: psutil.Process, attempt: Attempt) -> None:
             guest.suspend()
             _await(guest, STOPPED)
         elif kind is Kind.x_killed:
-            server = next(child for child in guest.children() if child.name() == "Xvfb")
+            (server,) = (child for child in guest.children() if child.name() == "Xvfb")
             server.kill()
             _await(server, GONE)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError):
         attempt.struck = False  # it ended by itself before
 
 
