@@ -17,7 +17,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     started,
     text_step,
 )
-from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, type_step
+from osworld_gym.tasks.local_builders import DOCUMENTS, Data, every, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "thunderbird"
@@ -86,6 +86,12 @@ def in_folder(name: str, expect: list[str], unexpect: list[str] | None = None) -
 HERE = "^X-Mozilla-Status: ...[0-7] .*Subject: "
 
 
+def left(gone: str) -> Data:
+    """The inbox holds all mails but the one whose subject begins so."""
+    words = ("Lunch", "Invoice", "Cheap")
+    return in_folder("Inbox", [f"{HERE}{word}" for word in words if word != gone], [f"{HERE}{gone}"])
+
+
 def thunderbird_tasks() -> list[Task]:
     """Seven tasks."""
     return [*_moved(), *_marked(), *_kept()]
@@ -98,7 +104,9 @@ def _moved() -> list[Task]:
             APP,
             "Delete the advertisement 'Cheap watches' from the inbox, so that it goes to the trash.",
             inbox(),
-            in_folder("Trash", ["Subject: Cheap watches"], ["Subject: Invoice", "Subject: Lunch"]),
+            every(
+                in_folder("Trash", ["Subject: Cheap watches"], ["Subject: Invoice", "Subject: Lunch"]), left("Cheap")
+            ),
             play(select("Cheap watches"), ("Delete it", [keys_step("delete", "Delete the mail")])),
         ),
         make(
@@ -106,7 +114,9 @@ def _moved() -> list[Task]:
             APP,
             "Move the mail 'Invoice 17' from the inbox to the folder Projects.",
             inbox(),
-            in_folder("Projects", ["Subject: Invoice 17"], ["Subject: Lunch", "Subject: Cheap"]),
+            every(
+                in_folder("Projects", ["Subject: Invoice 17"], ["Subject: Lunch", "Subject: Cheap"]), left("Invoice")
+            ),
             play(
                 select("Invoice 17"),
                 (
