@@ -17,6 +17,7 @@ from .windows import Windows
 
 QUIET = 0.1  # seconds without a change that make a screen still
 DEADLINE = 5.0  # seconds until a restless screen is taken as it is
+PAINTED = 10.0  # seconds for a program to draw its new window; one that stays plain is taken as it is
 KEYS_KEPT = 512
 
 

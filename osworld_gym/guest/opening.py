@@ -7,7 +7,7 @@ from typing import Any
 
 from .answers import Answer, Table, as_json, as_text, failed, flag_of, seconds_of, text_of
 from .commands import Commands
-from .observing import DEADLINE, QUIET
+from .observing import DEADLINE, PAINTED, QUIET
 from .screen import Screen
 from .titles import shows
 from .windows import Window, Windows
@@ -49,6 +49,7 @@ class Opening:
 
         if not self._windows.wait(there, deadline):
             return failed(f"Failed to find window for {path.name} within {deadline:g} seconds.")
+        self._screen.wait_painted(shown[0].box, PAINTED)
         self._activate(shown[0])
         return as_text("File opened and window activated successfully")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .answers import Answer, BadRequest, Table, as_json, as_text, command_of, failed, flag_of, seconds_of, text_of
 from .commands import Commands
-from .observing import DEADLINE, QUIET
+from .observing import DEADLINE, PAINTED, QUIET
 from .screen import Screen
 from .windows import Window, Windows
 
@@ -106,22 +106,25 @@ class Running:
         if window is not False:
             deadline = seconds_of(body, "deadline", LAUNCH_TIMEOUT if window else LAUNCH_LOOK)
             found = self._new_window(before, child, deadline)
-            if window and not found:
+            if window and found is None:
                 return failed(f"{command!r} showed no window in {deadline} s")
+            if found is not None:
+                self._screen.wait_painted(found.box, PAINTED)
             self._screen.wait_still(QUIET, DEADLINE)
         name = command if isinstance(command, str) or shell else " ".join(command)
         return as_text(f"{name} launched successfully")
 
-    def _new_window(self, before: set[int], child: subprocess.Popen[bytes], deadline: float) -> bool:
+    def _new_window(self, before: set[int], child: subprocess.Popen[bytes], deadline: float) -> Window | None:
         """Waits for a window that was not there; ends early when the program failed."""
-        broke = False
+        new: list[Window] = []
 
         def found(windows: list[Window]) -> bool:
-            nonlocal broke
             broke = child.poll() not in (None, 0)
-            return broke or any(window.id not in before for window in windows)
+            new[:] = [] if broke else [window for window in windows if window.id not in before]
+            return broke or bool(new)
 
-        return self._windows.wait(found, deadline) and not broke
+        self._windows.wait(found, deadline)
+        return new[0] if new else None
 
     def run_python(self, body: Mapping[str, Any]) -> Answer:
         """Runs ``code`` as a script, 30 seconds at most."""

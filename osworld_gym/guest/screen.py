@@ -17,6 +17,7 @@ from .restless import Restless
 
 POLL = 0.01  # seconds between two looks at the framebuffer
 BUSY_LIMIT = 1.0  # seconds that processes at work, with an unchanged screen, can hold up stillness
+PAINT_POLL = 0.03  # seconds between two looks at a window that is still plain
 REFRESH = 0.25  # seconds between two listings of the desktop's processes
 
 
@@ -90,6 +91,22 @@ class Screen:
             if now - start >= deadline:
                 return False
             time.sleep(POLL)  # a mapped framebuffer gives no event
+
+    def wait_painted(self, box: tuple[int, int, int, int], deadline: float) -> bool:
+        """Waits until a window shows more than one colour: a new one is plain until its program first draws it.
+
+        Args:
+            box: x, y, width, height of its content in pixels.
+            deadline: seconds; a window may be plain for good.
+        """
+        x, y, width, height = box
+        inside = (max(0, x), max(0, y), min(self.size[0], x + width), min(self.size[1], y + height))
+        if inside[0] >= inside[2] or inside[1] >= inside[3]:
+            return False  # none of it is on the screen
+        end = time.monotonic() + deadline
+        while (colours := self.image().crop(inside).getcolors(1)) is not None and time.monotonic() < end:
+            time.sleep(PAINT_POLL)  # as above
+        return colours is None
 
     def _look(self) -> tuple[bytes, int]:
         """The pixels now and their number; notes news. Shared by all who wait, so that none misses a change."""

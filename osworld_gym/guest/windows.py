@@ -29,6 +29,11 @@ class Window:
     height: int
     active: bool
 
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """x, y, width, height."""
+        return self.x, self.y, self.width, self.height
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -120,3 +120,18 @@ def test_workload_lists_processes_now_and_then():
     assert workload()
     assert workload()
     assert len(asked) == 1
+
+
+def test_a_new_window_is_awaited_until_it_is_drawn(tmp_path, buffer):
+    buffer.paint(0, 0, WIDTH, HEIGHT, 30)  # the wall
+    buffer.paint(10, 10, 50, 40, 200)  # a window without its content
+    screen = make(tmp_path)
+    late, seconds = elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 0.2))
+    assert not late
+    assert seconds >= 0.2
+    threading.Timer(0.2, lambda: buffer.paint(20, 20, 5, 5, 0)).start()
+    drawn, seconds = elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 10.0))
+    assert drawn
+    assert 0.1 <= seconds < 5.0
+    assert screen.wait_painted((-20, -20, 35, 35), 0.0), "wall and window are both in this box"
+    assert not screen.wait_painted((WIDTH, 0, 50, 40), 10.0), "a box beside the screen is never drawn"
