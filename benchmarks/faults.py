@@ -175,8 +175,9 @@ def main() -> int:
         report = Report(**json.loads(path.read_text())) if path.exists() else Report(wrong=["the run did not end well"])
     report.rows.append(("left after the owner's end", str(left)))
     report.wrong += [*left.lines(), *([f"the run's exit status is {status}"] if status else [])]
-    text = table([(name, value) for name, value in report.rows])
-    print("\n".join([text, *report.wrong, "does not hold" if report.wrong else "all of it holds"]))
+    judged = [*report.wrong, "Does not hold." if report.wrong else "All of it holds."]
+    text = "\n".join([table([(name, value) for name, value in report.rows]), "", *judged])
+    print(text)
     if args.write:
         write_section(f"Faults: {args.episodes} episodes on {args.desktops} desktops", text)
     return bool(report.wrong)

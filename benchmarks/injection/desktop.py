@@ -59,14 +59,13 @@ class StruckDesktop(LocalDesktop):
         return super().screenshot()
 
     def evaluated(self) -> Kind | None:
-        """Called when the evaluator first looks: whatever was to come has come. What the evaluator is to suffer."""
-        if self._timer is not None:
-            self._timer.join()
+        """Called when the evaluator first looks: what it is to suffer."""
         return self._due("verify")
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        timer = self._timer  # closed by another thread when it hangs
+        if timer is not None:
+            timer.cancel()
         super().close()
 
     def process(self) -> psutil.Process:
@@ -75,7 +74,9 @@ class StruckDesktop(LocalDesktop):
         return psutil.Process(self._guest_process.inside)
 
     def _due(self, call: str) -> Kind | None:
-        """Strikes when it is time; returns what is left to the evaluator."""
+        """Strikes when it is time; returns what is left to the evaluator. What was to come amid a call has come now."""
+        if self._timer is not None:
+            self._timer.join()
         number, attempt = self._calls[call], self._attempt
         self._calls[call] += 1
         fault = None if attempt is None else attempt.fault

@@ -60,7 +60,7 @@ class Fault:
         kind: what happens.
         call: ``setup``, ``perform``, ``screenshot`` or ``verify``.
         number: of that call in the episode, from 0.
-        after: seconds into that call; 0: right before it.
+        after: seconds into that call, at the latest before the next one; 0: right before it.
     """
 
     kind: Kind
