@@ -48,9 +48,15 @@ class Conditions:
         if kind in ("any", "all"):
             return (any if kind == "any" else all)(self.hold(one, desktop) for one in condition[kind])
         if kind == "changed":
-            now = _read(desktop, str(condition["changed"]))
-            return bool(now) and now != (self._before or {}).get(str(condition["changed"]))
+            return self._changed(str(condition["changed"]), desktop)
         return _KINDS[kind](condition, desktop)
+
+    def _changed(self, path: str, desktop: Desktop) -> bool:
+        now = _read(desktop, path)
+        if not now or now == (self._before or {}).get(path):
+            return False
+        time.sleep(POLL)  # an application that is still writing it
+        return _read(desktop, path) == now
 
     def wait(self, condition: Condition | None, desktop: Desktop) -> bool:
         """Returns when it holds: False when it did at once, True when that took a while.

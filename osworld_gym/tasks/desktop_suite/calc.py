@@ -14,6 +14,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     metric,
     office,
     play,
+    saved,
     saved_document,
 )
 from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, mouse, type_step
@@ -38,7 +39,8 @@ def _opened(name: str, sheets: dict[str, Rows]) -> list[Data]:
 
 
 def _sheet(name: str, **rules: object) -> Data:
-    return metric("check_sheet", file_at(f"{DOCUMENTS}/{name}"), rules)
+    path = f"{DOCUMENTS}/{name}"
+    return saved(path, metric("check_sheet", file_at(path), rules))
 
 
 def _play(name: str, *parts: Part) -> Data:

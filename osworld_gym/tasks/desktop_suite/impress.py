@@ -14,6 +14,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     metric,
     office,
     play,
+    saved,
     saved_document,
 )
 from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, type_step
@@ -30,7 +31,8 @@ def _opened(name: str, slides: Sequence[Slide]) -> list[Data]:
 
 def _slides(name: str, slides: Sequence[Slide]) -> Data:
     texts = [[title, "\n".join(lines)] if lines else [title] for title, lines in slides]
-    return metric("check_slides", file_at(f"{DOCUMENTS}/{name}"), {"slides": texts})
+    path = f"{DOCUMENTS}/{name}"
+    return saved(path, metric("check_slides", file_at(path), {"slides": texts}))
 
 
 def _play(name: str, *parts: Part) -> Data:

@@ -18,6 +18,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     office,
     output,
     play,
+    saved,
     saved_document,
     saved_text,
 )
@@ -49,6 +50,12 @@ def switch(title: str, to: str) -> Part:
 def contains(name: str, text: str) -> Data:
     """Condition: the document's text has ``text``."""
     return {"says": text, "command": ["cat", f"{DOCUMENTS}/{name}"]}
+
+
+def document(name: str, func: str, rules: Data) -> Data:
+    """The evaluator of an office document."""
+    path = f"{DOCUMENTS}/{name}"
+    return saved(path, metric(func, file_at(path), rules))
 
 
 def multi_tasks() -> list[Task]:
@@ -156,7 +163,7 @@ def _with_office() -> list[Task]:
                 *office("prices.xlsx"),
                 *served(site, "Shop"),
             ],
-            metric("check_sheet", file_at(f"{DOCUMENTS}/prices.xlsx"), {"cells": {"A2": "Lamp", "B2": 34, "B3": 120}}),
+            document("prices.xlsx", "check_sheet", {"cells": {"A2": "Lamp", "B2": 34, "B3": 120}}),
             play(
                 switch("prices.xlsx", "Calc"),
                 (
@@ -189,9 +196,9 @@ def _with_documents() -> list[Task]:
                 *office("speech.odt"),
                 in_editor("quote.txt"),
             ],
-            metric(
+            document(
+                "speech.odt",
                 "check_document",
-                file_at(f"{DOCUMENTS}/speech.odt"),
                 {"texts": ["Dear guests,", "as somebody said:", "To be or not to be"]},
             ),
             play(
@@ -230,7 +237,7 @@ def _with_slides() -> list[Task]:
                 *office("best.pptx"),
                 *office("stock.xlsx"),
             ],
-            metric("check_slides", file_at(f"{DOCUMENTS}/best.pptx"), {"slides": [["Pens", "This month"]]}),
+            document("best.pptx", "check_slides", {"slides": [["Pens", "This month"]]}),
             play(
                 switch("best.pptx", "Impress"),
                 (

@@ -1,4 +1,4 @@
-"""Tasks in VLC: playing modes, snapshots, playlists, going to a time. The film is ours, and paused at its end."""
+"""Tasks in VLC: playing modes, snapshots, playlists, going to a time. The film is ours, and paused at its start."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from osworld_gym.tasks.task import Task
 
 APP = "vlc"
 RED, BLUE = (210, 40, 40), (40, 60, 210)
-#: what VLC says of itself on its own port; empty when it is not running
+#: what VLC says of itself on its own port, after a command; nothing when it is not running
 STATUS = (
-    "import base64, urllib.request as u; r = u.Request('http://127.0.0.1:8080/requests/status.json'); "
+    "import base64, sys, urllib.request as u; "
+    "r = u.Request('http://127.0.0.1:8080/requests/status.json?' + ''.join(sys.argv[1:])); "
     "r.add_header('Authorization', 'Basic ' + base64.b64encode(b':password').decode()); "
     "print(u.urlopen(r, timeout=5).read().decode())"
 )
@@ -32,13 +33,15 @@ SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-
 
 
 def film() -> list[Data]:
-    """A film of two colours in VLC, which has played it and paused on its last picture."""
+    """A film of two colours in VLC, which has played it once and stands at its start, paused."""
     paused = {"command": ASK, "until": {"stdout": '"state":"paused"'}}
+    back = {"command": [*ASK, "command=seek&val=0"], "until": {"stdout": '"time":0,'}}
     return [
         bytes_step(f"{VIDEOS}/film.avi", make_avi([RED, BLUE], seconds=1)),
         *started("film.avi", "vlc", "--no-video-title-show", "--play-and-pause", f"{VIDEOS}/film.avi"),
         {"type": "execute", "parameters": paused},
-        {"type": "sleep", "parameters": {"seconds": 1}},
+        {"type": "execute", "parameters": back},
+        {"type": "sleep", "parameters": {"seconds": 2}},
     ]
 
 

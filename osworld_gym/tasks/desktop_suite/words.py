@@ -17,6 +17,18 @@ _WRITE = (
     "import base64, pathlib, sys; p = pathlib.Path(sys.argv[1]); p.parent.mkdir(parents=True, exist_ok=True); "
     "p.write_bytes(base64.b64decode(sys.argv[2]))"
 )
+#: takes a path; ends when that ZIP file is whole and was not written to for half a second
+_AT_REST = """
+import os, sys, time, zipfile
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    try:
+        if time.time() - os.stat(sys.argv[1]).st_mtime > 0.5 and zipfile.is_zipfile(sys.argv[1]):
+            break
+    except OSError:
+        break
+    time.sleep(0.1)
+"""
 ASKS_FORMAT = ("Confirm File Format", "Keep Current Format")  # titles of LibreOffice's question, by version
 DIFFICULTIES = ("easy", "medium", "hard")
 
@@ -72,6 +84,13 @@ def metric(func: str, result: Data, rules: Any) -> Data:
 def output(*command: str) -> Data:
     """Getter of what a command writes."""
     return {"type": "vm_command_line", "command": list(command)}
+
+
+def saved(path: str, evaluator: Data) -> Data:
+    """The evaluator of an office document: scores once the document is whole and at rest, at the latest after 10 s."""
+    return evaluator | {
+        "postconfig": [{"type": "execute", "parameters": {"command": ["python3", "-c", _AT_REST, path]}}]
+    }
 
 
 def shell(command: str) -> Data:

@@ -14,6 +14,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     metric,
     office,
     play,
+    saved,
     saved_document,
 )
 from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, type_step
@@ -33,7 +34,8 @@ def _odt(name: str, paragraphs: Sequence[str]) -> list[Data]:
 
 
 def _text(name: str, **rules: object) -> Data:
-    return metric("check_document", file_at(f"{DOCUMENTS}/{name}"), rules)
+    path = f"{DOCUMENTS}/{name}"
+    return saved(path, metric("check_document", file_at(path), rules))
 
 
 def _play(name: str, *parts: Part) -> Data:
