@@ -30,6 +30,14 @@ MAILS = [
     ),
     make_mail(3, "Shop <ads@example.com>", "Cheap watches", "Buy now, buy all!\n"),
 ]
+#: hides the status bar, whose words come and go by chance; takes the profile's folder
+_NO_STATUS = """
+import json, pathlib, sys
+path = pathlib.Path(sys.argv[1], "xulstore.json")
+data = json.loads(path.read_text()) if path.exists() else {}
+data.setdefault("chrome://messenger/content/messenger.xhtml", {})["status-bar"] = {"collapsed": "true"}
+path.write_text(json.dumps(data))
+"""
 NEWEST_FIRST = ("Cheap watches", "Invoice 17", "Lunch on Friday")
 
 
@@ -50,6 +58,7 @@ def inbox() -> list[Data]:
         bytes_step(f"{FOLDERS}/Inbox", make_mbox(MAILS)),
         text_step(f"{FOLDERS}/Projects", ""),
         text_step(f"{PROFILE}/session.json", json.dumps({"rev": 0, "windows": windows})),
+        {"type": "execute", "parameters": {"command": ["python3", "-c", _NO_STATUS, PROFILE]}},
         *started("Inbox - ", "thunderbird"),
     ]
 
