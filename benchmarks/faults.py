@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -75,6 +76,7 @@ def play(episodes: int, desktops: int, seed: int, deadline: float) -> Report:
     report.wrong += problems(ledger, results, scripted, failures)
     report.rows += _rows(ledger, results, scripted)
     report.rows.append(("seconds", f"{seconds:.0f}, {60 * episodes / seconds:.0f} episodes a minute"))
+    report.rows.append(("load of the machine at the end", f"{os.getloadavg()[0]:.1f}"))
     left = _left_beside()
     report.rows.append(("processes of closed desktops, their owner alive", str(left)))
     report.wrong += [f"{left} processes of closed desktops are left"] if left else []

@@ -108,7 +108,7 @@ def make_env(desktops: int, seed: int) -> TransformedEnv:
     return TransformedEnv(env, Compose(TileClicks(), Strokes(), unread))
 
 
-def main(batches: int = 48, seed: int = 0, desktops: int = DESKTOPS, batch_steps: int = BATCH) -> list[float]:
+def main(batches: int = 56, seed: int = 0, desktops: int = DESKTOPS, batch_steps: int = BATCH) -> list[float]:
     """Trains, and returns the share of successful episodes of each batch."""
     torch.manual_seed(seed)
     actor = ProbabilisticActor(
