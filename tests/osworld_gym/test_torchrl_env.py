@@ -208,7 +208,7 @@ def test_misuse_is_told() -> None:
         env.reset(tasks=["count-1", "count-9"])
     with pytest.raises(ValueError, match="pixels"):
         make(1, observation="pixels")
-    with pytest.raises(ValueError, match="known: local, sim"):
+    with pytest.raises(ValueError, match="known: container, local, remote, sim, vm"):
         OSWorldEnv("sym")
 
 
