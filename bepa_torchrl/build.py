@@ -24,6 +24,7 @@ from bepa_torchrl.trainer import BEPATrainer, OnIteration
 from bepa_torchrl.transforms import OldLogProb, TraceReplacement
 from osworld_gym.compose import desktop_factory
 from osworld_gym.episode import EpisodeOptions
+from osworld_gym.tasks.evaluate import Evaluators
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites import load_suite
 from osworld_gym.tasks.task import Task
@@ -95,6 +96,8 @@ def make_env(config: DictConfig, policy: TransformersPolicy, suite: Suite) -> OS
         parse_errors=env.parse_errors,
         call_user_tolerance=env.call_user_tolerance,
         scaling=policy.image_scaling,
+        official_timing=env.official_timing,
+        evaluators=Evaluators(env.evaluators),
     )
     return OSWorldEnv(
         env.provider,

@@ -51,6 +51,8 @@ class Evaluators:
     official: OfficialEvaluators | None = None
 
     def __post_init__(self) -> None:
+        if self.backend not in list(Backend):
+            raise ValueError(f"Evaluators.backend wants one of {', '.join(Backend)}, got {self.backend!r}")
         object.__setattr__(self, "backend", Backend(self.backend))
         if self.deadline <= 0:
             raise ValueError(f"Evaluators.deadline wants seconds > 0, got {self.deadline}")

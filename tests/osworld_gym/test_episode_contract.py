@@ -88,3 +88,8 @@ def test_the_evaluators_of_the_options_are_used(monkeypatch, tmp_path):
     episode.begin(count_task(1), seed=0)
     with pytest.raises(TaskError, match="OSWorld's evaluators are not installed"):
         episode.act(FINISHED)
+
+
+def test_unknown_evaluators_are_told() -> None:
+    with pytest.raises(ValueError, match=r"wants one of auto, ours, official, got 'theirs'"):
+        module.Evaluators("theirs")
