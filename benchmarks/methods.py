@@ -1,7 +1,7 @@
 """All ten methods on the simulated desktop: several seeds, mean and interval, written to docs/results.md.
 
 python -m benchmarks.methods                         # 3 seeds, all methods, the default run's settings
-python -m benchmarks.methods --seeds 0 1 --methods bepa grpo train.iterations=20
+python -m benchmarks.methods train.iterations=20 --seeds 0 1 --methods bepa grpo
 python -m benchmarks.methods --table-only            # only the table, from the runs that are there
 
 Resumable: a seed whose ``results.json`` is there is not run again, and one that was cut off goes on from its
