@@ -29,7 +29,7 @@ test: $(STAMP)   ## the default tests: pip packages only
 
 test-desktop: $(STAMP)  ## a real X server, real applications (scripts/apt-packages.txt)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest]"
-	$(BIN)/python -m pytest -m desktop --timeout 600
+	$(BIN)/python -m pytest -m "desktop and not soak" --timeout 600
 
 test-apps: $(STAMP)  ## the whole desktop: LibreOffice, Chromium, GIMP, VLC, Thunderbird (osworld-gym install-desktop)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,guest]"

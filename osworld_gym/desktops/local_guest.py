@@ -121,6 +121,8 @@ class GuestProcess:
                 raise DesktopError(FailureReason.never_ready, self._said())
             self._tell(order | self._places() | self._sockets())
             self._await_ready(until)
+            if self._given_up:  # a bare desktop has time to tidy up, and may get ready in it
+                raise DesktopError(FailureReason.never_ready, "closed before it was ready")
             if self._setting.proxy is not None:
                 self._proxy = _join_proxy(ours, self._setting.proxy)
 

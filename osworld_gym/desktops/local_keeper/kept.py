@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from osworld_gym.desktops.local_keeper.launch import Plan
 from osworld_gym.guest.processes import end_marked
 
 GRACE = 3.0  #: seconds in which a bare desktop, which lives among this machine's processes, tidies up
+STOPPING = 0.2  #: seconds for a process to stop
+STOPPED = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
 HIDDEN = 4  #: looks from one count of hidden memory to the next
 Processes = Mapping[int, tuple[int, int]]
 
@@ -73,7 +76,21 @@ class Kept:
         if self.inside is not None:
             self._signal(self.inside, signal.SIGKILL)
         if self.inside is None or not self.plan.isolated:
-            self._signal(self.pid, signal.SIGKILL)
+            self._kill_tree()
+
+    def _kill_tree(self) -> None:
+        """Kills the first process with all that it has begun.
+
+        It is stopped first, so that nothing is begun meanwhile: a sandbox whose maker dies between its birth and its
+        user's mapping waits for that for ever.
+        """
+        self._signal(self.pid, signal.SIGSTOP)
+        until = time.monotonic() + STOPPING
+        with contextlib.suppress(ChildProcessError):  # ended and waited for already
+            while os.waitid(os.P_PID, self.pid, STOPPED) is None and time.monotonic() < until:
+                time.sleep(0.001)  # a stop gives no event that can be awaited with a deadline
+        for pid in usage.tree(self.pid, usage.scan()):
+            self._signal(pid, signal.SIGKILL)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
