@@ -97,7 +97,7 @@ class PlainDesktop(GuestDesktop):
         work = sum(ACTION + CHARACTER * len(action.content or "") for action in batch.actions)
         self._guest.close()  # a kept connection that the server has meanwhile closed is no reason to send twice
         fields = {"command": command, "shell": False}
-        reply = self._guest.post("/execute", fields, timeout=min(SERVER_LIMIT, work) + ANSWER, again=True)
+        reply = self._guest.post("/execute", fields, timeout=min(SERVER_LIMIT, work) + 2 * ANSWER, again=True)
         if not reply.ok or reply.json().get("returncode") != 0:
             said = reply.json().get("error", "") if reply.ok else reply.message
             raise DesktopError(FailureReason.died, f"the server could not act: {said.strip()[-300:]}")

@@ -189,7 +189,7 @@ def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):
             verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators(backend))
     with pytest.raises(TaskError, match="unknown metric 'compare_table'; known: check_auto"):
         verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators("ours"))
-    with pytest.raises(ValueError, match="'theirs' is not a valid Backend"):
+    with pytest.raises(ValueError, match="wants one of auto, ours, official, got 'theirs'"):
         Evaluators("theirs")
 
 
