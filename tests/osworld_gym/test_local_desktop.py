@@ -228,7 +228,7 @@ def test_the_sandbox_hides_the_machine(desktop: LocalDesktop, tmp_path: Path) ->
     desktop.reset(0)
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
-    look = f"cat {secret} /etc/shadow /root/.bashrc; ls {Path.home()}; echo $?"
+    look = f"cat {secret} /etc/shadow {Path.home()}/.bashrc; ls {Path.home()}; echo $?"
     assert "secret" not in desktop.run(look, shell=True).output
     with pytest.raises(FileNotFoundError):
         desktop.read_file(str(secret))
