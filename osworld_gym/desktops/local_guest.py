@@ -24,6 +24,7 @@ from osworld_gym.desktops.local_link import Link, keeper
 from osworld_gym.desktops.sandbox import Home
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.forward import forward
+from osworld_gym.guest.processes import MARKER
 
 READY = 60.0  # seconds for a new desktop to be ready
 GOODBYE = 8.0  # seconds for an old one to be gone
@@ -180,6 +181,7 @@ class GuestProcess:
         box = sandbox.sandbox(command, GUEST, env, MODULES, home=home, **sizes, first=first)
         stack.callback(box.close)
         common |= {"template": str(home.template), "home": home.method} if home.prepared else {}
+        common["env"] = env | {MARKER: self._marker}  # bubblewrap's own; inside is what the sandbox says
         plan = Plan(list(box.command), isolated=True, sources=list(box.sources), **common)
         return keeper().start(plan, [*standard, *passed, *box.descriptors])
 

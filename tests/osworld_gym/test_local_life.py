@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from osworld_gym.desktops.local_keeper import cgroups, records, usage
 from osworld_gym.desktops.local_link import keeper
 from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.guest.processes import MARKER, marked
 from osworld_gym.types import CommandResult
 
 pytestmark = pytest.mark.desktop
@@ -139,6 +141,36 @@ def test_what_a_crash_left_is_cleaned_by_the_next_start(owner: Owner) -> None:
         assert owner.folders == []
         another.screenshot()
         bare.screenshot()
+
+
+def test_a_sandbox_is_started_with_its_marker() -> None:
+    with LocalDesktop(template=None) as desktop:
+        desktop.reset(0)
+        [record] = records.owner_folder(os.getpid()).glob("*.json")
+        found = marked(json.loads(record.read_text())["marker"])
+        assert "bwrap" in {psutil.Process(pid).name() for pid in found}
+
+
+def test_a_sandbox_whose_maker_was_killed_too_early_is_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for ever to be told which user it is, and its record has no number yet: it is known by its marker."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = records.run_directory() / "4194305-1"
+    left.mkdir()
+    (left / "1.json").write_text(json.dumps({"pids": [], "marker": "early", "groups": []}))
+    waits, told = os.pipe()
+    command = ["bwrap", "--unshare-user", "--unshare-pid", "--bind", "/", "/", "--info-fd", "2"]
+    command += ["--userns-block-fd", str(waits), "true"]
+    with subprocess.Popen(
+        command, env={**os.environ, MARKER: "early"}, stderr=subprocess.PIPE, pass_fds=[waits]
+    ) as maker:
+        assert maker.stderr is not None
+        assert b"child-pid" in maker.stderr.read(20)
+        maker.kill()
+    os.close(waits)
+    os.close(told)
+    assert len(marked("early")) == 1
+    assert records.reap(os.getpid()) == ["desktop 1 of process 4194305"]
+    assert marked("early") == []
 
 
 def test_a_desktop_outlives_the_thread_that_started_it() -> None:
