@@ -39,7 +39,7 @@ def test_builders_give_the_same_bytes_every_time():
         lambda: make_pptx([("x", ["y"])]),
         lambda: make_png(32, 20),
         lambda: make_wav(0.1, 440.0),
-        lambda: make_avi([(1, 2, 3)]),
+        lambda: make_avi(1),
         lambda: make_mbox([make_mail(1, "a@example.com", "s", "t", {"f.txt": b"x"})]),
     )
     for make in makers:

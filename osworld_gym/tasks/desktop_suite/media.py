@@ -44,10 +44,15 @@ def make_wav(seconds: float, pitch: float, rate: int = 8000) -> bytes:
     return buffer.getvalue()
 
 
-def make_avi(colours: Sequence[Colour], width: int = 320, height: int = 240, seconds: int = 1) -> bytes:
-    """A film (Motion JPEG in AVI, 5 frames a second) that shows each colour for ``seconds``, without sound."""
+def make_avi(seconds: int, width: int = 320, height: int = 240) -> bytes:
+    """A film without sound (Motion JPEG in AVI, 5 frames a second) that shows :func:`picture` all the time.
+
+    It looks the same wherever it stands: VLC may or may not show the new place when it is moved while it is paused.
+    """
     rate = 5
-    frames = [_jpeg(colour, width, height) for colour in colours for _ in range(rate * seconds)]
+    buffer = io.BytesIO()
+    picture(width, height).save(buffer, "JPEG", quality=80)
+    frames = [buffer.getvalue()] * (rate * seconds)
     chunks = b"".join(_chunk(b"00dc", frame) for frame in frames)
     main = struct.pack("<14I", 1000000 // rate, 0, 0, 0x10, len(frames), 0, 1, 0, width, height, 0, 0, 0, 0)
     stream = b"vidsMJPG" + struct.pack("<10I4H", 0, 0, 0, 1, rate, 0, len(frames), 0, 0, 0, 0, 0, width, height)
@@ -55,12 +60,6 @@ def make_avi(colours: Sequence[Colour], width: int = 320, height: int = 240, sec
     streams = _list(b"strl", _chunk(b"strh", stream) + _chunk(b"strf", form))
     body = _list(b"hdrl", _chunk(b"avih", main) + streams) + _list(b"movi", chunks) + _index(frames)
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"AVI " + body
-
-
-def _jpeg(colour: Colour, width: int, height: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height), colour).save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:
