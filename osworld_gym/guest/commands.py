@@ -102,6 +102,11 @@ class Commands:
             self._launched.append(child)
         return child
 
+    def launched(self) -> list[int]:
+        """The launched programs that still run."""
+        with self._lock:
+            return [child.pid for child in self._launched if child.poll() is None]
+
     def _start(
         self, arguments: Command, shell: bool, out: IO[bytes], err: IO[bytes], folder: Path
     ) -> subprocess.Popen[bytes]:

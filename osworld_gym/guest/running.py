@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from .answers import Answer, BadRequest, Table, as_json, as_text, command_of, failed, flag_of, seconds_of, text_of
 from .commands import Commands
+from .launching import Launching
 from .observing import DEADLINE, PAINTED, QUIET
 from .screen import Screen
 from .windows import Window, Windows
@@ -98,14 +98,14 @@ class Running:
     def launch(self, body: Mapping[str, Any]) -> Answer:
         """Starts a program. Ours: ``window`` true demands its window, false does not look, null looks for a while."""
         command, window, shell = command_of(body), body.get("window", False), flag_of(body, "shell")
-        before = {seen.id for seen in self._windows.all()}
+        launching = Launching(self._windows, self._commands.launched())
         try:
             child = self._commands.launch(command, shell)
         except (OSError, ValueError) as error:
             return failed(str(error))
         if window is not False:
             deadline = seconds_of(body, "deadline", LAUNCH_TIMEOUT if window else LAUNCH_LOOK)
-            found = self._new_window(before, child, deadline)
+            found = launching.window(child, deadline, demanded=bool(window))
             if window and found is None:
                 return failed(f"{command!r} showed no window in {deadline} s")
             if found is not None:
@@ -113,18 +113,6 @@ class Running:
             self._screen.wait_still(QUIET, DEADLINE)
         name = command if isinstance(command, str) or shell else " ".join(command)
         return as_text(f"{name} launched successfully")
-
-    def _new_window(self, before: set[int], child: subprocess.Popen[bytes], deadline: float) -> Window | None:
-        """Waits for a window that was not there; ends early when the program failed."""
-        new: list[Window] = []
-
-        def found(windows: list[Window]) -> bool:
-            broke = child.poll() not in (None, 0)
-            new[:] = [] if broke else [window for window in windows if window.id not in before]
-            return broke or bool(new)
-
-        self._windows.wait(found, deadline)
-        return new[0] if new else None
 
     def run_python(self, body: Mapping[str, Any]) -> Answer:
         """Runs ``code`` as a script, 30 seconds at most."""

@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 from Xlib import X, Xatom, error
 from Xlib.display import Display
+from Xlib.ext import res
 from Xlib.protocol import event
 
 POLL = 0.01  # seconds between two looks at the window list
@@ -28,6 +29,7 @@ class Window:
     width: int
     height: int
     active: bool
+    pid: int = 0  #: the process that says it made it (_NET_WM_PID); 0: none says so
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -96,9 +98,19 @@ class Windows:
             name = window.get_wm_class() or ("", "")
             box = window.get_geometry()
             at = self._root.translate_coords(window, 0, 0)
+            pid = self._property(window, "_NET_WM_PID")
         except (error.BadWindow, error.BadDrawable):
             return None  # gone since it was listed
-        return Window(ident, title, ".".join(name), at.x, at.y, box.width, box.height, active)
+        return Window(ident, title, ".".join(name), at.x, at.y, box.width, box.height, active, _number(pid))
+
+    def clients(self) -> set[int] | None:
+        """The processes that are connected to the X server; None where it does not say."""
+        with self._lock:
+            if not self._display.has_extension("X-Resource"):
+                return None
+            everyone = [{"client": 0, "mask": res.LocalClientPIDMask}]
+            answer = self._display.res_query_client_ids(everyone)
+            return {number for client in answer.ids for number in client.value}
 
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
         """The first window whose title contains ``name`` (whatever the case), or is ``name`` when ``strict``.
@@ -157,3 +169,8 @@ class Windows:
             self._root.change_attributes(background_pixel=colour)
             self._root.clear_area(0, 0, 0, 0)
             self._display.sync()
+
+
+def _number(value: Any) -> int:
+    """The first number of a property; 0 without one."""
+    return int(value[0]) if value is not None and not isinstance(value, bytes) and len(value) else 0

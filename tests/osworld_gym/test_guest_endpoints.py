@@ -335,6 +335,22 @@ def test_each_waiting_client_sees_the_same_changes(guest: OpenGuest) -> None:
     assert stills == ["0"] * 6
 
 
+def test_a_launch_does_not_take_the_late_window_of_another_program(guest: OpenGuest) -> None:
+    post(guest, "/setup/launch", {"command": "sleep 1; exec xterm -T other", "shell": True, "window": False})
+    post(guest, "/setup/launch", {"command": "sleep 3; exec xterm -T mine", "shell": True, "window": True})
+    titles = [window["title"] for window in requests.get(guest.url + "/windows", timeout=30).json()["windows"]]
+    for title in titles:
+        post(guest, "/setup/close_window", {"window_name": title, "strict": True})
+    assert titles == ["other", "mine"]
+
+
+def test_a_launched_server_is_not_expected_to_show_a_window(guest: OpenGuest) -> None:
+    """It sleeps and never asks for the X server: the answer comes long before the deadline."""
+    order = {"command": ["sleep", "300"], "window": None, "deadline": 200}
+    answer = requests.post(guest.url + "/setup/launch", json=order, timeout=60)
+    assert answer.text == "sleep 300 launched successfully"
+
+
 def test_observe_tells_pointer_window_and_changes(guest: OpenGuest) -> None:
     post(guest, "/actions", {"actions": [{"kind": "hover", "start": [321, 123]}]})
     before = int(post(guest, "/observe").headers["X-Changes"])
