@@ -18,7 +18,7 @@ from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StepResult, StopReason
-from osworld_gym.vector import DesktopVector
+from osworld_gym.vector import CALL_DEADLINE, DesktopVector
 
 MAX_ANSWER = 32_768  #: characters of an answer that the action space samples; longer ones are accepted too
 
@@ -61,7 +61,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         split: str = "all",
         options: EpisodeOptions | None = None,
         provider_options: Mapping[str, Any] | None = None,
-        deadline: float = 120.0,
+        deadline: float = CALL_DEADLINE,
         reset_retries: int = 2,
         warm: int = 0,
         render_mode: str | None = None,

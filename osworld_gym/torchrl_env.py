@@ -25,7 +25,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StepResult, StopReason
-from osworld_gym.vector import DesktopVector
+from osworld_gym.vector import CALL_DEADLINE, DesktopVector
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class OSWorldEnv(EnvBase):
         observation: Literal["array", "png"] = "array",
         options: EpisodeOptions | None = None,
         provider_options: Mapping[str, Any] | None = None,
-        deadline: float = 120.0,
+        deadline: float = CALL_DEADLINE,
         seed: int = 0,
         reset_retries: int = 2,
         warm: int = 0,

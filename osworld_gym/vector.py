@@ -37,6 +37,10 @@ class Slot:
     running: bool = False
 
 
+#: seconds for one call on a desktop: longer than one evaluation (``tasks.evaluate.DEADLINE``)
+CALL_DEADLINE = 240.0
+
+
 class DesktopVector:
     """``num`` desktops, each with its own episode. Its methods are called by one thread.
 
@@ -55,7 +59,13 @@ class DesktopVector:
     """
 
     def __init__(
-        self, make: Make, num: int, options: EpisodeOptions | None = None, *, deadline: float = 120.0, warm: int = 0
+        self,
+        make: Make,
+        num: int,
+        options: EpisodeOptions | None = None,
+        *,
+        deadline: float = CALL_DEADLINE,
+        warm: int = 0,
     ) -> None:
         if num < 1 or deadline <= 0 or warm < 0:
             raise ValueError(f"DesktopVector wants num >= 1, deadline > 0 s, warm >= 0, got {num}, {deadline}, {warm}")
