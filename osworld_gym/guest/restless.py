@@ -4,7 +4,8 @@ Two frames that differ are taken apart into places. A place is no news when it i
 
 - as small as a caret, or
 - small and back at what it was two changes ago, soon: it blinks, or
-- small and changing about once a second, at least the second time: it ticks.
+- small and changing about once a second, at least the second time: it ticks, or
+- changed at its rim alone, at least the second time, soon: the dashes of a selection's frame turn.
 
 What moves in other ways (a page that loads, a spinner, a video) is news for as long as it moves.
 """
@@ -22,6 +23,8 @@ BLINKING = (64, 64)  # pixels (width, height): a cursor, not an animation
 TICKING = (240, 48)  # pixels (width, height): a clock, not a page
 BLINK = 2.5  # seconds within which a blinking place is back at what it was
 TICK = (0.8, 1.3)  # seconds between two ticks of a clock
+RIM = 12  # pixels: the border of a frame that turns
+EDGE, STRAIGHT = 2, 0.6  # pixels along each edge that change, over so much of its length; in a ring's box they do not
 GRAIN = 16  # pixels: changes nearer than that are one place
 MANY = 400  # changed grains that are news without a closer look
 KEPT = 64  # places remembered
@@ -57,21 +60,44 @@ class Restless:
     def _rests(self, before: Image.Image, after: Image.Image, box: Box, now: float) -> bool:
         if _within(box, CARET):
             return True
-        if not _within(box, TICKING) and not _within(box, BLINKING):
+        turns = _is_frame(before, after, box)
+        if not turns and not _within(box, TICKING) and not _within(box, BLINKING):
             return False
         seen = next((place for place in self._places if _overlap(place.box, box)), None)
         if seen is None:
             self._places = [_Place(box, before.crop(box).tobytes(), now), *self._places[: KEPT - 1]]
             return False
         since = now - seen.at
-        blinks = seen.box == box and since <= BLINK and after.crop(box).tobytes() == seen.earlier
+        again = seen.box == box and since <= BLINK
+        blinks = again and after.crop(box).tobytes() == seen.earlier
         ticks = TICK[0] <= since <= TICK[1]
         seen.box, seen.earlier, seen.at = box, before.crop(box).tobytes(), now
-        return (blinks and _within(box, BLINKING)) or (ticks and _within(box, TICKING))
+        return (blinks and _within(box, BLINKING)) or (ticks and _within(box, TICKING)) or (turns and again)
 
 
 def _within(box: Box, size: tuple[int, int]) -> bool:
     return box[2] - box[0] <= size[0] and box[3] - box[1] <= size[1]
+
+
+def _is_frame(before: Image.Image, after: Image.Image, box: Box) -> bool:
+    """Whether two frames differ at the border of the box, which has straight edges, and not within.
+
+    A part of the frame may be hidden by another window.
+    """
+    left, top, right, bottom = box
+    inner = (left + RIM, top + RIM, right - RIM, bottom - RIM)
+    if inner[0] >= inner[2] or inner[1] >= inner[3] or _difference(before, after, inner) is not None:
+        return False
+    lying = [_difference(before, after, (left, y, right, y + EDGE)) for y in (top, bottom - EDGE)]
+    standing = [_difference(before, after, (x, top, x + EDGE, bottom)) for x in (left, right - EDGE)]
+    widths = [part[2] - part[0] for part in lying if part is not None]
+    heights = [part[3] - part[1] for part in standing if part is not None]
+    return max(widths) >= STRAIGHT * (right - left) and max(heights) >= STRAIGHT * (bottom - top)
+
+
+def _difference(before: Image.Image, after: Image.Image, box: Box) -> Box | None:
+    """The box of what differs within ``box``, counted from its corner."""
+    return ImageChops.difference(before.crop(box), after.crop(box)).getbbox()
 
 
 def _overlap(one: Box, other: Box) -> bool:

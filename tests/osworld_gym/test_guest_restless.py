@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from osworld_gym.guest.restless import Restless
 
@@ -53,6 +53,28 @@ def test_a_clock_is_news_once() -> None:
 def test_a_spinner_is_news_for_as_long_as_it_turns() -> None:
     turns = [frame((300, 200, 30, 30, value)) for value in (10, 60, 110, 160)] * 3
     assert news(turns, 0.1) == [True] * 11
+
+
+def outline(value: int, inside: int = 0, left: int = 100) -> Image.Image:
+    """The frame of a text box, 7 pixels wide."""
+    return frame((left, 100, 400, 70, value), (left + 7, 107, 386, 56, inside))
+
+
+def test_the_frame_of_a_selection_is_news_once() -> None:
+    turning = [outline(value) for value in (50, 100, 150, 200, 250)]
+    assert news(turning, 0.5) == [True, False, False, False]
+    assert news(turning, 5.0) == [True] * 4
+    assert news([outline(50, left=left) for left in (100, 110, 120)], 0.5) == [True] * 2  # it moves
+    assert news([outline(value, inside=value + 5) for value in (50, 100, 150)], 0.5) == [True] * 2
+
+
+def test_a_ring_that_turns_is_news() -> None:
+    def ring(value: int) -> Image.Image:
+        image = Image.new("RGB", SIZE)
+        ImageDraw.Draw(image).ellipse((300, 200, 347, 247), outline=(value, value, value), width=4)
+        return image
+
+    assert news([ring(value) for value in (50, 100, 150, 200)], 0.1) == [True] * 3
 
 
 def test_a_large_place_that_flips_is_news() -> None:
