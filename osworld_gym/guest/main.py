@@ -26,7 +26,7 @@ from . import forward
 from .commands import Commands
 from .handlers import endpoints
 from .inputs import Inputs
-from .processes import at_work, become_subreaper, descendants, reap
+from .processes import become_subreaper, descendants, hold, reap
 from .pulse import Pulse
 from .recording import Recording
 from .screen import Screen, Workload
@@ -83,7 +83,7 @@ def _serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
     display.set_error_handler(lambda *_: None)  # errors of requests without answer: the window is gone
     windows = Windows(display, lock)
     recording = Recording(session.env, session.size, session.folder)
-    screen = Screen(session.framebuffer, Workload(partial(_programs, session, recording), at_work))
+    screen = Screen(session.framebuffer, Workload(partial(_programs, session, recording), hold))
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     _await_manager(windows)
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))

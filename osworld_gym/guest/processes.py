@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 MARKER = "OSWORLD_GYM_DESKTOP"
+WORK, TIMER = 1.0, 0.4  #: seconds that a running program, or one with a timer, is waited for when nothing changes
 SOON = 260  # milliseconds: GTK's own delays (a pressed button, a file dialog's answer) are 250 at most
 _POLL = "7"  # number of poll(2) on x86-64; elsewhere main loops use ppoll, whose timeout is not seen from outside
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,10 +53,16 @@ def descendants(root: int) -> dict[int, str]:
     return out
 
 
-def at_work(pids: Iterable[int]) -> bool:
-    """Whether one of these processes runs, or its main loop sleeps until a timer that is due soon."""
+def hold(pids: Iterable[int]) -> float:
+    """Seconds without a change on the screen for which what these processes do may still bring one.
+
+    A running one may take long. One that sleeps until a timer that is due soon either acts on it soon, or has a timer
+    that comes again and again and changes nothing (LibreOffice's of 150 and 300 ms).
+    """
     pids = list(pids)
-    return any_running(pids) or any(map(_timer_soon, pids))
+    if any_running(pids):
+        return WORK
+    return TIMER if any(map(_timer_soon, pids)) else 0.0
 
 
 def _timer_soon(pid: int) -> bool:

@@ -16,7 +16,6 @@ from PIL import Image
 from .restless import Restless
 
 POLL = 0.01  # seconds between two looks at the framebuffer
-BUSY_LIMIT = 1.0  # seconds that processes at work, with an unchanged screen, can hold up stillness
 PAINT_POLL = 0.03  # seconds between two looks at a window that is still plain
 REFRESH = 0.25  # seconds between two listings of the desktop's processes
 
@@ -26,10 +25,10 @@ class Screen:
 
     Args:
         path: the file ``Xvfb_screen0``.
-        busy: whether a process of the desktop is at work; asked while the screen does not change.
+        hold: seconds for which the desktop's processes may hold up stillness while the screen does not change.
     """
 
-    def __init__(self, path: Path, busy: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, hold: Callable[[], float]) -> None:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         header = struct.unpack(">25I", self._map[:100])
@@ -39,7 +38,7 @@ class Screen:
             raise ValueError(f"{path}: wants 32 bits per pixel, got {bits}")
         self._start = header[0] + 12 * header[19]
         self._end = self._start + self._stride * self.size[1]
-        self._busy = busy
+        self._hold = hold
         self._lock = threading.Lock()
         self._restless = Restless()
         self._last = self.raw()
@@ -84,7 +83,7 @@ class Screen:
             now, news = time.monotonic(), max(self._news, start)
             if news > since:
                 since = news
-            elif now - news < BUSY_LIMIT and self._busy():
+            elif now - news < self._hold():
                 since = now
             if now - since >= quiet:
                 return True
@@ -121,15 +120,15 @@ class Screen:
 
 
 class Workload:
-    """Whether a process of the desktop is at work; lists the processes anew every ``REFRESH`` seconds."""
+    """How long the desktop's processes may hold up stillness; lists them anew every ``REFRESH`` seconds."""
 
-    def __init__(self, processes: Callable[[], list[int]], at_work: Callable[[list[int]], bool]) -> None:
-        self._processes, self._at_work = processes, at_work
+    def __init__(self, processes: Callable[[], list[int]], hold: Callable[[list[int]], float]) -> None:
+        self._processes, self._hold = processes, hold
         self._pids: list[int] = []
         self._listed = float("-inf")
 
-    def __call__(self) -> bool:
+    def __call__(self) -> float:
         now = time.monotonic()
         if now - self._listed > REFRESH:
             self._pids, self._listed = [pid for pid in self._processes() if pid != os.getpid()], now
-        return self._at_work(self._pids)
+        return self._hold(self._pids)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from osworld_gym.guest.processes import TIMER, WORK
 from osworld_gym.guest.restless import CARET
 from osworld_gym.guest.screen import Screen, Workload
 
@@ -33,8 +34,8 @@ def buffer(tmp_path):
     return Framebuffer(tmp_path / "screen")
 
 
-def make(tmp_path, busy=lambda: False):
-    return Screen(tmp_path / "screen", busy)
+def make(tmp_path, hold=lambda: 0.0):
+    return Screen(tmp_path / "screen", hold)
 
 
 def elapsed(call):
@@ -106,19 +107,22 @@ def test_a_blinking_caret_is_no_news(tmp_path, buffer):
 @pytest.mark.usefixtures("buffer")
 def test_a_process_at_work_holds_stillness_up_but_not_for_ever(tmp_path):
     until = time.monotonic() + 0.4
-    still, seconds = elapsed(lambda: make(tmp_path, lambda: time.monotonic() < until).wait_still(0.1, 5.0))
+    still, seconds = elapsed(lambda: make(tmp_path, lambda: WORK * (time.monotonic() < until)).wait_still(0.1, 5.0))
     assert still
     assert 0.45 <= seconds < 1.0
-    still, seconds = elapsed(lambda: make(tmp_path, lambda: True).wait_still(0.1, 5.0))
+    still, seconds = elapsed(lambda: make(tmp_path, lambda: WORK).wait_still(0.1, 5.0))
     assert still
     assert 1.0 <= seconds < 2.0
+    still, seconds = elapsed(lambda: make(tmp_path, lambda: TIMER).wait_still(0.1, 5.0))
+    assert still
+    assert TIMER <= seconds < 1.0
 
 
 def test_workload_lists_processes_now_and_then():
     asked = []
-    workload = Workload(lambda: asked.append(1) or [1], lambda pids: pids == [1])
-    assert workload()
-    assert workload()
+    workload = Workload(lambda: asked.append(1) or [1], lambda pids: sum(pids) / 2)
+    assert workload() == 0.5
+    assert workload() == 0.5
     assert len(asked) == 1
 
 
