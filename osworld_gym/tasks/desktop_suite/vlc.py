@@ -13,6 +13,7 @@ from osworld_gym.tasks.desktop_suite.words import (
     metric,
     output,
     play,
+    shown,
     started,
 )
 from osworld_gym.tasks.local_builders import DOCUMENTS, Data, keys_step, type_step
@@ -34,12 +35,20 @@ SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-
 
 
 def film() -> list[Data]:
-    """A film in VLC, which has played it once and stands at its start, paused."""
+    """A film in VLC, which has played it once and stands at its start, paused.
+
+    VLC gets it when its window has its size: a picture that comes while the window grows may stay small for ever.
+    """
+    answers = {"command": ASK, "until": {"returncode": 0}}
+    play_it = {"command": [*ASK, "command=in_play&input=file:///home/user/Videos/film.avi"]}
     paused = {"command": ASK, "until": {"stdout": '"state":"paused"'}}
     back = {"command": [*ASK, "command=seek&val=0"], "until": {"stdout": '"time":0'}}
     return [
         bytes_step(f"{VIDEOS}/film.avi", make_avi(seconds=3)),
-        *started("film.avi", "vlc", "--no-video-title-show", "--play-and-pause", *ALL, f"{VIDEOS}/film.avi"),
+        *started("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *ALL),
+        {"type": "execute", "parameters": answers},
+        {"type": "execute", "parameters": play_it},
+        *shown("film.avi"),
         {"type": "execute", "parameters": paused},
         {"type": "execute", "parameters": back},
         {"type": "sleep", "parameters": {"seconds": 2}},
