@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 
 MARKER = "OSWORLD_GYM_DESKTOP"
 WORK, TIMER = 1.0, 0.4  #: seconds that a running program, or one with a timer, is waited for when nothing changes
+MOST = 3.0  #: seconds that a running program is waited for where many others run
+LOAD = "/proc/loadavg"
 SOON = 260  # milliseconds: GTK's own delays (a pressed button, a file dialog's answer) are 250 at most
 _POLL = "7"  # number of poll(2) on x86-64; elsewhere main loops use ppoll, whose timeout is not seen from outside
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,13 +58,20 @@ def descendants(root: int) -> dict[int, str]:
 def hold(pids: Iterable[int]) -> float:
     """Seconds without a change on the screen for which what these processes do may still bring one.
 
-    A running one may take long. One that sleeps until a timer that is due soon either acts on it soon, or has a timer
-    that comes again and again and changes nothing (LibreOffice's of 150 and 300 ms).
+    A running one may take long, and longer where many others run. One that sleeps until a timer that is due soon either
+    acts on it soon, or has a timer that comes again and again and changes nothing (LibreOffice's of 150 and 300 ms).
     """
     pids = list(pids)
     if any_running(pids):
-        return WORK
+        return min(WORK * crowd(), MOST)
     return TIMER if any(map(_timer_soon, pids)) else 0.0
+
+
+def crowd() -> float:
+    """How many times longer work takes than on an idle machine: what runs on it now over its cores, 1 at least."""
+    with open(LOAD, encoding="ascii") as file:
+        running = int(file.read().split()[3].partition("/")[0])
+    return max(1.0, running / len(os.sched_getaffinity(0)))
 
 
 def _timer_soon(pid: int) -> bool:
