@@ -19,10 +19,17 @@ from osworld_gym.tasks.local_builders import (
 )
 from osworld_gym.tasks.task import Task
 
+#: the step before any typing
+FOCUS = mouse("click", EDITOR, "the text of the editor", "Click into the text")
+
 
 def editor_tasks() -> list[Task]:
     """Write, append, change, delete, save under a new name, a setting, beyond ASCII, and what cannot be done."""
-    focus = mouse("click", EDITOR, "the text of the editor", "Click into the text")
+    return [*_writing(), *_changing(), *_through_menus(), *_unusual()]
+
+
+def _writing() -> list[Task]:
+    """Write into the file."""
     return [
         make_task(
             "editor-write",
@@ -31,7 +38,7 @@ def editor_tasks() -> list[Task]:
             [file_step("notes.txt", ""), in_editor("notes.txt")],
             lines("notes.txt", [r"^Call Anna at noon$"]),
             script(
-                ("Write the line", [focus, type_step("Call Anna at noon", "Type the line Call Anna at noon")]),
+                ("Write the line", [FOCUS, type_step("Call Anna at noon", "Type the line Call Anna at noon")]),
                 save_step("notes.txt"),
             ),
         ),
@@ -46,11 +53,17 @@ def editor_tasks() -> list[Task]:
                 "expected": {"type": "rule", "rules": {"expected": "milk\neggs\nbread\n"}},
             },
             script(
-                ("Go to the end", [focus, keys_step("ctrl end", "Go to the end of the text")]),
+                ("Go to the end", [FOCUS, keys_step("ctrl end", "Go to the end of the text")]),
                 ("Add the line", [type_step("bread", "Type bread")]),
                 save_step("shopping.txt"),
             ),
         ),
+    ]
+
+
+def _changing() -> list[Task]:
+    """Change and delete what is there."""
+    return [
         make_task(
             "editor-config",
             "text_editor",
@@ -100,6 +113,12 @@ def editor_tasks() -> list[Task]:
                 save_step("tasks.txt"),
             ),
         ),
+    ]
+
+
+def _through_menus() -> list[Task]:
+    """Save under a new name; a setting."""
+    return [
         make_task(
             "editor-save-as",
             "text_editor",
@@ -142,6 +161,12 @@ def editor_tasks() -> list[Task]:
                 )
             ),
         ),
+    ]
+
+
+def _unusual() -> list[Task]:
+    """Text beyond ASCII; what cannot be done."""
+    return [
         make_task(
             "editor-unicode",
             "text_editor",
@@ -149,7 +174,7 @@ def editor_tasks() -> list[Task]:
             [file_step("card.txt", ""), in_editor("card.txt")],
             lines("card.txt", ["^Grüße aus 東京$"]),
             script(
-                ("Write the line", [focus, type_step("Grüße aus 東京", "Type Grüße aus 東京")]),
+                ("Write the line", [FOCUS, type_step("Grüße aus 東京", "Type Grüße aus 東京")]),
                 save_step("card.txt"),
             ),
         ),

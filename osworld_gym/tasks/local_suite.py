@@ -29,25 +29,33 @@ from osworld_gym.tasks.local_editor_tasks import editor_tasks
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 
+#: setup of a folder with three files, and those that are not renamed
+THREE = [file_step(name, f"{name}\n") for name in ("alpha.txt", "beta.txt", "gamma.txt")]
+OTHERS = ["alpha.txt", "gamma.txt"]
+
+
+def _select(name: str) -> Data:
+    return mouse("click", icon(name), f"the file {name}", f"Select the file {name}")
+
 
 def _manager_tasks() -> list[Task]:
-    def select(name: str) -> Data:
-        return mouse("click", icon(name), f"the file {name}", f"Select the file {name}")
+    return [*_renaming(), *_new_folder(), *_moving()]
 
-    three = [file_step(name, f"{name}\n") for name in ("alpha.txt", "beta.txt", "gamma.txt")]
-    others = ["alpha.txt", "gamma.txt"]
+
+def _renaming() -> list[Task]:
+    """Rename and delete a file."""
     return [
         make_task(
             "files-rename",
             "file_manager",
             "Rename the file beta.txt to summary.txt.",
-            [*three, MANAGER],
-            every(listed([*others, "summary.txt"], ["beta.txt"]), lines("summary.txt", [r"^beta\.txt$"])),
+            [*THREE, MANAGER],
+            every(listed([*OTHERS, "summary.txt"], ["beta.txt"]), lines("summary.txt", [r"^beta\.txt$"])),
             script(
                 (
                     "Rename the file",
                     [
-                        select("beta.txt"),
+                        _select("beta.txt"),
                         keys_step("f2", "Open the dialog to rename"),
                         type_step("summary.txt\n", "Type the name summary.txt and confirm", overwrite=True),
                     ],
@@ -58,15 +66,21 @@ def _manager_tasks() -> list[Task]:
             "files-delete",
             "file_manager",
             "Move the file gamma.txt to the trash.",
-            [*three, MANAGER],
+            [*THREE, MANAGER],
             listed(["alpha.txt", "beta.txt"], ["gamma.txt"]),
-            script(("Delete the file", [select("gamma.txt"), keys_step("delete", "Move it to the trash")])),
+            script(("Delete the file", [_select("gamma.txt"), keys_step("delete", "Move it to the trash")])),
         ),
+    ]
+
+
+def _new_folder() -> list[Task]:
+    """Make a folder."""
+    return [
         make_task(
             "files-new-folder",
             "file_manager",
             "Create a folder named Photos in the open folder.",
-            [*three, MANAGER],
+            [*THREE, MANAGER],
             listed(["Photos/", "alpha.txt", "beta.txt", "gamma.txt"]),
             script(
                 (
@@ -90,17 +104,23 @@ def _manager_tasks() -> list[Task]:
                 )
             ),
         ),
+    ]
+
+
+def _moving() -> list[Task]:
+    """Move, copy and drag a file."""
+    return [
         make_task(
             "files-move",
             "file_manager",
             "Move the file alpha.txt into the folder Archive.",
-            [folder_step("Archive"), *three, MANAGER],
+            [folder_step("Archive"), *THREE, MANAGER],
             every(
                 listed(["Archive:\nalpha.txt", "beta.txt", "gamma.txt"]),
                 listed([], ["alpha.txt\nbeta.txt"]),
             ),
             script(
-                ("Cut the file", [select("alpha.txt"), keys_step("ctrl x", "Cut it")]),
+                ("Cut the file", [_select("alpha.txt"), keys_step("ctrl x", "Cut it")]),
                 (
                     "Paste it in the folder",
                     [
@@ -114,10 +134,10 @@ def _manager_tasks() -> list[Task]:
             "files-copy",
             "file_manager",
             "Copy the file beta.txt into the folder Backup, and keep it here.",
-            [folder_step("Backup"), *three, MANAGER],
+            [folder_step("Backup"), *THREE, MANAGER],
             listed(["Backup:\nbeta.txt", "alpha.txt\nbeta.txt\ngamma.txt"]),
             script(
-                ("Copy the file", [select("beta.txt"), keys_step("ctrl c", "Copy it")]),
+                ("Copy the file", [_select("beta.txt"), keys_step("ctrl c", "Copy it")]),
                 (
                     "Paste it in the folder",
                     [
@@ -131,7 +151,7 @@ def _manager_tasks() -> list[Task]:
             "files-drag",
             "file_manager",
             "Drag the file gamma.txt into the folder Inbox.",
-            [folder_step("Inbox"), *three, MANAGER],
+            [folder_step("Inbox"), *THREE, MANAGER],
             listed(["Inbox:\ngamma.txt", "alpha.txt\nbeta.txt\n"], ["beta.txt\ngamma.txt"]),
             script(
                 (
