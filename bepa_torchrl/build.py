@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from bepa_torchrl.algos import Algo, advantage_std, make_loss
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.collect import GroupRolloutCollector
 from bepa_torchrl.config import ConfigError
+from bepa_torchrl.experts import split_source
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy, load_policy
 from bepa_torchrl.stepper import GroupStepper, trainable
@@ -25,10 +28,14 @@ from bepa_torchrl.transforms import OldLogProb, TraceReplacement
 from osworld_gym.compose import desktop_factory
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.evaluate import Evaluators
+from osworld_gym.tasks.runnable import Machine, reasons_against
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites import load_suite
+from osworld_gym.tasks.suites import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
+
+_log = logging.getLogger(__name__)
+REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have a network of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +51,38 @@ def make_tasks(config: DictConfig) -> Tasks:
     """The tasks of a run.
 
     Raises:
-        TaskError: unknown suite or split.
-        ConfigError: no task is left to train on.
+        TaskError: unknown suite or split, or a list of tasks cannot be read.
+        ConfigError: no task is left to train on, or one is held out as well.
     """
-    suite = load_suite(config.env.suite)
-    train = suite.split(config.env.train_split)[: config.env.train_limit]
-    held_out = () if config.env.held_out_split is None else suite.split(config.env.held_out_split)
+    env = config.env
+    suite = load_suite(env.suite)
+    train = _chosen(config, suite, env.train_split)[: env.train_limit]
+    held_out = () if env.held_out_split is None else _chosen(config, suite, env.held_out_split)[: env.held_out_limit]
     if not train:
-        raise ConfigError(f"no task left: split {config.env.train_split!r} of suite {suite.name!r} is empty")
-    return Tasks(suite, train, held_out[: config.env.held_out_limit])
+        raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} is empty")
+    both = {task.id for task in train} & {task.id for task in held_out}
+    if both:
+        names = f"env.train_split={env.train_split} and env.held_out_split={env.held_out_split}"
+        raise ConfigError(f"{names} share {len(both)} tasks, first {min(both)!r}")
+    return Tasks(suite, train, held_out)
+
+
+def _chosen(config: DictConfig, suite: Suite, name: str) -> tuple[Task, ...]:
+    """A split of the suite, a tag, or a list file; with ``env.runnable`` only what can run here."""
+    tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+    if not config.env.runnable:
+        return tasks
+    web = config.env.provider in REMOTE_MACHINES or config.env.options.get("proxy") is not None
+    machine = Machine(network=web)
+    against = {task.id: reasons_against(task, config.env.provider, machine) for task in tasks}
+    able = tuple(task for task in tasks if not against[task.id])
+    if len(able) < len(tasks):
+        reasons = Counter(reason for found in against.values() for reason in found[:1])
+        told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
+        _log.warning(
+            "%d of %d tasks of %s cannot run here and are left out: %s", len(tasks) - len(able), len(tasks), name, told
+        )
+    return able
 
 
 def check_settings(config: DictConfig, algo: Algo, tasks: Tasks) -> None:
@@ -60,9 +90,16 @@ def check_settings(config: DictConfig, algo: Algo, tasks: Tasks) -> None:
 
     Raises:
         ValueError: an unknown provider or provider option, a group too small, more groups than tasks.
+        ConfigError: the method wants an expert and there is none. TraceError: a source of traces is not there.
     """
     desktop_factory(config.env.provider, None)
     size, groups = config.collect.group_size, config.collect.groups
+    sources = [split_source(source) for source in config.expert.logs]
+    if algo.needs_experts and not sources and all(task.oracle is None for task in tasks.train):
+        raise ConfigError(
+            f"algo={algo.name} wants an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
+            "mend: expert.logs=[agent_s2:FOLDER], or algo=grpo"
+        )
     smallest = algo.on_policy_rollouts(size, has_trace=True)
     if smallest < 2:
         raise ConfigError(f"collect.group_size={size}: {algo.name} needs at least {2 + size - smallest}")

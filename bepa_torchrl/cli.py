@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         ("selfroll", self_roll_traces, "expert traces → plans → the policy's own successes (LEVEL-1, D_self)"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("traces", type=Path, help="a folder of expert traces")
+        command.add_argument("traces", help="a folder of expert traces, or agent_s2:FOLDER, gui_owl:FOLDER")
         command.add_argument("out", type=Path, help="the cache folder to write; it must not exist")
         command.add_argument("overrides", nargs="*", metavar="key=value", help=_SETTINGS)
         command.set_defaults(program=program)
@@ -80,14 +80,14 @@ def evaluate_policy(options: argparse.Namespace) -> int:
 
 def convert_traces(options: argparse.Namespace) -> int:
     """Writes D_conv as a cache folder."""
-    from bepa_torchrl.build import make_policy
+    from bepa_torchrl.build import make_policy, make_tasks
     from bepa_torchrl.config import load_config
-    from bepa_torchrl.experts import load_traces
+    from bepa_torchrl.experts import read_source
     from bepa_torchrl.prepare import convert_all
 
     config = load_config(options.overrides)
     _fresh(options.out)
-    traces = [trace for trace in load_traces(options.traces) if trace.success]
+    traces = [trace for trace in read_source(options.traces, make_tasks(config).suite.tasks) if trace.success]
     cache = convert_all(make_policy(config, seed=config.seed), traces)
     cache.dumps(options.out)
     print(f"{len(cache)} of {len(traces)} traces converted: {options.out}")
@@ -98,13 +98,13 @@ def self_roll_traces(options: argparse.Namespace) -> int:
     """Writes D_self as a cache folder; tasks of the training split only."""
     from bepa_torchrl.build import make_env, make_policy, make_tasks
     from bepa_torchrl.config import load_config
-    from bepa_torchrl.experts import load_traces
+    from bepa_torchrl.experts import read_source
     from bepa_torchrl.prepare import self_roll_all
 
     config = load_config(options.overrides)
     _fresh(options.out)
     tasks = make_tasks(config)
-    traces = load_traces(options.traces)
+    traces = read_source(options.traces, tasks.train)
     policy = make_policy(config, seed=config.seed)
     with closing(make_env(config, policy, tasks.suite)) as env:
         cache, rolled = self_roll_all(config, policy, env.vector, tasks.train, traces)

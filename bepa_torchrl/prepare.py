@@ -28,6 +28,7 @@ from bepa_torchrl.experts import (
     record_expert,
     save_traces,
     self_roll,
+    successful_traces,
     task_hashes,
     trace_rows,
 )
@@ -62,6 +63,17 @@ class Prepared:
     self_rolled: TaskTraceCache
     base: dict[str, Evaluation]
     numbers: dict[str, float]
+
+
+def expert_traces(config: DictConfig, tasks: Sequence[Task]) -> list[ExpertTrace]:
+    """Successful traces of these tasks: from ``expert.logs``, or played by the tasks' own oracles.
+
+    Raises:
+        TraceError: the logs cannot be read, or hold no success.
+    """
+    if config.expert.logs:
+        return successful_traces(list(config.expert.logs), tasks)
+    return record_experts(config, tasks)
 
 
 def record_experts(config: DictConfig, tasks: Sequence[Task]) -> list[ExpertTrace]:
@@ -118,7 +130,7 @@ def prepare(
         hashes=task_hashes([*tasks.train, *tasks.held_out]),
         train=tuple(task.id for task in tasks.train),
         held_out=tuple(task.id for task in tasks.held_out),
-        expert=tuple(trace.task_id for trace in traces),
+        expert=tuple(dict.fromkeys(trace.task_id for trace in traces)),
         converted=tuple(converted.task_ids()),
         self_rolled=tuple(self_rolled.task_ids()),
         base_solved=tuple(task for task, (wins, _) in passed.counts.items() if wins),
@@ -130,9 +142,14 @@ def prepare(
 
 
 def convert_all(policy: TransformersPolicy, traces: Sequence[ExpertTrace]) -> TaskTraceCache:
-    """D_conv as a cache: the traces in the policy's format, without plan. What does not fit the policy is left out."""
+    """D_conv as a cache: the traces in the policy's format, without plan. What does not fit the policy is left out.
+
+    Of a task's traces the first that fits is taken.
+    """
     cache = TaskTraceCache()
     for trace in traces:
+        if trace.task_id in cache.task_ids():
+            continue
         try:
             pairs = convert_trace(trace, policy.image_scaling).pairs
             cache.put(trace.task_id, trace_rows(policy, trace.task_id, trace.instruction, pairs))

@@ -31,7 +31,7 @@ from bepa_torchrl.evaluation import subsets
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.live import Progression, results_table
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
-from bepa_torchrl.prepare import Prepared, load_prepared, prepare, record_experts, save_prepared
+from bepa_torchrl.prepare import Prepared, expert_traces, load_prepared, prepare, save_prepared
 from bepa_torchrl.record import RecordError, RunRecord, write_whole
 from bepa_torchrl.worker import STARTED_BY
 
@@ -148,8 +148,9 @@ def _prepare(config: DictConfig, folder: Path, policy: TransformersPolicy, tasks
             status.update(line)
             console.print(f"[dim]{line}[/dim]")
 
-        note(f"the expert plays {len(tasks.train)} training tasks")
-        traces = record_experts(config, tasks.train)
+        logs = ", ".join(config.expert.logs)
+        note(f"expert: {logs}" if logs else f"the expert plays {len(tasks.train)} training tasks")
+        traces = expert_traces(config, tasks.train)
         with closing(make_env(config, policy, tasks.suite)) as env:
             prepared = prepare(config, policy, env.vector, tasks, traces, note=note)
         save_prepared(prepared, traces, target)

@@ -23,7 +23,7 @@ from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.algos import Algo, SeedSource, algo_named
-from bepa_torchrl.build import Tasks, make_cache, make_env, make_optimizer, make_policy, make_tasks, make_trainer
+from bepa_torchrl.build import Tasks, make_cache, make_env, make_optimizer, make_policy, make_trainer
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation import Evaluation, evaluate, subsets
 from bepa_torchrl.failures import INFRASTRUCTURE, guarded
@@ -32,6 +32,7 @@ from bepa_torchrl.prepare import Prepared, final_evaluation, load_prepared
 from bepa_torchrl.record import RunRecord, read_lines, write_whole
 from bepa_torchrl.sft import fine_tune
 from bepa_torchrl.trainer import BEPATrainer, Numbers
+from osworld_gym.tasks.suites import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 
 #: environment variable with the process id of the program that started this one, if one did
@@ -53,9 +54,12 @@ class Worker:
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         self.algo: Algo = algo_named(config.algo.name)
-        self.tasks: Tasks = make_tasks(config)
+        suite = load_suite(config.env.suite)
         self.prepared: Prepared = load_prepared(folder.parent / "prepared")
-        self.prepared.manifest.check(self.tasks.suite)
+        manifest = self.prepared.manifest
+        manifest.check(suite)
+        train, held_out = (tuple(map(suite.task, ids)) for ids in (manifest.train, manifest.held_out))
+        self.tasks = Tasks(suite, train, held_out)  # those that were prepared, whatever could run by now
         self.policy: TransformersPolicy = make_policy(config, seed=config.seed)
         self.record = RunRecord(folder, images=config.record.images)
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)

@@ -8,6 +8,7 @@ from bepa_torchrl.experts.readers import READERS, read_agent_s2, read_gui_owl
 from bepa_torchrl.experts.record import record_expert
 from bepa_torchrl.experts.rows import plan_free_rows, trace_rows
 from bepa_torchrl.experts.selfroll import SelfRoll, SelfRolled, self_roll
+from bepa_torchrl.experts.sources import read_source, split_source, successful_traces
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_trace, load_traces, save_trace, save_traces
 
 __all__ = [
@@ -30,11 +31,14 @@ __all__ = [
     "raw_pairs",
     "read_agent_s2",
     "read_gui_owl",
+    "read_source",
     "record_expert",
     "save_trace",
     "save_traces",
     "self_roll",
     "split_pool",
+    "split_source",
+    "successful_traces",
     "task_hashes",
     "trace_rows",
     "worker_messages",

@@ -45,11 +45,15 @@ class Suite:
         raise TaskError(f"no task {task_id!r} in suite {self.name!r} ({len(self.tasks)} tasks)")
 
     def split(self, name: str) -> tuple[Task, ...]:
-        """The tasks of a split, in its order; ``all`` gives every task."""
+        """The tasks of a split, in its order; ``all`` gives every task, the name of a tag all that have it."""
         if name == "all":
             return self.tasks
         if name not in self.splits:
-            raise TaskError(f"no split {name!r} in suite {self.name!r}; it has: all, {', '.join(self.splits)}")
+            tagged = tuple(task for task in self.tasks if name in task.tags)
+            if not tagged:
+                known = ", ".join(["all", *self.splits])
+                raise TaskError(f"no split {name!r} in suite {self.name!r}, nor such a tag; it has: {known}")
+            return tagged
         by_id = {task.id: task for task in self.tasks}
         return tuple(by_id[i] for i in self.splits[name])
 

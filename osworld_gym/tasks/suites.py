@@ -84,6 +84,15 @@ def osworld_suite(folder: Path) -> Suite:
     return Suite(name=OSWORLD, tasks=tuple(tagged), splits={"test": test})
 
 
+def listed_tasks(suite: Suite, path: Path) -> tuple[Task, ...]:
+    """The tasks of a list as OSWorld writes them (``{domain: [id, ...]}``), in its order.
+
+    Raises:
+        TaskError: it cannot be read, or names a task that the suite has not.
+    """
+    return tuple(suite.task(task_id) for task_id in _read_list(path, {task.id for task in suite.tasks}))
+
+
 def _read_list(path: Path, known: set[str]) -> list[str]:
     try:
         by_domain = json.loads(path.read_text(encoding="utf-8"))

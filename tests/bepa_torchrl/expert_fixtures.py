@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 
 from bepa_torchrl.experts import ExpertTrace
@@ -56,3 +59,34 @@ def sound_trace() -> ExpertTrace:
     )
     screenshots = tuple(frame(i) for i in range(8))
     return ExpertTrace("os/sound 1", "Set the volume to 7", "agent_s2", steps, screenshots, True, frame(8), 5)
+
+
+def write_log(
+    folder: Path, lines: list[dict], *, score: str = "1.0", size: tuple[int, int] = (56, 28), task: str = "tab-1"
+) -> Path:
+    """A run of the task below ``folder`` as OSWorld's runner leaves it, with one screenshot per line."""
+    run = folder / "chrome" / task
+    run.mkdir(parents=True)
+    (run / "step_0.png").write_bytes(frame(0, size))
+    for number, line in enumerate(lines, 1):
+        line.setdefault("screenshot_file", f"step_{number}_20260101@000000.png")
+        (run / line["screenshot_file"]).write_bytes(frame(number, size))
+    (run / "traj.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "result.txt").write_text(score + "\n")
+    return run
+
+
+def s2_lines() -> list[dict]:
+    """An Agent S2 run of two steps."""
+    plan = executor_plan("Chrome is open.", "Reopen the tab.", "agent.hotkey(['ctrl', 'shift', 't'])")
+    return [
+        {
+            "action": "import pyautogui; pyautogui.hotkey('ctrl', 'shift', 't')",
+            "response": {
+                "executor_plan": plan,
+                "plan_code": "agent.hotkey(['ctrl', 'shift', 't'])",
+                "subtask": "Reopen",
+            },
+        },
+        {"action": "DONE", "response": {"executor_plan": "agent.done()", "reflection": "It worked."}},
+    ]

@@ -65,7 +65,7 @@ def test_bad_words_are_one_line(traces: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["train", "algo=bep"]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
     assert len(errors) == 3
-    assert "no traces in it" in errors[0]
+    assert "there is no folder" in errors[0]
     assert "exists and is not overwritten; name another folder" in errors[1]
     assert "unknown algo 'bep' (did you mean 'bepa'?)" in errors[2]
 

@@ -60,7 +60,7 @@ def test_settings_are_read_only(default: DictConfig) -> None:
     ("override", "message"),
     [
         ("algo=bepaa", "unknown algo 'bepaa' (did you mean 'bepa'?); known: arpo, bepa, grpo"),
-        ("env=lokal", "unknown env 'lokal' (did you mean 'local'?); known: desktop, local, sim"),
+        ("env=lokal", "unknown env 'lokal' (did you mean 'local'?); known: desktop, local, osworld, sim"),
         ("policy=gpt", "unknown policy 'gpt'; known: tiny, uitars15_7b"),
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),

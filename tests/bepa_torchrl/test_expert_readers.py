@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from expert_fixtures import executor_plan, frame
+from expert_fixtures import frame, s2_lines, write_log
 
 from bepa_torchrl.experts import TraceError, convert, plan_from_trace, read_agent_s2, read_gui_owl
 from osworld_gym.tasks.task import Task
@@ -15,34 +14,6 @@ from osworld_gym.uitars import parse
 
 TASK = Task("tab-1", "Bring back the last tab", evaluator={"func": "x"})
 SCREEN = (1920, 1080)
-
-
-def write_log(folder: Path, lines: list[dict], *, score: str = "1.0", size: tuple[int, int] = (56, 28)) -> Path:
-    """A run of TASK below ``folder`` as OSWorld's runner leaves it, with one screenshot per line."""
-    run = folder / "chrome" / TASK.id
-    run.mkdir(parents=True)
-    (run / "step_0.png").write_bytes(frame(0, size))
-    for number, line in enumerate(lines, 1):
-        line.setdefault("screenshot_file", f"step_{number}_20260101@000000.png")
-        (run / line["screenshot_file"]).write_bytes(frame(number, size))
-    (run / "traj.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (run / "result.txt").write_text(score + "\n")
-    return run
-
-
-def s2_lines() -> list[dict]:
-    plan = executor_plan("Chrome is open.", "Reopen the tab.", "agent.hotkey(['ctrl', 'shift', 't'])")
-    return [
-        {
-            "action": "import pyautogui; pyautogui.hotkey('ctrl', 'shift', 't')",
-            "response": {
-                "executor_plan": plan,
-                "plan_code": "agent.hotkey(['ctrl', 'shift', 't'])",
-                "subtask": "Reopen",
-            },
-        },
-        {"action": "DONE", "response": {"executor_plan": "agent.done()", "reflection": "It worked."}},
-    ]
 
 
 def test_agent_s2_log(tmp_path) -> None:

@@ -16,6 +16,7 @@ from bepa_torchrl import run as program
 from bepa_torchrl.algos import ALGOS
 from bepa_torchrl.config import load_config
 from bepa_torchrl.policies.transformers_policy import TransformersPolicy
+from bepa_torchrl.prepare import convert_all
 from bepa_torchrl.record import RunRecord, read_lines
 from bepa_torchrl.worker import Worker
 
@@ -69,6 +70,19 @@ def test_preparation_is_whole_and_read_back(prepared: tuple[Path, tuple[str, ...
         "manifest.json",
         "self_rolled",
     }
+
+
+def test_the_experts_of_another_run_are_taken_instead_of_playing(prepared: tuple[Path, tuple[str, ...]]) -> None:
+    folder, overrides = prepared
+    kept = load_config([*overrides, f"expert.logs=[{folder}/prepared/experts]"])
+    tasks = program.make_tasks(kept).train
+    found = program.expert_traces(kept, tasks)
+    assert sorted(trace.task_id for trace in found) == sorted(task.id for task in tasks)
+    twice = program.expert_traces(
+        load_config([*overrides, f"expert.logs=[{folder}/prepared/experts,{folder}/prepared/experts]"]), tasks
+    )
+    assert len(twice) == 2 * len(found)
+    assert len(convert_all(program.make_policy(kept, seed=0), twice)) == len(found)
 
 
 @pytest.mark.parametrize("name", list(ALGOS))
@@ -125,6 +139,10 @@ def test_resumed_run_gives_the_uninterrupted_curve(prepared: tuple[Path, tuple[s
         (["loss.aggregation=sum_norm"], 2, "max_length is for sum_norm, which needs it"),
         (["train.iteration=1"], 2, "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         (["resume=true", "name=nothing"], 2, "nothing to resume in"),
+        (["expert.logs=[s3:/x]"], 2, "no reader 's3'"),
+        (["env.held_out_split=train"], 2, "env.train_split=train and env.held_out_split=train share 42 tasks"),
+        (["env.train_split=nowhere.json"], 2, "nowhere.json: wants {domain: [task id, ...]}"),
+        (["env=osworld", "env.suite=../nowhere"], 2, "unknown suite '../nowhere'"),
         (["name=a/b"], 2, "name='a/b' must be one folder name"),
     ],
 )

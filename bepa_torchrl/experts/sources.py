@@ -1,0 +1,54 @@
+"""Where experts' traces come from, as one word of the settings: a framework's logs, or a folder of saved traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bepa_torchrl.experts.readers import READERS
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
+from osworld_gym.tasks.task import Task
+
+
+def split_source(source: str) -> tuple[str, Path]:
+    """(reader, folder) of ``agent_s2:FOLDER`` or ``gui_owl:FOLDER``; ("", folder) of a folder of saved traces.
+
+    Raises:
+        TraceError: there is no such reader or folder.
+    """
+    reader, colon, rest = source.partition(":")
+    folder = Path(rest if colon else source).expanduser()
+    if colon and reader not in READERS:
+        raise TraceError(f"{source!r}: no reader {reader!r}; wants {', '.join(READERS)}:FOLDER, or a FOLDER of traces")
+    if not folder.is_dir():
+        raise TraceError(f"{source!r}: there is no folder {folder}")
+    return (reader if colon else ""), folder
+
+
+def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
+    """All traces of the source whose task is among ``tasks``; failed ones too.
+
+    Raises:
+        TraceError: see :func:`split_source`; there is no trace of any of the tasks, or one cannot be read.
+    """
+    reader, folder = split_source(source)
+    if reader:
+        return READERS[reader](folder, tasks)
+    known = {task.id for task in tasks}
+    traces = load_traces(folder)
+    found = [trace for trace in traces if trace.task_id in known]
+    if not found:
+        raise TraceError(f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks")
+    return found
+
+
+def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[ExpertTrace]:
+    """The successes of all sources on these tasks, the preferred source's first; a task may have several.
+
+    Raises:
+        TraceError: a source cannot be read, or no trace is a success.
+    """
+    traces = [trace for source in sources for trace in read_source(source, tasks) if trace.success]
+    if not traces:
+        raise TraceError(f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks")
+    return traces
