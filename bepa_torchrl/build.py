@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,11 +78,10 @@ def _chosen(config: DictConfig, suite: Suite, name: str) -> tuple[Task, ...]:
     against = {task.id: reasons_against(task, config.env.provider, machine) for task in tasks}
     able = tuple(task for task in tasks if not against[task.id])
     if len(able) < len(tasks):
-        reasons = Counter(reason for found in against.values() for reason in found[:1])
-        told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
-        _log.warning(
-            "%d of %d tasks of %s cannot run here and are left out: %s", len(tasks) - len(able), len(tasks), name, told
-        )
+        first = (re.sub(r"^\d+ of its files", "some of its files", found[0]) for found in against.values() if found)
+        told = "; ".join(f"{count} × {reason}" for reason, count in Counter(first).most_common())
+        out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
+        _log.warning("%s cannot run here and are left out: %s", out, told)
     return able
 
 
