@@ -129,7 +129,7 @@ def _profile_tasks() -> list[Task]:
                 (
                     "Change the setting",
                     [
-                        in_window("Settings", keys_step("tab", "Leave the search")),
+                        in_window("Settings - On startup", keys_step("tab", "Leave the search")),
                         keys_step("tab", "Go to the choices"),
                         keys_step("down", "Choose Continue where you left off"),
                     ],
