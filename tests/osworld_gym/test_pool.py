@@ -40,16 +40,17 @@ class SlowDesktop(BlockingDesktop):
 
 
 class Factory:
-    """Makes desktops and keeps them to be looked at. ``faults`` holds those of the first ones."""
+    """Makes desktops, for several threads, and keeps them to be looked at. ``faults`` holds those of the first ones."""
 
     def __init__(self, *faults: tuple[Fault, ...], seconds: float = 0.2) -> None:
         self.made: list[SlowDesktop] = []
-        self._faults, self._seconds = list(faults), seconds
+        self._faults, self._seconds, self._lock = list(faults), seconds, threading.Lock()
 
     def __call__(self) -> Desktop:
-        faults = self._faults.pop(0) if self._faults else ()
-        self.made.append(SlowDesktop(*faults, seconds=self._seconds))
-        return self.made[-1]
+        with self._lock:
+            desktop = SlowDesktop(*(self._faults.pop(0) if self._faults else ()), seconds=self._seconds)
+            self.made.append(desktop)
+        return desktop
 
 
 def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
