@@ -128,6 +128,8 @@ def report(runs: Path, seeds: Sequence[int], methods: Sequence[str], command: st
     lines = [
         "# Results on the simulated desktop",
         "",
+        "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
+        "",
         f"`{command}`, seeds {', '.join(map(str, found))}, one training process per core, "
         f"{platform.machine()}, torch on the CPU.",
         "Mean over seeds ± half width of the 95 % interval (Student's t), success in %. The seed sets the task order,",
