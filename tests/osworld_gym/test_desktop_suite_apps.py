@@ -1,6 +1,6 @@
 """Every task of the suite ``desktop`` on the real applications: 0 untouched, 0 for waiting, 1 by its oracle.
 
-Several desktops at once, since each mostly waits; a test waits for its own task.
+Two desktops at once; a test waits for its own task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from osworld_gym.tasks.task import Task
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(900)]
 
-DESKTOPS = 4
+DESKTOPS = 2
 SEED = 7
 TASKS = desktop_suite().tasks
 Problems = Future[list[str]]
