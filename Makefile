@@ -16,7 +16,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official soak nightly lint docs wheel \
+.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage soak nightly lint docs wheel \
 	bench bench-desktops results tiny clean
 
 help:            ## this list
@@ -55,6 +55,13 @@ test-official: $(call extras,test+guest+official-eval)  ## OSWorld's own client 
 	$(BIN)/osworld-gym install-official
 	# OSWorld's code and its packages warn as they like: only ours must not
 	$(BIN)/python -m pytest -m "official and not (soak or nightly)" --timeout 900 -W default
+
+test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## stores on S3 and Azure Blob servers of this machine (needs npm)
+	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
+
+build/azurite/node_modules:
+	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get install npm"; exit 2; }
+	npm install --silent --no-fund --no-audit --prefix build/azurite azurite@3
 
 soak: $(call extras,test+guest)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
 	$(BIN)/python -m pytest -m soak --timeout 36000

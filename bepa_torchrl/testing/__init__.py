@@ -1,4 +1,4 @@
-"""Test doubles and checks for users of the package: scripted policies, a small real model, checks of a policy backend.
+"""Test doubles and checks for users of the package: scripted policies, a small real model, checks of backends.
 
 These are no mocks: the lamp desktop runs real episodes, and the small model is a real Qwen2.5-VL. See also
 :mod:`osworld_gym.testing`.
@@ -6,6 +6,7 @@ These are no mocks: the lamp desktop runs real episodes, and the small model is 
 
 from bepa_torchrl.testing.contract import check_rollout_policy
 from bepa_torchrl.testing.learner import ScriptedLearner
+from bepa_torchrl.testing.object_store import check_object_store
 from bepa_torchrl.testing.scripted import (
     DONE,
     PRESS,
@@ -27,6 +28,7 @@ __all__ = [
     "Place",
     "ScriptedLearner",
     "ScriptedPolicy",
+    "check_object_store",
     "check_rollout_policy",
     "lamp_task",
     "lamp_vector",
