@@ -6,6 +6,8 @@ BIN  := $(VENV)/bin
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
 	"$$name" -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 \
 	&& echo "$$name" && break; done)
+# make UV=uv: packages are installed by uv, which is faster and does not read pip's configuration
+INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet)
 # one thread per process: two training processes share two cores
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -30,7 +32,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(subst +,$(comma),$*)]"
+	$(INSTALL) -c constraints.txt -e ".[$(subst +,$(comma),$*)]"
 	@touch $@
 
 train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (under 5 minutes)
@@ -79,7 +81,7 @@ docs: $(call extras,docs)   ## the documentation's site, in build/site (strict: 
 	$(BIN)/python -m mkdocs build --strict
 
 wheel:           ## builds the wheel, installs it into an empty environment and uses it from an empty folder
-	PYTHON="$(PYTHON)" scripts/check_wheel.sh
+	PYTHON="$(PYTHON)" UV="$(UV)" scripts/check_wheel.sh
 
 bench: $(call extras,test)  ## each prints a ratio against a named baseline of the same run
 	$(BIN)/python -m benchmarks.sim_speed

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Builds the wheel and uses it as a stranger would: an empty environment, an empty folder.
-#   scripts/check_wheel.sh         PYTHON=python3.12 chooses the interpreter
+#   scripts/check_wheel.sh         PYTHON=python3.12 chooses the interpreter; UV=uv installs the extras by uv
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 unset PYTHONPATH
+
+install() {
+    local program=("$bin/python" -m pip install)
+    [ -z "${UV:-}" ] || program=("$UV" pip install --python "$bin/python")
+    "${program[@]}" --quiet -c "$root/constraints.txt" "$@"
+}
 
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
@@ -33,12 +39,12 @@ if [ "$status" != 2 ] || ! grep -q "pip install 'osworld-gym\[bepa\]'" "$work/er
 fi
 
 echo "-- extra torchrl: a stock collector"
-"$bin/python" -m pip install --quiet -c "$root/constraints.txt" "$wheel[torchrl]"
+install "$wheel[torchrl]"
 "$bin/python" "$work/torchrl_collector.py" >"$work/collector.txt"
 tail -n 2 "$work/collector.txt"
 
 echo "-- extra bepa: a short training run"
-"$bin/python" -m pip install --quiet -c "$root/constraints.txt" "$wheel[bepa]"
+install "$wheel[bepa]"
 "$bin/bepa" train experiment=smoke
 test -n "$(ls runs)"
 echo "the wheel works: $(basename "$wheel")"
