@@ -28,8 +28,8 @@ env: $(call extras,test)    ## .venv with everything that the default tests need
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 with venv found; fix: make PYTHON=/path/to/python3.12"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
+	$(PYTHON) -m venv $(if $(UV),--without-pip) $(VENV)
+	$(INSTALL) --upgrade "pip>=24"
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -c constraints.txt -e ".[$(subst +,$(comma),$*)]"
