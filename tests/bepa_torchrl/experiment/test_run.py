@@ -88,7 +88,17 @@ def test_the_experts_of_another_run_are_taken_instead_of_playing(prepared: tuple
     assert len(convert_all(program.make_policy(kept, seed=0), twice)) == len(found)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGOS if name != "sft_self"])
+def in_the_default_or_the_slow_tier() -> list[object]:
+    """A sample of each kind in the default tier: of a cache, of mixed groups, of rollouts alone, of fine-tuning."""
+    sample = ("level2", "luffy", "grpo", "sft")
+    return [
+        pytest.param(name, id=name, marks=() if name in sample else pytest.mark.slow)
+        for name in ALGOS
+        if name != "sft_self"
+    ]
+
+
+@pytest.mark.parametrize("name", in_the_default_or_the_slow_tier())
 def test_every_method_runs_by_one_key(name: str, prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     worker = work(folder, name, overrides, f"algo={name}", "train.iterations=1", "eval.every=0", "collect.group_size=3")
@@ -107,6 +117,7 @@ def test_every_method_runs_by_one_key(name: str, prepared: tuple[Path, tuple[str
     assert sum(line.get("collect/episodes", 0.0) for line in lines) == episodes
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_self_rolled_traces_requires_some(
     prepared: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:
@@ -125,6 +136,7 @@ def test_fine_tuning_on_self_rolled_traces_requires_some(
     assert results["totals"]["episodes"] == 0
 
 
+@pytest.mark.slow  # test_trainer.py has the trainer's own
 def test_resumed_run_gives_the_uninterrupted_curve(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     settings = (*overrides, "algo=level2", "eval.every=1", "collect.groups=2", "eval.final_episodes=0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -202,7 +202,8 @@ def test_everything_else_is_a_parse_error(text, reason: str) -> None:
     assert isinstance(caught.value.text, str)
 
 
-def test_a_hundred_thousand_broken_responses_raise_only_parse_errors() -> None:
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_broken_responses_raise_only_parse_errors(count: int) -> None:
     generator = random.Random(0)
     seeds = [
         f"Thought: click mute\nAction: click({BOX})",
@@ -215,7 +216,7 @@ def test_a_hundred_thousand_broken_responses_raise_only_parse_errors() -> None:
     )
     pieces = [*"()[]{}'\"\\,=#:;+-.0123456789 \n\t\0aé中\ud800\x1b", *words.split(), "\n\n", "\\u4e2d", "'''", "9" * 30]
     parsed = 0
-    for _ in range(100_000):
+    for _ in range(count):
         text = generator.choice(seeds)
         for _ in range(generator.randint(1, 4)):
             at, cut = generator.randrange(len(text) + 1), generator.choice((0, 0, 1, 1, 3, 20))
@@ -225,7 +226,7 @@ def test_a_hundred_thousand_broken_responses_raise_only_parse_errors() -> None:
                 assert action.kind in GRAMMAR["desktop"]
                 assert all(abs(v) <= 100_000 for p in (action.start, action.end) if p for v in p)
             parsed += 1
-    assert 5_000 < parsed < 90_000  # the mutations reach both outcomes
+    assert 0.05 * count < parsed < 0.9 * count  # the mutations reach both outcomes
 
 
 LONG = 90_000
@@ -256,11 +257,11 @@ LONG = 90_000
 )
 def test_no_response_takes_long(text: str) -> None:
     """Linear in the length: the slowest of these takes 0.02 s here; a quadratic pattern would take seconds."""
-    begin = perf_counter()
+    begin = process_time()
     with contextlib.suppress(ParseError):
         parse(text)
     thought_of(text)
-    assert perf_counter() - begin < 1.0
+    assert process_time() - begin < 1.0
 
 
 @settings(max_examples=300, deadline=None)
