@@ -126,7 +126,7 @@ class Episode:
         start, timing = perf_counter(), self.options.timing
         try:
             self.desktop.reset(seed)
-            prepare(task, self.desktop, self.options.files)
+            prepare(task, self.desktop, self.options.files, seed=seed)
             pause(timing.after_reset)
             self._take_screenshot()
         except DesktopError as error:

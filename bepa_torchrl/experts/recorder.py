@@ -42,7 +42,7 @@ def record_expert(
     player = oracle if oracle is not None else make_oracle(task, style)
     kind = "oracle" if task.oracle is None else str(task.oracle.get("type", "oracle"))
     desktop.reset(seed)
-    prepare(task, desktop)
+    prepare(task, desktop, seed=seed)
     steps: list[ExpertStep] = []
     frames = [desktop.screenshot().png]
 

@@ -42,7 +42,7 @@ class ManualSession:
         with self._lock:
             self.desktop.reset(self.seed)
             if self.task is not None:
-                prepare(self.task, self.desktop)
+                prepare(self.task, self.desktop, seed=self.seed)
 
     def reset(self) -> str:
         """Runs :meth:`begin` and returns its outcome as a line."""

@@ -95,6 +95,8 @@ def _list(arguments: argparse.Namespace) -> int:
             raise TaskError("--runnable and --network require --provider: what a task can run on")
         for task in tasks:
             print("\t".join((task.id, task.domain, ",".join(task.tags), " ".join(task.instruction.split()))))
+        for line in _split_table(suite):
+            print(line, file=sys.stderr)
         return 0
     machine, count = Machine(network=arguments.network), 0
     for task in tasks:
@@ -104,6 +106,17 @@ def _list(arguments: argparse.Namespace) -> int:
             print("\t".join((task.id, task.domain, "no: " + "; ".join(reasons) if reasons else "can run")))
     print(f"{count} of {len(tasks)} tasks can run with provider {arguments.provider}", file=sys.stderr)
     return 0
+
+
+def _split_table(suite: Suite) -> list[str]:
+    """Number of tasks by split, and how many of them the base policy knows; empty for a suite without such tags."""
+    lines = [f"{'split':<12}{'known':>6}{'unknown':>9}"]
+    for name, ids in suite.splits.items():
+        counts = [sum(tag in suite.task(task_id).tags for task_id in ids) for tag in ("known", "unknown")]
+        if not any(counts):
+            return []
+        lines.append(f"{name:<12}{counts[0]:>6}{counts[1]:>9}")
+    return lines
 
 
 def _show(arguments: argparse.Namespace) -> int:

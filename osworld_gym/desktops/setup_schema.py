@@ -26,11 +26,13 @@ _COMMAND = Parameter((str, list), required=True)
 _TEXT = Parameter((str,), required=True)
 _LIST = Parameter((list,), required=True)
 _OUTPUT = Parameter((str,))
+_TABLE = Parameter((dict,))
 _EXECUTE = {"command": _COMMAND, "shell": _FLAG, "stdout": _OUTPUT, "stderr": _OUTPUT, "until": Parameter((dict,))}
 _WINDOW = {"window_name": _TEXT, "strict": _FLAG, "by_class": _FLAG}
 
 #: step → parameter → requirements. Steps of one provider only (``sim``) are not listed; the provider checks them.
 STEPS: dict[str, dict[str, Parameter]] = {
+    "arrange": {"files": _TABLE, "folders": Parameter((list,)), "others": _TABLE, "menu": _TABLE},
     "download": {"files": _LIST},
     "upload_file": {"files": _LIST},
     "write_file": {"path": _TEXT, "content": _TEXT},

@@ -61,7 +61,7 @@ def difference(one: Screenshot, other: Screenshot) -> tuple[int, int, int, int] 
 def _begin(desktop: Desktop, task: Task, seed: int) -> Screenshot:
     """Resets the desktop and sets the task up; returns the first screenshot."""
     desktop.reset(seed)
-    prepare(task, desktop)
+    prepare(task, desktop, seed=seed)
     return desktop.screenshot()
 
 

@@ -147,10 +147,17 @@ class GuestDesktop(Desktop):
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window as ``{"id", "title", "name", "x", "y", "width", "height", "active"}``, in pixels. Privileged."""
+        return self._listed("windows")
+
+    def popups(self) -> list[dict[str, Any]]:
+        """Every open menu, the topmost last, as ``{"x", "y", "width", "height"}`` in screen pixels. Privileged."""
+        return self._listed("popups")
+
+    def _listed(self, kind: str) -> list[dict[str, Any]]:
         reply = self._guest.get("/windows", timeout=ANSWER)
         if not reply.ok:
             raise DesktopError(FailureReason.died, f"windows: {reply.message}")
-        return list(reply.json()["windows"])
+        return list(reply.json()[kind])
 
     def _done(self, step: str, reply: Reply) -> None:
         if not reply.ok:

@@ -37,12 +37,16 @@ class Observing:
             ("GET", "/screenshot"): lambda _: self.frame({}),
             ("GET", "/platform"): lambda _: as_text("Linux"),
             ("GET", "/cursor_position"): lambda _: as_json(list(self._inputs.pointer())),
-            ("GET", "/windows"): lambda _: as_json({"windows": [window.to_json() for window in self._windows.all()]}),
+            ("GET", "/windows"): lambda _: self._listed(),
             ("POST", "/screen_size"): lambda _: self.screen_size(),
             ("POST", "/observe"): self.observe,
             ("POST", "/actions"): self.actions,
             ("POST", "/seed"): self.seed,
         }
+
+    def _listed(self) -> Answer:
+        listed = [window.to_json() for window in self._windows.all()]
+        return as_json({"windows": listed, "popups": self._windows.popups()})
 
     def health(self) -> Answer:
         width, height = self._screen.size

@@ -105,6 +105,33 @@ class Windows:
             found = (self._window(int(i), int(i) == front) for i in (ids if ids is not None else ()))
             return [window for window in found if window is not None]
 
+    def popups(self) -> list[dict[str, int]]:
+        """The menus that are open now, the topmost last, as x, y, width and height in screen pixels.
+
+        They are the visible windows without a frame; tooltips are not listed.
+        """
+        with self._lock:
+            ids = self._property(self._root, "_NET_CLIENT_LIST")
+            clients = {int(i) for i in (ids if ids is not None else ())}
+            found = (self._popup(window, clients) for window in self._root.query_tree().children)
+            return [box for box in found if box is not None]
+
+    def _popup(self, window: Any, clients: set[int]) -> dict[str, int] | None:
+        try:
+            attributes = window.get_attributes()
+            if attributes.map_state != X.IsViewable or attributes.win_class != X.InputOutput:
+                return None
+            kinds = self._property(window, "_NET_WM_WINDOW_TYPE")
+            tooltip = self._display.intern_atom("_NET_WM_WINDOW_TYPE_TOOLTIP")
+            # a frame of the window manager has the application's window as its child
+            if (kinds is not None and tooltip in kinds) or clients & {w.id for w in window.query_tree().children}:
+                return None
+            box = window.get_geometry()
+        except (error.BadWindow, error.BadDrawable):
+            return None  # closed since it was listed
+        on_screen = box.x + box.width > 0 and box.y + box.height > 0
+        return {"x": box.x, "y": box.y, "width": box.width, "height": box.height} if on_screen else None
+
     def _title(self, window: Any) -> str:
         """The EWMH title, in UTF-8; if missing, WM_NAME, in Latin-1 if its type is STRING."""
         for name in ("_NET_WM_NAME", "WM_NAME"):

@@ -3,9 +3,17 @@
 A script is data: ``{"type": "local", "steps": [step, ...], "end": condition}``. A step has ``do`` (``click``,
 ``double``, ``right``, ``drag``, ``keys``, ``type``, ``wait``, ``fail``), ``intent`` (its line of a plan), ``subtask``,
 and the arguments of ``do``: ``on`` and ``onto`` (positions), ``what`` (the position's description), ``keys``, ``text``
-with ``overwrite``. A position is ``{"icon": name, "folder": path}`` in the file manager, ``{"window": title, "at": [x,
-y]}`` in pixels from the window's top left corner (negative numbers: from the opposite edge), or ``{"window": title,
-"part": [0.5, 0.5]}`` as fractions of its width and height. Positions are resolved when their step is played.
+with ``overwrite``. ``native``, optional, has the steps of the style ``native``. A position is one of
+
+- ``{"icon": name, "folder": path}``: a file's icon in the file manager's window, whose title is the folder's name;
+- ``{"window": title, "at": [x, y]}``: pixels from the window's top left corner (negative: from the opposite edge);
+- ``{"window": title, "part": [0.5, 0.5]}``: fractions of the window's width and height;
+- ``{"popup": [x, y], "level": 0}``: pixels from the corner of an open menu (negative: from the opposite edge), 0 being
+  the first one that was opened; without ``level`` the last one;
+- ``{"entry": label}``: an item of the desktop's menu, where the menu that has it is open;
+- ``{"screen": [0.5, 0.5]}``: fractions of the screen's width and height.
+
+Positions are resolved when their step is played.
 
 Conditions (``conditions.py``) close the loop: the oracle waits for ``when`` before a step, for ``end`` after the last
 one, and skips a step whose ``only_if`` is not met. Having to wait adds a step ``wait``.
@@ -13,13 +21,15 @@ one, and skips a step whose ``only_if`` is not met. Having to wait adds a step `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.tasks.oracles.conditions import Conditions, windows
+from osworld_gym.tasks.setup.themes import MENU
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.pyautogui import to_pyautogui
@@ -27,8 +37,8 @@ from osworld_gym.uitars.pyautogui import to_pyautogui
 STYLES = ("expert", "native")
 CALL_USER_TIMES = 3  # the official setting gives up at the third call_user()
 
-#: the file manager's icons, in pixels: centre of the first icon; distances to the next column and row
-ICON_FIRST, ICON_STEP = (206, 118), (94, 94)
+#: the file manager's icons, in pixels of its window: centre of the first icon; distances to the next column and row
+ICON_FIRST, ICON_STEP = (206, 99), (94, 94)
 ICON_MARGIN = 165  # pixels of the window's width without icons
 
 Step = Mapping[str, Any]
@@ -51,7 +61,7 @@ class LocalOracle:
         if style not in STYLES:
             raise ValueError(f"unknown oracle style {style!r}; known: {', '.join(STYLES)}")
         oracle = task.oracle or {}
-        steps = oracle.get("steps")
+        steps = oracle.get("native" if style == "native" and "native" in oracle else "steps")
         if oracle.get("type") != "local" or not isinstance(steps, (list, tuple)) or not steps:
             raise TaskError(
                 f"task {task.id!r}: LocalOracle requires oracle.type 'local' and steps, got {task.oracle!r}"
@@ -133,16 +143,52 @@ def _executor_plan(intent: str, call: str, first: bool, desktop: Desktop) -> str
 def _position(where: Mapping[str, Any], desktop: Desktop) -> Point:
     if "icon" in where:
         return _icon(str(where["icon"]), str(where["folder"]), desktop)
-    title = str(where["window"])
+    if "entry" in where:
+        return _entry(str(where["entry"]), desktop)
+    if "screen" in where:
+        across, down = where["screen"]
+        return across * desktop.screen_size[0], down * desktop.screen_size[1]
+    if "popup" in where:
+        return _inside(_popups(desktop)[where.get("level", -1)], where["popup"])
+    window = _window(str(where["window"]), desktop)
+    if "part" in where:
+        across, down = where["part"]
+        return window["x"] + across * window["width"], window["y"] + down * window["height"]
+    return _inside(window, where["at"])
+
+
+def _inside(box: Mapping[str, Any], at: Sequence[int]) -> Point:
+    """A point of a window or menu; negative numbers count from its right and bottom edges."""
+    x, y = at
+    return box["x"] + (x if x >= 0 else box["width"] + x), box["y"] + (y if y >= 0 else box["height"] + y)
+
+
+def _window(title: str, desktop: Desktop) -> Mapping[str, Any]:
     for window in windows(desktop):
         if title.lower() in window["title"].lower():
-            if "part" in where:
-                across, down = where["part"]
-                return window["x"] + across * window["width"], window["y"] + down * window["height"]
-            x, y = where["at"]
-            left = window["x"] + (x if x >= 0 else window["width"] + x)
-            return left, window["y"] + (y if y >= 0 else window["height"] + y)
+            return window
     raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no window {title!r}")
+
+
+def _popups(desktop: Desktop) -> list[dict[str, Any]]:
+    ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "popups", None)
+    if ask is None:
+        raise TypeError(f"LocalOracle requires a desktop that lists its menus, got {type(desktop).__name__}")
+    found = ask()
+    if not found:
+        raise DesktopError(FailureReason.evaluator_failed, "the oracle finds no open menu")
+    return found
+
+
+def _entry(label: str, desktop: Desktop) -> Point:
+    """The pixel of an item of the desktop's menu or of its open submenu, whose items have equal heights."""
+    root = ElementTree.fromstring(desktop.read_file(f"~/{MENU}")).find("{*}menu")
+    for menu in () if root is None else (root, *root):
+        labels = [item.get("label") for item in menu]
+        if label in labels:
+            box, count = _popups(desktop)[0 if menu is root else -1], len(labels)
+            return box["x"] + box["width"] // 2, box["y"] + (2 * labels.index(label) + 1) * box["height"] // (2 * count)
+    raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no {label!r} in the desktop's menu")
 
 
 def _icon(name: str, folder: str, desktop: Desktop) -> Point:
@@ -150,9 +196,11 @@ def _icon(name: str, folder: str, desktop: Desktop) -> Point:
     listed = desktop.run(["ls", "-1", "--group-directories-first", folder]).output.splitlines()
     if name not in listed:
         raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no {name!r} in {folder}: {listed}")
-    columns = (desktop.screen_size[0] - ICON_MARGIN) // ICON_STEP[0]
+    window = _window(folder.rpartition("/")[2], desktop)
+    columns = (window["width"] - ICON_MARGIN) // ICON_STEP[0]
     row, column = divmod(listed.index(name), columns)
-    return ICON_FIRST[0] + column * ICON_STEP[0], ICON_FIRST[1] + row * ICON_STEP[1]
+    x, y = ICON_FIRST[0] + column * ICON_STEP[0], ICON_FIRST[1] + row * ICON_STEP[1]
+    return window["x"] + x, window["y"] + y
 
 
 Inputs = tuple[tuple[Action, ...], str]  #: the actions to perform, and the tool-level call

@@ -20,6 +20,7 @@ from osworld_gym.desktops.guest_server.setup_steps import fill, seconds_of
 from osworld_gym.desktops.setup_schema import check_step
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.setup import chrome
+from osworld_gym.tasks.setup.arrange import arrange_command, arranged_files
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, setup_file
 from osworld_gym.tasks.task import Task
 
@@ -51,12 +52,14 @@ class TaskRun:
         desktop: where the steps run.
         files: the cache of downloads.
         outputs: file name → output of commands that have ``stdout`` or ``stderr``; read by the getter ``cache_file``.
+        seed: the episode's seed, read by the step ``arrange``.
     """
 
     task: Task
     desktop: Desktop
     files: FileCache
     outputs: dict[str, bytes]
+    seed: int = 0
 
     def run(self, steps: Iterable[Mapping[str, Any]], *, sleeps: bool = False) -> None:
         """Runs the steps in order.
@@ -95,11 +98,11 @@ class TaskRun:
                 self.outputs[parameters[key]] = text.encode()
 
 
-def prepare(task: Task, desktop: Desktop, files: FileCache | None = None) -> None:
-    """Runs the task's ``config`` on a freshly reset desktop. Raises as :meth:`TaskRun.run`."""
+def prepare(task: Task, desktop: Desktop, files: FileCache | None = None, *, seed: int = 0) -> None:
+    """Runs the task's ``config`` on a desktop just reset with ``seed``. Raises as :meth:`TaskRun.run`."""
     if any((step.get("parameters") or {}).get("stdout") for step in task.config):
         raise TaskError(f"task {task.id!r}: config stores a command's output, which only evaluator.postconfig may")
-    TaskRun(task, desktop, files or FileCache(), {}).run(task.config)
+    TaskRun(task, desktop, files or FileCache(), {}, seed).run(task.config)
 
 
 def _download(run: TaskRun, parameters: Mapping[str, Any]) -> None:
@@ -160,7 +163,17 @@ def add_visits(database: bytes, history: Iterable[Mapping[str, Any]], *, now: fl
         return path.read_bytes()
 
 
+def _arrange(run: TaskRun, parameters: Mapping[str, Any]) -> None:
+    for path, content in arranged_files(parameters, run.seed, run.desktop.screen_size).items():
+        run.desktop.write_file(f"~/{path}", content.encode())
+    command = arrange_command(list(parameters.get("folders", [])))
+    result = run.desktop.run(command, shell=True)
+    if result.returncode:
+        raise DesktopError(FailureReason.setup_failed, f"arrange: {result.error.strip() or result.output.strip()}")
+
+
 HOST_STEPS: dict[str, Callable[[TaskRun, Mapping[str, Any]], None]] = {
+    "arrange": _arrange,
     "download": _download,
     "chrome_open_tabs": _open_tabs,
     "chrome_close_tabs": _close_tabs,

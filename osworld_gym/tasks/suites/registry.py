@@ -1,4 +1,4 @@
-"""Registry of suites: ``sim``, ``local``, ``desktop``, ``osworld`` (the checkout at ``OSWORLD_ROOT``), or a folder."""
+"""Registry of suites: the bundled ones, ``osworld`` (the checkout at ``OSWORLD_ROOT``), or a folder."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def _local() -> Suite:
     return local_suite()
 
 
+def _varied() -> Suite:
+    from osworld_gym.tasks.suites.varied.suite import varied_suite
+
+    return varied_suite()
+
+
 def _desktop() -> Suite:
     from osworld_gym.tasks.suites.desktop.suite import desktop_suite
 
@@ -45,7 +51,13 @@ def _osworld() -> Suite:
 
 
 #: suite name → its constructor
-SUITES: dict[str, Callable[[], Suite]] = {"sim": _sim, "local": _local, "desktop": _desktop, "osworld": _osworld}
+SUITES: dict[str, Callable[[], Suite]] = {
+    "sim": _sim,
+    "local": _local,
+    "varied": _varied,
+    "desktop": _desktop,
+    "osworld": _osworld,
+}
 
 
 def load_suite(name: str | Path) -> Suite:

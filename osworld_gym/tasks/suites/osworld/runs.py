@@ -76,7 +76,7 @@ def _run(
 ) -> tuple[float | None, str]:
     try:
         desktop.reset(seed)
-        prepare(task, desktop, files)
+        prepare(task, desktop, files, seed=seed)
         desktop.perform([Action("wait")])
         TaskRun(task, desktop, files, {}).run(oracle.steps, sleeps=True)
         return verify(task, desktop, stop=oracle.stop, evaluators=evaluators, files=files).score, ""

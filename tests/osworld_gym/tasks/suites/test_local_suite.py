@@ -20,7 +20,10 @@ class Windows:
     screen_size = (1280, 720)
 
     def windows(self):
-        return [{"title": "a.txt - Mousepad", "x": 100, "y": 20, "width": 800, "height": 600}]
+        return [
+            {"title": "a.txt - Mousepad", "x": 100, "y": 20, "width": 800, "height": 600},
+            {"title": "docs", "x": 0, "y": 19, "width": 1280, "height": 701},
+        ]
 
     def run(self, command):
         assert command == ["ls", "-1", "--group-directories-first", "/docs"]

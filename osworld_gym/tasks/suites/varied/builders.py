@@ -1,0 +1,118 @@
+"""Builders of the suite's tasks: setup, verifiers, and the two scripts of an oracle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osworld_gym.tasks.setup.arrange import CHOSEN, LISTING, START
+from osworld_gym.tasks.suites.local.builders import Data, keys_step, launch, mouse, type_step
+from osworld_gym.tasks.task import Task
+
+KNOWN, UNKNOWN = "known", "unknown"
+DOCUMENTS = "~/Documents"
+#: content of the file manager's files: bytes that no application claims, so that their menu is the same everywhere
+BINARY = "\x00\x01\x02"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One task before it is numbered.
+
+    Args:
+        topic: template and object, e.g. ``toggle Toolbar``; used for splitting.
+        known: whether a base policy that was cloned on the known tasks has seen everything that the task requires.
+        expert, native: scripts of the oracle: keyboard and shortcuts; mouse, and keyboard for texts only.
+    """
+
+    template: str
+    topic: str
+    known: bool
+    domain: str
+    instruction: str
+    config: tuple[Data, ...]
+    evaluator: Data
+    expert: tuple[Data, ...]
+    native: tuple[Data, ...]
+
+
+def as_task(instance: Instance, number: int) -> Task:
+    """The instance as a task in OSWorld's format."""
+
+    def steps(script: Sequence[Data]) -> list[Data]:
+        return [step | {"subtask": instance.instruction.rstrip(".")} for step in script]
+
+    return Task(
+        id=f"varied-{instance.template}-{number:02d}",
+        instruction=instance.instruction,
+        config=instance.config,
+        evaluator=instance.evaluator,
+        domain=instance.domain,
+        oracle={"type": "local", "steps": steps(instance.expert), "native": steps(instance.native)},
+        tags=(KNOWN if instance.known else UNKNOWN, f"template:{instance.template}"),
+        raw={"snapshot": instance.domain, "related_apps": [instance.domain], "source": "osworld_gym"},
+    )
+
+
+# --- setup ------------------------------------------------------------------------------------------------------------
+
+
+def arrange(**parameters: Any) -> Data:
+    """Setup step: files, colours and positions that vary with the seed (``tasks/setup/arrange.py``)."""
+    return {"type": "arrange", "parameters": parameters}
+
+
+def editor(name: str) -> Data:
+    """Setup step: opens a document in the editor."""
+    return launch("mousepad", f"{DOCUMENTS}/{name}")
+
+
+FILE_MANAGER = launch("pcmanfm", DOCUMENTS)
+
+
+# --- verifiers --------------------------------------------------------------------------------------------------------
+
+
+def prints(command: str, text: str) -> Data:
+    """Evaluator: a shell command prints exactly this text."""
+    return {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": command, "shell": True},
+        "expected": {"type": "rule", "rules": {"expected": text}},
+    }
+
+
+def chosen(*labels: str) -> Data:
+    """Evaluator: exactly these items of the desktop's menu were chosen."""
+    return prints(f"sort -u ~/{CHOSEN}", "".join(f"{label}\n" for label in sorted(labels)))
+
+
+def changed(*lines: str) -> Data:
+    """Evaluator: exactly these lines of the documents folder's listing are new or gone; the rest is as at the start."""
+    command = f"({LISTING}) | comm -3 ~/{START} - | tr -d '\\t' | sort"
+    return prints(command, "".join(f"{line}\n" for line in sorted(lines)))
+
+
+def listed_file(path: str, content: str) -> str:
+    """The line of the listing for a file; ``path`` is relative to the documents folder."""
+    return f"{hashlib.sha256(content.encode()).hexdigest()}  ./{path}"
+
+
+# --- steps of the oracles ---------------------------------------------------------------------------------------------
+
+
+def click(on: Mapping[str, Any], what: str, intent: str, kind: str = "click") -> Data:
+    """A step of the mouse on a position."""
+    return mouse(kind, dict(on), what, intent)
+
+
+def press(keys: str, intent: str) -> Data:
+    """A step that presses keys together."""
+    return keys_step(keys, intent)
+
+
+def write(text: str, intent: str) -> Data:
+    """A step that types a text."""
+    return type_step(text, intent)

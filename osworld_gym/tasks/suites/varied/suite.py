@@ -1,0 +1,55 @@
+"""The suite ``varied``: editor, file manager and the desktop's menu, for a screen of 640 x 360 pixels or larger.
+
+Colours, the positions of windows and files, the names of other files and the order of menus vary with the seed (setup
+step ``arrange``), so that an episode's actions follow from its screenshots only.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites.varied.builders import KNOWN, as_task
+from osworld_gym.tasks.suites.varied.editor_tasks import editor_tasks
+from osworld_gym.tasks.suites.varied.file_tasks import file_tasks
+from osworld_gym.tasks.suites.varied.menu_tasks import menu_tasks
+from osworld_gym.tasks.task import Task
+
+SCREEN = (640, 360)  #: (width, height) in pixels of the smallest screen on which every oracle works
+#: split → number of known tasks in it, and of unknown ones; the other tasks are only in ``all``
+SPLIT_SIZES = {"train": 12, "held_out": 6, "validation": 3}
+#: unknown topics that are not in train, to test transfer from other topics
+TRANSFER = ("submenu Tab Size", "cut")
+
+
+@lru_cache(maxsize=1)
+def varied_suite() -> Suite:
+    """The suite. Splits ``train``, ``held_out`` and ``validation``, each half known, half unknown by tag.
+
+    A known task requires menus, items and verbs that the known tasks' recordings contain. An unknown one requires
+    others: a menu of the editor, a submenu of the desktop, or items of the file manager that no known task uses.
+    """
+    instances = (*editor_tasks(), *file_tasks(), *menu_tasks())
+    pairs = [(instance, as_task(instance, number)) for number, instance in enumerate(instances)]
+    splits: dict[str, list[str]] = {name: [] for name in SPLIT_SIZES}
+    for known in (True, False):
+        topics: dict[str, list[str]] = {}
+        for instance, task in pairs:
+            if instance.known == known:
+                topics.setdefault(instance.topic, []).append(task.id)
+        for name, count in SPLIT_SIZES.items():
+            splits[name] += _deal(topics, count, TRANSFER if name == "train" else ())
+    return Suite("varied", tuple(task for _, task in pairs), splits)
+
+
+def _deal(topics: dict[str, list[str]], count: int, without: tuple[str, ...]) -> list[str]:
+    """Removes one id of each of ``count`` topics, which are spread evenly over those that have one left."""
+    left = [topic for topic, ids in topics.items() if ids and topic not in without]
+    if len(left) < count:
+        raise ValueError(f"expected at least {count} topics with a task, got {len(left)}")
+    return [topics[left[i * len(left) // count]].pop(0) for i in range(count)]
+
+
+def cloning_tasks() -> tuple[Task, ...]:
+    """Every known task; the cloning data may contain all of them."""
+    return tuple(task for task in varied_suite().tasks if KNOWN in task.tags)

@@ -1,0 +1,139 @@
+"""The suite ``varied`` as data: splits, well-formed tasks, oracles; no desktop needed."""
+
+import pytest
+
+from osworld_gym.cli import main
+from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
+from osworld_gym.errors import DesktopError
+from osworld_gym.tasks.evaluation.verify import read_evaluator
+from osworld_gym.tasks.oracles.gui_script import LocalOracle
+from osworld_gym.tasks.oracles.registry import make_oracle
+from osworld_gym.tasks.setup.run import HOST_STEPS
+from osworld_gym.tasks.setup.themes import menu_file
+from osworld_gym.tasks.suites.varied.builders import KNOWN, UNKNOWN
+from osworld_gym.tasks.suites.varied.editor_tasks import TOGGLES
+from osworld_gym.tasks.suites.varied.suite import TRANSFER, cloning_tasks, varied_suite
+from osworld_gym.tasks.suites.varied.words import MENU
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import Action
+
+SUITE = varied_suite()
+MOUSE = {"click", "double", "right", "drag"}
+
+
+def words_on(script):
+    """The labels and verbs of a native script; what is typed is free."""
+    return {step["intent"] for step in script if step["do"] != "type"}
+
+
+def test_the_splits_have_the_required_sizes():
+    sizes = {name: len(ids) for name, ids in SUITE.splits.items()}
+    assert sizes == {"train": 24, "held_out": 12, "validation": 6}
+    for name, size in sizes.items():
+        tags = [task.tags[0] for task in SUITE.split(name)]
+        assert tags.count(KNOWN) == tags.count(UNKNOWN) == size // 2
+
+
+def test_no_topic_of_transfer_is_trained():
+    trained = {task.tags[1] for task in SUITE.split("train")} | {task.instruction for task in SUITE.split("train")}
+    assert "template:cut" not in trained
+    assert not any("Tab Size" in text for text in trained)
+    held_out = " ".join(task.instruction for task in SUITE.split("held_out"))
+    assert len(TRANSFER) == 2
+    assert "Tab Size" in held_out or "Cut the file" in held_out
+
+
+def test_each_unknown_task_requires_something_that_no_known_one_shows():
+    shown = set().union(*(words_on(task.oracle["native"]) for task in cloning_tasks()))
+    for task in SUITE.split(UNKNOWN):
+        assert words_on(task.oracle["native"]) - shown, task.id
+
+
+@pytest.mark.parametrize("task", SUITE.tasks, ids=lambda task: task.id)
+def test_every_task_is_well_formed(task):
+    assert Task.from_json(task.to_json()) == task
+    assert {step["type"] for step in task.config} <= {*SETUP_STEPS, *HOST_STEPS}
+    read_evaluator(task)
+    for style in ("expert", "native"):
+        assert isinstance(make_oracle(task, style), LocalOracle)
+    native, expert = task.oracle["native"], task.oracle["steps"]
+    assert 1 <= len(native) <= 6
+    assert all(step["do"] in MOUSE | {"type"} for step in native)
+    assert any(step["do"] in {"keys", "type"} for step in expert) or task.tags[1] == "template:drag"
+    assert all(step["intent"].split()[0][0].isupper() for step in expert if step["do"] == "keys")
+
+
+def test_the_menus_first_letters_differ():
+    for labels in (list(MENU), *MENU.values()):
+        letters = [label[0].lower() for label in labels]
+        assert len(set(letters)) == len(letters)
+
+
+def test_mnemonics_differ_within_a_menu():
+    for menu in {setting.menu for setting in TOGGLES}:
+        letters = [setting.mnemonic for setting in TOGGLES if setting.menu == menu and setting.mnemonic]
+        assert len(set(letters)) == len(letters)
+
+
+class Menus:
+    """A test double with the open menus of a desktop, and the file of its menu."""
+
+    screen_size = (640, 360)
+
+    def __init__(self, *popups):
+        self._popups = [dict(zip(("x", "y", "width", "height"), popup, strict=True)) for popup in popups]
+
+    def windows(self):
+        return []
+
+    def popups(self):
+        return self._popups
+
+    def read_file(self, path):
+        assert path == "~/.config/openbox/menu.xml"
+        return menu_file([("Sound", [("mute", "a"), ("echo", "b")]), ("Power", [("sleep", "c")])]).encode()
+
+
+def pointed(on, desktop):
+    step = {"do": "click", "on": on, "what": "w", "intent": "click w", "subtask": "s"}
+    oracle = LocalOracle(Task(id="t", instruction="i", oracle={"type": "local", "steps": [step]}), "native")
+    (action,) = oracle.next_step(desktop).actions
+    return action
+
+
+def test_positions_in_menus_and_on_the_screen():
+    both = Menus((100, 50, 80, 40), (180, 60, 30, 60))
+    assert pointed({"popup": [5, 7]}, both) == Action("click", start=(185, 67))
+    assert pointed({"popup": [5, -7], "level": 0}, both) == Action("click", start=(105, 83))
+    # two entries in 40 pixels: the second one's centre is at 30; two items in 60 pixels: at 45
+    assert pointed({"entry": "Power"}, both) == Action("click", start=(140, 80))
+    assert pointed({"entry": "echo"}, both) == Action("click", start=(195, 105))
+    assert pointed({"screen": [0.25, 0.5]}, both) == Action("click", start=(160, 180))
+
+
+def test_a_missing_menu_is_a_failure_of_the_oracle():
+    for on, problem in (({"popup": [5, 7]}, "no open menu"), ({"entry": "zoom"}, "no 'zoom' in the desktop's menu")):
+        with pytest.raises(DesktopError, match=problem):
+            pointed(on, Menus())
+
+
+def test_a_script_without_native_steps_plays_the_experts():
+    step = {"do": "keys", "keys": "ctrl s", "intent": "Save", "subtask": "s"}
+    task = Task(id="t", instruction="i", oracle={"type": "local", "steps": [step]})
+    assert LocalOracle(task, "native").next_step(Menus()).intent == "Save"
+    click = {"do": "click", "on": {"screen": [0, 0]}, "what": "w", "intent": "click w", "subtask": "s"}
+    task = Task(id="t", instruction="i", oracle={"type": "local", "steps": [step], "native": [click]})
+    assert LocalOracle(task, "native").next_step(Menus()).intent == "click w"
+    assert LocalOracle(task, "expert").next_step(Menus()).intent == "Save"
+
+
+def test_the_list_command_shows_the_split_table(capsys):
+    assert main(["tasks", "list", "--suite", "varied", "--split", "train"]) == 0
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 24
+    assert [line.split() for line in output.err.splitlines()] == [
+        ["split", "known", "unknown"],
+        ["train", "12", "12"],
+        ["held_out", "6", "6"],
+        ["validation", "3", "3"],
+    ]
