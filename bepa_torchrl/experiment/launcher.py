@@ -7,6 +7,8 @@ preparation and seed. All files are in ``runs/<name>/``, which one process at a 
     prepared/                     expert traces, caches, base evaluation, manifest
     <method>/                     see :mod:`bepa_torchrl.experiment.method_process`
     results.json, curves.png      at the end
+
+With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.remote_copy`).
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ from bepa_torchrl.experiment.method_child import MethodChild
 from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.methods import algo_named
 from bepa_torchrl.experiment.preparation import Preparation, expert_traces, load_preparation, prepare, save_preparation
+from bepa_torchrl.experiment.remote_copy import check_new_in_store, restore_missing, uploading
 from bepa_torchrl.experiment.resume import changed_settings
 from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import INFRASTRUCTURE
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.storage.lock import check_free, locked
+from bepa_torchrl.storage.mirror import RunUploader
 from osworld_gym.atomic import remove_leftovers, write_text
 
 _POLL = 0.5  #: seconds between two updates of the display
@@ -61,12 +65,14 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
     with ExitStack() as stack:
         if config.resume:
             folder = run_folder(config)
+            restore_missing(config, folder, console)
             stack.enter_context(_locked_run(folder))
             config, configs = _resumed(folder, config, overrides)
         else:
             configs = {name: _config_of(name, config, overrides, config_dir) for name in _methods(config)}
             folder = run_folder(config)
             _check_new(folder)
+            check_new_in_store(config, folder.name)
         check_environment(config)
         tasks = make_tasks(config)
         policy = make_policy(config, seed=config.seed)
@@ -78,10 +84,11 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
             _make_folder(folder)
             stack.enter_context(locked(folder))
             _begin(folder, config, configs, overrides)
+        uploader = stack.enter_context(uploading(config, folder, console))
         prepared = _prepare(config, folder, policy, tasks, console)
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
-        code = _train(folder, configs, config, console)
+        code = _train(folder, configs, config, console, uploader)
         if code == 0:
             _finish(folder, list(configs), config, prepared, tasks, console)
     return code
@@ -225,7 +232,9 @@ def _prepare(config: Settings, folder: Path, policy: Policy, tasks: Tasks, conso
     return prepared
 
 
-def _train(folder: Path, configs: dict[str, Settings], config: Settings, console: Console) -> int:
+def _train(
+    folder: Path, configs: dict[str, Settings], config: Settings, console: Console, uploader: RunUploader | None
+) -> int:
     """Runs one process per method, at most ``processes`` at a time, until all end or one fails.
 
     Returns:
@@ -242,6 +251,8 @@ def _train(folder: Path, configs: dict[str, Settings], config: Settings, console
                     running[name] = MethodChild(folder / name, threads=config.threads)
                 code = _poll(running, console)
                 progression.update()
+                if uploader is not None:
+                    uploader.check()
                 if code != 0:
                     return code
         return 0

@@ -18,6 +18,8 @@ CHANGEABLE = (
     "policy.activation_checkpointing",
     "threads",
     "processes",
+    "storage",
+    "storage_wait",
 )
 _GROUPS = {"env": "sim", "policy": "tiny", "algo": "bepa", "experiment": "null"}  #: with their defaults
 _IDENTITY = ("name", "runs", "resume")

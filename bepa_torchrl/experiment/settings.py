@@ -339,6 +339,9 @@ class Settings:
     Args:
         name: name of the run folder; None: ``<provider>-<algo>-<date>-<time>``.
         runs: parent folder of all runs.
+        storage: folder or fsspec URL to which the run's folder is uploaded while it runs, and from which ``resume``
+            restores it on another machine; None: nothing is uploaded.
+        storage_wait: seconds for the last upload at the end of the run.
         resume: whether to continue the run called ``name``.
         seed: seed of the task order, the desktops and the sampling.
         compare: methods trained next to ``algo``, from the same policy and seed.
@@ -361,6 +364,8 @@ class Settings:
 
     name: str | None
     runs: str
+    storage: str | None
+    storage_wait: PositiveFloat
     resume: bool
     seed: int
     compare: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 import requests
 from object_servers import Server, azurite_connection, azurite_server, free_port, moto_server
 
+from bepa_torchrl.storage.mirror import RunStore, RunUploader, restore
+from bepa_torchrl.storage.mirror.snapshot import CHUNK
 from bepa_torchrl.storage.objects import StorageError, open_store
 from bepa_torchrl.storage.objects.url import check_store
 from bepa_torchrl.testing import check_object_store
@@ -65,6 +68,22 @@ def test_azure_blob_passes_the_checks(azure: str, monkeypatch: pytest.MonkeyPatc
     assert store.list() == []
     with pytest.raises(StorageError, match="create the bucket or container first, or correct its name"):
         check_store(open_store("abfs://nothing/folder"))
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_folder_is_uploaded_to_s3_and_restored(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights").write_bytes(os.urandom(CHUNK + 1))
+    (tmp_path / "run" / "lines.jsonl").write_text("1\n")
+    store = RunStore(open_store("s3://bucket/runs"), "x")
+    for line in ("2\n", "3\n", "4\n"):  # with the removal of old snapshots
+        uploader = RunUploader(tmp_path / "run", store, interval=0.1, note=pytest.fail)
+        uploader.close(60.0)
+        with (tmp_path / "run" / "lines.jsonl").open("a") as file:
+            file.write(line)
+    assert restore(store, tmp_path / "restored") is not None
+    assert (tmp_path / "restored" / "lines.jsonl").read_text() == "1\n2\n3\n"
+    assert (tmp_path / "restored" / "weights").read_bytes() == (tmp_path / "run" / "weights").read_bytes()
 
 
 @pytest.mark.usefixtures("s3_environment")

@@ -1,0 +1,95 @@
+"""The copy of a run in a store (``storage=URL``): uploaded while it runs, restored when it is resumed elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from bepa_torchrl.experiment.run_record import RecordError
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.storage.mirror import RunStore, RunUploader, SnapshotError, restore
+from bepa_torchrl.storage.objects import StorageError, open_store
+from bepa_torchrl.storage.objects.url import check_store
+
+_INTERVAL = 10.0  #: seconds between two uploads
+_AFTER_FAILURE = 30.0  #: seconds for the last upload of a run that failed or was interrupted
+
+
+def check_new_in_store(config: Settings, name: str) -> None:
+    """Checks, before anything is computed, that the store can be written and has no run of this name.
+
+    Raises:
+        RecordError: it has one. StorageURLError, StorageError: it cannot be used.
+    """
+    store = _run_store(config, name)
+    if store is not None and store.numbers():
+        raise RecordError(
+            f"{store.url} exists and is not overwritten; give another name=, or go on with resume=true name={name}"
+        )
+
+
+def restore_missing(config: Settings, folder: Path, console: Console) -> None:
+    """Restores a run that is to be resumed and is not on this machine; does nothing without ``storage=``.
+
+    Raises:
+        SnapshotError: no snapshot in the store can be used. StorageURLError, StorageError: the store cannot be used.
+    """
+    if config.storage is None or (folder / "config.yaml").exists():
+        return
+    store = _run_store(config, folder.name)
+    assert store is not None
+    found = restore(store, folder)
+    if found is None:
+        raise RecordError(
+            f"nothing to resume: neither {folder} nor {store.url} has a run; check name=, runs=, storage="
+        )
+    snapshot, notes = found
+    for note in notes:
+        console.print(note, soft_wrap=True, markup=False, highlight=False)
+    console.print(
+        f"restored {len(snapshot.files)} files from {store.url}", soft_wrap=True, markup=False, highlight=False
+    )
+
+
+@contextmanager
+def uploading(config: Settings, folder: Path, console: Console) -> Iterator[RunUploader | None]:
+    """Uploads the run's folder during the block; at its end, waits until the store has everything.
+
+    Raises:
+        SnapshotError: another process writes this run. StorageError: the store did not take the last state in time.
+    """
+    store = _run_store(config, folder.name)
+    if store is None:
+        yield None
+        return
+
+    def note(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    uploader = RunUploader(folder, store, interval=_INTERVAL, note=note)
+    try:
+        yield uploader
+    except BaseException:
+        _close_after_failure(uploader, min(config.storage_wait, _AFTER_FAILURE), note)
+        raise
+    uploader.close(config.storage_wait)
+    note(f"storage  {store.url}")
+
+
+def _close_after_failure(uploader: RunUploader, seconds: float, note: Callable[[str], None]) -> None:
+    try:
+        uploader.close(seconds)
+    except (StorageError, SnapshotError) as error:
+        note(f"storage: {error}")
+
+
+def _run_store(config: Settings, name: str) -> RunStore | None:
+    """The run's place in the store, which was written to; None without ``storage=``."""
+    if config.storage is None:
+        return None
+    store = open_store(config.storage)
+    check_store(store)
+    return RunStore(store, name)

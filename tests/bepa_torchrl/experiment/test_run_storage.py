@@ -1,0 +1,140 @@
+"""Runs with ``storage=``: resumed on an empty machine, a server that is away during the run, bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_servers import Server, azurite_connection, azurite_server
+
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.storage.mirror import RunStore, restore
+from bepa_torchrl.storage.objects import open_store
+from bepa_torchrl.testing import small_checkpoint
+
+#: a run that uploads often
+MAIN = """
+import sys
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment import remote_copy
+remote_copy._INTERVAL = 0.1
+sys.exit(main(sys.argv[1:]))
+"""
+DEADLINE = 300.0
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
+    return [
+        "experiment=smoke", "algo=level2", "compare=[]", f"policy.checkpoint={checkpoint}", "policy.max_new_tokens=8",
+        "env.max_steps=1", "env.desktops=4", "env.train_limit=2", "env.held_out_limit=1", "eval.every=0",
+        "eval.final_episodes=0", "record.every=1", "train.iterations=5", "name=x",
+    ]  # fmt: skip
+
+
+def start(*settings: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", MAIN, *settings]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(what: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    end = time.monotonic() + DEADLINE
+    while not (found := what()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+
+
+def checkpoints(store: RunStore) -> set[str]:
+    """The checkpoints in the newest snapshot."""
+    for number in store.numbers()[:1]:
+        return {path.split("/")[2] for path in store.read(number).files if path.startswith("level2/checkpoints/")}
+    return set()
+
+
+@pytest.mark.slow
+def test_a_run_whose_machine_is_lost_goes_on_from_the_store(settings: list[str], tmp_path: Path) -> None:
+    url, first, second = tmp_path / "store", tmp_path / "first", tmp_path / "second"
+    store = RunStore(open_store(str(url)), "x")
+    with start(*settings, f"runs={first}", f"storage={url}") as launcher:
+        wait_for(lambda: len(checkpoints(store)) == 2, launcher)
+        launcher.kill()
+    shutil.rmtree(first)
+    assert main(["resume=true", "name=x", f"runs={second}", f"storage={url}"]) == 0
+    lines = read_lines(second / "x" / "level2" / "iterations.jsonl")
+    assert [line["iteration"] for line in lines] == list(range(6))
+    assert (second / "x" / "results.json").exists()
+    assert restore(store, tmp_path / "third") is not None
+    assert content(tmp_path / "third") == content(second / "x")
+
+
+def test_bad_input_is_one_line_before_anything_is_computed(
+    settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store" / "x" / "snapshots").mkdir(parents=True)
+    (tmp_path / "store" / "x" / "snapshots" / "000000000001").touch()
+    (tmp_path / "file").touch()
+    for storage, code, message in (
+        ("abf://c/x", 2, "unknown scheme 'abf' (did you mean 'abfs'?)"),
+        (str(tmp_path / "store"), 2, "store/x exists and is not overwritten; give another name=, or go on with resume"),
+        (str(tmp_path / "file"), 3, "file: creating probe/"),
+    ):
+        assert main([*settings, f"runs={tmp_path}/runs", f"storage={storage}"]) == code
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert message in line
+        assert not (tmp_path / "runs").exists()
+    assert main(["resume=true", "name=y", f"runs={tmp_path}/runs", f"storage={tmp_path}/store"]) == 2
+    assert "nothing to resume: neither" in capsys.readouterr().err
+
+
+@pytest.fixture
+def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    from azure.storage.blob import ContainerClient
+
+    server = azurite_server(tmp_path / "azurite")
+    server.start()
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite_connection(server))
+    with ContainerClient.from_connection_string(azurite_connection(server), "container") as container:
+        container.create_container()
+    yield server
+    server.stop()
+
+
+@pytest.mark.storage
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_server_that_is_away_during_the_run_has_everything_at_the_end(
+    settings: list[str], azure: Server, tmp_path: Path
+) -> None:
+    url = "abfs://container/runs"
+    store = RunStore(open_store(url), "x")
+    with start(*settings, f"runs={tmp_path}", f"storage={url}") as launcher:
+        wait_for(lambda: checkpoints(store), launcher)
+        azure.stop()
+        wait_for(lambda: (tmp_path / "x" / "results.json").exists(), launcher)  # the run itself does not wait
+        azure.start()
+        output, error = launcher.communicate(timeout=DEADLINE)
+        assert launcher.returncode == 0, error
+    printed = " ".join(output.split())
+    assert "the run goes on and its files wait in" in printed
+    assert "abfs://container/runs/x is back" in printed
+    restore(store, tmp_path / "restored")
+    assert content(tmp_path / "restored") == content(tmp_path / "x")
