@@ -17,7 +17,7 @@ LAYERS = {
         "cli __main__ commands",
         "testing",
         "experiment analysis",
-        "tiny evaluation experts training",
+        "tiny evaluation experts training distributed",
         "rollout sharding",
         "cache policies losses",
         "storage data functional failures sizing",

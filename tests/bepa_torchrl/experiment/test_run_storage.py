@@ -52,7 +52,7 @@ def wait_for(what: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     while not (found := what()):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.02)
+        time.sleep(0.3)
     return found
 
 

@@ -1,0 +1,330 @@
+"""TaskQueue: groups of episodes from admission to training; nothing is lost, nothing is trained twice.
+
+A group has a fixed number of slots. Each slot is waiting, leased to a worker, or finished. A lease has a ticket and a
+deadline; unless it is renewed, the slot waits again, and a late result of the old ticket is refused. Tasks and results
+are passed through without being read. All times are of one monotonic clock, the queue's own, so that clocks of other
+machines do not matter. Not thread-safe: the owner calls it from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Order = Literal["admission", "completion"]
+FORMAT, VERSION = "bepa_torchrl.task_queue", 1
+
+
+class StaleTicketError(ValueError):
+    """The lease of this ticket has ended: its slot was given to another worker, or is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One slot, given to one worker.
+
+    Args:
+        ticket: identifies this lease; never used again, also not after the queue was restored.
+        group: number of the group, in the order of admission.
+        slot: index in the group.
+        task: the group's task, as it was admitted.
+        attempt: 1 for the slot's first lease.
+    """
+
+    ticket: str
+    group: int
+    slot: int
+    task: Any
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGroup:
+    """A group whose slots are all finished.
+
+    Args:
+        group: its number.
+        task: its task.
+        results: per slot the result, or None if the slot was given up.
+        reasons: slot to reason, for slots that were given up.
+        age: batches that were trained between the group's admission and now.
+    """
+
+    group: int
+    task: Any
+    results: tuple[Any, ...]
+    reasons: Mapping[int, str]
+    age: int
+
+
+@dataclass(slots=True)
+class _Group:
+    task: Any
+    size: int
+    admitted_at: int  #: batches trained before its admission
+    waiting: deque[int]
+    results: dict[int, Any] = field(default_factory=dict)
+    attempts: Counter[int] = field(default_factory=Counter)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.results) == self.size
+
+
+@dataclass(slots=True)
+class _ActiveLease:
+    group: int
+    slot: int
+    worker: str
+    deadline: float
+    started: float
+
+
+class TaskQueue:
+    """The queue.
+
+    Args:
+        batch_groups: groups per batch (B).
+        max_staleness: batches that may be trained between a group's admission and its own training (S).
+        order: ``admission`` trains groups in the order of admission, so that S is never exceeded; ``completion`` trains
+            what is finished first, which keeps desktops and trainer busier: then S bounds the number of groups in
+            flight, while a group that is overtaken gets older.
+        lease_seconds: until a lease ends without renewal.
+        max_attempts: leases of a slot until it is given up.
+        generation: differs each time a queue is made or restored in one run, so that tickets do.
+        clock: monotonic seconds.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_groups: int,
+        max_staleness: int,
+        order: Order = "admission",
+        lease_seconds: float = 60.0,
+        max_attempts: int = 5,
+        generation: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if batch_groups < 1 or max_staleness < 0 or max_attempts < 1 or lease_seconds <= 0:
+            raise ValueError(
+                "a queue requires batch_groups >= 1, max_staleness >= 0, max_attempts >= 1 and lease_seconds > 0; got "
+                f"{batch_groups}, {max_staleness}, {max_attempts} and {lease_seconds}"
+            )
+        if order not in get_args(Order):
+            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
+        self.batch_groups, self.max_staleness, self.order = batch_groups, max_staleness, order
+        self.lease_seconds, self.max_attempts, self._clock = lease_seconds, max_attempts, clock
+        self.generation = generation
+        self.batches = 0  #: trained
+        self.admitted = self.dropped = 0  #: groups
+        self.counts: Counter[str] = Counter()  #: events, for status
+        self._groups: dict[int, _Group] = {}  #: admitted and not taken, in the order of admission
+        self._done: list[int] = []  #: finished and not taken, in the order of completion
+        self._leases: dict[str, _ActiveLease] = {}
+        self._tickets = 0
+
+    # --- admission ----------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Groups that may be admitted now: while ``admitted - dropped < (batches + 1 + S) B``."""
+        return (self.batches + 1 + self.max_staleness) * self.batch_groups - (self.admitted - self.dropped)
+
+    def admit(self, task: Any, size: int) -> int:
+        """Adds a group and returns its number.
+
+        Raises:
+            ValueError: there is no room, or ``size`` is below 1.
+        """
+        if size < 1:
+            raise ValueError(f"a group requires at least one slot, got {size}")
+        if self.room() < 1:
+            raise ValueError(
+                f"no room: {self.admitted} groups were admitted for {self.batches} trained batches of "
+                f"{self.batch_groups} at max_staleness={self.max_staleness}; admit at most room() groups"
+            )
+        number = self.admitted
+        self._groups[number] = _Group(task, size, self.batches, deque(range(size)))
+        self.admitted += 1
+        return number
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def lease(self, worker: str, limit: int = 1) -> list[Lease]:
+        """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits."""
+        self.expire()
+        leases: list[Lease] = []
+        for number, group in self._groups.items():
+            while group.waiting and len(leases) < limit:
+                leases.append(self._lease(worker, number, group))
+            if len(leases) == limit:
+                break
+        return leases
+
+    def _lease(self, worker: str, number: int, group: _Group) -> Lease:
+        slot, now = group.waiting.popleft(), self._clock()
+        group.attempts[slot] += 1
+        self._tickets += 1
+        ticket = f"{self.generation}-{self._tickets}"
+        self._leases[ticket] = _ActiveLease(number, slot, worker, now + self.lease_seconds, now)
+        return Lease(ticket, number, slot, group.task, group.attempts[slot])
+
+    def renew(self, ticket: str) -> None:
+        """Extends a lease. Raises StaleTicketError if it has ended; then the worker should stop this episode."""
+        self._active(ticket).deadline = self._clock() + self.lease_seconds
+
+    def complete(self, ticket: str, result: Any) -> None:
+        """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
+        lease = self._active(ticket)
+        del self._leases[ticket]
+        self.counts["completed"] += 1
+        self._finish_slot(lease.group, lease.slot, result)
+
+    def fail(self, ticket: str, reason: str) -> None:
+        """Ends a lease without a result: the slot waits again, or is given up after ``max_attempts`` leases.
+
+        Raises:
+            StaleTicketError: the lease has ended.
+        """
+        self._active(ticket)
+        self._end(ticket, reason)
+
+    def release(self, worker: str, reason: str) -> int:
+        """Ends all leases of a worker that has exited; returns how many."""
+        tickets = [ticket for ticket, lease in self._leases.items() if lease.worker == worker]
+        for ticket in tickets:
+            self._end(ticket, reason)
+        return len(tickets)
+
+    def expire(self) -> int:
+        """Ends the leases whose deadline has passed; returns how many."""
+        now = self._clock()
+        tickets = [ticket for ticket, lease in self._leases.items() if lease.deadline <= now]
+        for ticket in tickets:
+            lease = self._leases[ticket]
+            self._end(ticket, f"the lease of {lease.worker} expired")
+        return len(tickets)
+
+    def _active(self, ticket: str) -> _ActiveLease:
+        self.expire()
+        if ticket not in self._leases:
+            self.counts["refused"] += 1
+            raise StaleTicketError(
+                f"the lease {ticket} has ended: its slot was given to another worker, or is finished"
+            )
+        return self._leases[ticket]
+
+    def _end(self, ticket: str, reason: str) -> None:
+        lease = self._leases.pop(ticket)
+        group = self._groups[lease.group]
+        if group.attempts[lease.slot] < self.max_attempts:
+            self.counts["requeued"] += 1
+            group.waiting.append(lease.slot)
+        else:
+            self.counts["given_up"] += 1
+            group.reasons[lease.slot] = f"{reason} (attempt {self.max_attempts} of {self.max_attempts})"
+            self._finish_slot(lease.group, lease.slot, None)
+
+    def _finish_slot(self, number: int, slot: int, result: Any) -> None:
+        group = self._groups[number]
+        group.results[slot] = result
+        if group.finished:
+            self._done.append(number)
+
+    # --- trainer ------------------------------------------------------------------------------------------------
+
+    def finished(self) -> FinishedGroup | None:
+        """The next group to look at, in ``order``, without removing it; None if it is not finished yet."""
+        self.expire()
+        if self.order == "completion":
+            number = self._done[0] if self._done else None
+        else:
+            number = next(iter(self._groups), None)
+        if number is None or not self._groups[number].finished:
+            return None
+        group = self._groups[number]
+        results = tuple(group.results[slot] for slot in range(group.size))
+        return FinishedGroup(number, group.task, results, dict(group.reasons), self.batches - group.admitted_at)
+
+    def take(self, group: int) -> None:
+        """Removes a finished group, to be trained. Raises ValueError if it is not finished, or was taken."""
+        self._remove(group)
+        self.counts["taken"] += 1
+
+    def drop(self, group: int) -> None:
+        """Removes a finished group that cannot be trained; another may be admitted. Raises as :meth:`take`."""
+        self._remove(group)
+        self.dropped += 1
+
+    def _remove(self, group: int) -> None:
+        if group not in self._done:
+            raise ValueError(f"group {group} is not finished, or was taken or dropped before")
+        self._done.remove(group)
+        del self._groups[group]
+
+    def trained(self) -> None:
+        """A batch was trained: more groups may be admitted."""
+        self.batches += 1
+
+    # --- state --------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Counts and what every lease waits for, as JSON-compatible values."""
+        now = self._clock()
+        leases = [
+            {"worker": lease.worker, "group": lease.group, "slot": lease.slot, "seconds": round(now - lease.started, 3)}
+            for lease in self._leases.values()
+        ]
+        return {
+            "batches": self.batches,
+            "admitted": self.admitted,
+            "dropped": self.dropped,
+            "waiting_slots": sum(len(group.waiting) for group in self._groups.values()),
+            "open_groups": len(self._groups) - len(self._done),
+            "finished_groups": len(self._done),
+            "leases": leases,
+            **self.counts,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-compatible if the tasks are. Results are not saved: groups that were not taken run again."""
+        groups = [[number, group.task, group.size, group.admitted_at] for number, group in self._groups.items()]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "batch_groups": self.batch_groups,
+            "generation": self.generation,
+            "batches": self.batches,
+            "admitted": self.admitted,
+            "dropped": self.dropped,
+            "groups": groups,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a ``state_dict``: groups that were not taken wait again; old tickets are refused.
+
+        Raises:
+            ValueError: the state has another format or batch size.
+        """
+        expected = (FORMAT, VERSION, self.batch_groups)
+        found = (state.get("format"), state.get("version"), state.get("batch_groups"))
+        if found != expected:
+            raise ValueError(
+                f"expected format, version and batch_groups {expected}, got {found}; resume with the program and the "
+                "collect.groups that wrote the checkpoint"
+            )
+        self.generation = max(self.generation, int(state["generation"])) + 1
+        self.batches, self.admitted, self.dropped = (int(state[name]) for name in ("batches", "admitted", "dropped"))
+        rows: Sequence[Sequence[Any]] = state["groups"]
+        self._groups = {
+            int(number): _Group(task, int(size), int(admitted_at), deque(range(int(size))))
+            for number, task, size, admitted_at in rows
+        }
+        self._done, self._leases = [], {}

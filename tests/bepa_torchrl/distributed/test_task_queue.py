@@ -1,0 +1,262 @@
+"""The queue under random interleavings: groups exactly once, late results refused, the age bound in strict order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bepa_torchrl.distributed.task_queue import FinishedGroup, Lease, Order, StaleTicketError, TaskQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def queue(clock: Clock | None = None, **more: Any) -> TaskQueue:
+    options: dict[str, Any] = {"batch_groups": 2, "max_staleness": 1, "lease_seconds": 10.0, "max_attempts": 3}
+    return TaskQueue(**(options | more), clock=clock or Clock())
+
+
+def finish_all(tasks: TaskQueue) -> None:
+    while leases := tasks.lease("w"):
+        tasks.complete(leases[0].ticket, (leases[0].group, leases[0].slot))
+
+
+def test_admission_is_bounded_by_staleness() -> None:
+    """B = 2, S = 1: (0 + 1 + 1) 2 = 4 groups before the first update, 2 more after it."""
+    tasks = queue()
+    assert tasks.room() == 4
+    for _ in range(4):
+        tasks.admit("t", 2)
+    assert tasks.room() == 0
+    with pytest.raises(ValueError, match=r"no room: 4 groups were admitted for 0 trained batches of 2 at max_stal"):
+        tasks.admit("t", 2)
+    tasks.trained()
+    assert tasks.room() == 2
+
+
+def test_a_late_result_of_an_expired_lease_is_refused() -> None:
+    clock = Clock()
+    tasks = queue(clock)
+    tasks.admit("t", 1)
+    (first,) = tasks.lease("slow")
+    clock.now = 9.0
+    tasks.renew(first.ticket)
+    clock.now = 18.9
+    assert tasks.lease("other") == []
+    clock.now = 19.0
+    (second,) = tasks.lease("other")
+    assert (second.group, second.slot, second.attempt) == (first.group, first.slot, 2)
+    for late in (lambda: tasks.complete(first.ticket, "late"), lambda: tasks.renew(first.ticket)):
+        with pytest.raises(StaleTicketError, match=r"the lease 0-1 has ended: its slot was given to another worker"):
+            late()
+    tasks.complete(second.ticket, "result")
+    with pytest.raises(StaleTicketError):
+        tasks.complete(second.ticket, "twice")
+    found = tasks.finished()
+    assert found is not None
+    assert found.results == ("result",)
+    tasks.take(found.group)
+    with pytest.raises(ValueError, match="group 0 is not finished, or was taken"):
+        tasks.take(found.group)
+
+
+def test_a_worker_that_exits_returns_its_slots_and_a_slot_is_given_up_with_its_reason() -> None:
+    tasks = queue()
+    tasks.admit("t", 2)
+    for attempt in (1, 2, 3):
+        leases = tasks.lease(f"node{attempt}", 2)
+        assert {lease.attempt for lease in leases} == {attempt}
+        assert tasks.release(f"node{attempt}", f"node{attempt} exited") == 2
+    found = tasks.finished()
+    assert found is not None
+    assert found.results == (None, None)
+    assert found.reasons[0] == "node3 exited (attempt 3 of 3)"
+    room = tasks.room()
+    tasks.drop(found.group)
+    assert tasks.room() == room + 1
+    assert tasks.describe()["given_up"] == 2
+
+
+@pytest.mark.parametrize(("order", "expected"), [("admission", [0, 1]), ("completion", [1, 0])])
+def test_the_order_of_training(order: Order, expected: list[int]) -> None:
+    tasks = queue(order=order)
+    for _ in range(2):
+        tasks.admit("t", 1)
+    slow, fast = tasks.lease("w", 2)
+    tasks.complete(fast.ticket, "fast")
+    assert (tasks.finished() is None) == (order == "admission")
+    tasks.complete(slow.ticket, "slow")
+    for number in expected:
+        found = tasks.finished()
+        assert found is not None
+        assert found.group == number
+        tasks.take(number)
+
+
+def test_a_restored_queue_runs_what_was_not_taken_and_refuses_old_tickets() -> None:
+    tasks = queue()
+    for number in range(4):
+        tasks.admit({"task": number}, 2)
+    leases = tasks.lease("w", 5)  # groups 0 and 1, and slot 0 of group 2
+    for lease in leases[:4]:
+        tasks.complete(lease.ticket, "x")
+    tasks.take(0)
+    state = json.loads(json.dumps(tasks.state_dict()))
+    restored = queue(generation=tasks.generation)
+    restored.load_state_dict(state)
+    with pytest.raises(StaleTicketError):
+        restored.complete(leases[4].ticket, "late")
+    again = restored.lease("w", 9)
+    assert Counter(lease.group for lease in again) == {1: 2, 2: 2, 3: 2}
+    assert not {lease.ticket for lease in again} & {lease.ticket for lease in leases}
+    assert restored.room() == tasks.room() == 0
+    with pytest.raises(ValueError, match=r"resume with the program and the collect\.groups"):
+        queue(batch_groups=3).load_state_dict(state)
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="a queue requires batch_groups >= 1"):
+        queue(batch_groups=0)
+    with pytest.raises(ValueError, match="order must be one of admission, completion, got 'fifo'"):
+        queue(order="fifo")
+    with pytest.raises(ValueError, match="at least one slot, got 0"):
+        queue().admit("t", 0)
+
+
+ACTIONS = ("admit", "lease", "complete", "late", "renew", "fail", "kill", "wait", "train", "restart")
+
+
+class Run:
+    """A driver that admits, trains and restarts, and workers that are slow, fail and exit."""
+
+    def __init__(self, order: Order, groups: int, staleness: int) -> None:
+        self.clock = Clock()
+        self.options: dict[str, Any] = {
+            "batch_groups": groups, "max_staleness": staleness, "order": order, "max_attempts": 10_000,
+        }  # fmt: skip
+        self.tasks = queue(self.clock, **self.options)
+        self.held: list[Lease] = []
+        self.ended: list[Lease] = []
+        self.trained: Counter[str] = Counter()
+        self.ages: list[int] = []
+        self.admitted = 0
+        self.batch: list[FinishedGroup] = []
+        self.saved: tuple[dict[str, Any], Counter[str], int] = (self.tasks.state_dict(), Counter(), 0)
+
+    def act(self, action: str, choice: int) -> None:
+        held = self.held[choice % len(self.held)] if self.held else None
+        if action == "admit" and self.tasks.room() > 0:
+            self.tasks.admit(f"g{self.admitted}", 1 + choice % 3)
+            self.admitted += 1
+        elif action == "lease":
+            self.held += self.tasks.lease(f"w{choice % 3}", 1 + choice % 4)
+        elif action == "complete" and held is not None:
+            self.held.remove(held)
+            self.ended.append(held)
+            self.complete(held)
+        elif action == "late" and self.ended:
+            with pytest.raises(StaleTicketError):
+                self.tasks.complete(self.ended[choice % len(self.ended)].ticket, "late")
+        elif action in ("renew", "fail") and held is not None:
+            try:
+                self.tasks.renew(held.ticket) if action == "renew" else self.tasks.fail(held.ticket, "failed")
+            except StaleTicketError:
+                self.held.remove(held)
+                self.ended.append(held)
+        elif action == "kill":
+            self.tasks.release(f"w{choice % 3}", "exited")
+        elif action == "wait":
+            self.clock.now += choice % 13
+        elif action == "train":
+            self.train()
+        elif action == "restart" and choice % 4 == 0:
+            self.restart()
+
+    def complete(self, lease: Lease) -> None:
+        try:
+            self.tasks.complete(lease.ticket, (lease.task, lease.slot))
+        except StaleTicketError:
+            return
+
+    def train(self) -> None:
+        """Takes what is finished; at B groups a batch is trained and a checkpoint written."""
+        while len(self.batch) < self.tasks.batch_groups and (found := self.tasks.finished()) is not None:
+            self.tasks.take(found.group)
+            assert list(found.results) == [(found.task, slot) for slot in range(len(found.results))]
+            self.batch.append(found)
+        if len(self.batch) == self.tasks.batch_groups:
+            for group in self.batch:
+                self.trained[group.task] += 1
+                self.ages.append(group.age)
+            self.batch = []
+            self.tasks.trained()
+            self.saved = (json.loads(json.dumps(self.tasks.state_dict())), Counter(self.trained), self.admitted)
+
+    def restart(self) -> None:
+        """The driver is killed: queue, trainer and task order continue from their common checkpoint."""
+        state, trained, admitted = self.saved
+        generation = self.tasks.generation
+        self.tasks = queue(self.clock, **self.options, generation=generation)
+        self.tasks.load_state_dict(state)
+        self.trained, self.admitted, self.batch = Counter(trained), admitted, []
+        self.ended += self.held  # workers go on with tickets of the old queue
+        self.held = []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    order=st.sampled_from(["admission", "completion"]),
+    groups=st.integers(1, 3),
+    staleness=st.integers(0, 3),
+    steps=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 59)), max_size=80),
+)
+def test_every_group_is_trained_exactly_once_whatever_happens(
+    order: Order, groups: int, staleness: int, steps: list[tuple[str, int]]
+) -> None:
+    run = Run(order, groups, staleness)
+    for action, choice in steps:
+        run.act(action, choice)
+    while run.admitted % groups:  # complete the last batch
+        run.train()
+        for lease in run.tasks.lease("w9", 99) + run.held:
+            run.complete(lease)
+        run.held = []
+        if run.tasks.room() > 0:
+            run.act("admit", 0)
+    for _ in range(run.admitted + 2):
+        run.clock.now += 100.0  # what is still leased expires
+        finish = run.tasks.lease("w9", 99)
+        for lease in finish:
+            run.complete(lease)
+        run.train()
+    assert run.trained == {f"g{number}": 1 for number in range(run.admitted)}
+    if order == "admission":
+        assert max(run.ages, default=0) <= staleness
+
+
+def test_completion_order_can_exceed_the_bound_and_reports_the_age() -> None:
+    """B = 1, S = 1: group 0 is slow; groups 1 and 2 overtake it, so its age is 2."""
+    tasks = queue(batch_groups=1, max_staleness=1, order="completion")
+    tasks.admit("slow", 1)
+    (slow,) = tasks.lease("w")
+    for _ in range(2):
+        tasks.admit("fast", 1)
+        finish_all(tasks)
+        found = tasks.finished()
+        assert found is not None
+        tasks.take(found.group)
+        tasks.trained()
+    tasks.complete(slow.ticket, "x")
+    found = tasks.finished()
+    assert found is not None
+    assert (found.group, found.age) == (0, 2)
