@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from bepa_torchrl.commands import convert, doctor, evaluate, plan, selfroll, train
+from osworld_gym.commands.output import output_closed
 
 COMMANDS = (train, evaluate, convert, selfroll, plan, doctor)
 
@@ -21,7 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line; None: the process's own.
     """
-    options = _parser().parse_args(arguments)
+    try:
+        return _run(_parser().parse_args(arguments))
+    finally:
+        output_closed()  # ``bepa plan | head``
+
+
+def _run(options: argparse.Namespace) -> int:
     from bepa_torchrl.failures import BAD_INPUT, guarded
     from osworld_gym.extras import missing_extra
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from osworld_gym.commands.output import output_closed
 from osworld_gym.errors import DesktopError, TaskError
 
 BAD_INPUT, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -26,7 +27,7 @@ def exit_code(error: BaseException) -> int | None:
 def guarded(program: Callable[[], int], name: str) -> int:
     """Runs a program; an expected error becomes one line on standard error and an exit code.
 
-    A bug keeps its traceback; Ctrl-C returns 130.
+    A bug keeps its traceback; Ctrl-C returns 130. A closed standard output (``bepa plan | head``) is no error.
     """
     try:
         return program()
@@ -34,6 +35,8 @@ def guarded(program: Callable[[], int], name: str) -> int:
         print(f"{name}: interrupted; continue a run with resume=true", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and output_closed():
+            return 0
         code = exit_code(error)
         if code is None:
             raise

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from osworld_gym import __version__
 from osworld_gym.commands import build_image, desktop, doctor, install_desktop, install_official, serve, tasks
+from osworld_gym.commands.output import output_closed
 from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
 from osworld_gym.errors import DesktopError, TaskError
 
@@ -20,8 +21,8 @@ COMMANDS = (doctor, desktop, serve, build_image, install_desktop, install_offici
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; an error is one line on standard error."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         return int(arguments.command(arguments))
     except (TaskError, ValueError) as error:
         print(f"osworld-gym: {error}", file=sys.stderr)
@@ -30,8 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"osworld-gym: {error}", file=sys.stderr)
         return INFRASTRUCTURE
     except BrokenPipeError:  # ``osworld-gym tasks list | head``
-        sys.stderr.close()
+        if not output_closed():
+            raise
         return 0
+    finally:
+        output_closed()
 
 
 def _parser() -> argparse.ArgumentParser:

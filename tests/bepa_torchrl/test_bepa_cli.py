@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from closed_pipe import run_unread
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.preparation import record_experts
 from bepa_torchrl.experts import save_traces
+from bepa_torchrl.failures import INFRASTRUCTURE, guarded
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.testing import small_checkpoint
 from osworld_gym.tasks.suites.registry import load_suite
@@ -137,3 +139,16 @@ def test_errors_in_the_settings_come_before_torch(arguments: list[str], message:
     assert (code, large) == (2, [])
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_output_that_nobody_reads_is_no_error(unbuffered: bool) -> None:
+    assert run_unread("bepa_torchrl", "plan", unbuffered=unbuffered) == (0, "")
+
+
+def test_a_broken_pipe_to_another_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def program() -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert guarded(program, "bepa train") == INFRASTRUCTURE
+    assert capsys.readouterr().err == "bepa train: [Errno 32] Broken pipe\n"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from closed_pipe import run_unread
 
 from osworld_gym import cli
 from osworld_gym.desktops import registry
@@ -160,3 +161,8 @@ def test_oracles_by_type() -> None:
         make_oracle(count_task(1))
     with pytest.raises(TaskError, match=r"'magic' is unknown; known: local, sim"):
         make_oracle(replace(task, oracle={"type": "magic"}))
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_output_that_nobody_reads_is_no_error(unbuffered: bool) -> None:
+    assert run_unread("osworld_gym.cli", "tasks", "list", unbuffered=unbuffered) == (0, "")
