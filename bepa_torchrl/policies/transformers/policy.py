@@ -30,6 +30,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
+from transformers import PreTrainedModel
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
@@ -122,10 +123,7 @@ class TransformersPolicy(TensorDictModuleBase):
             checkpoint.tokenizer, checkpoint.image_processor, end_token_ids=checkpoint.end_token_ids
         )
         self.version = 0
-        self.model.model.visual.requires_grad_(train_vision)
-        use_linear_patches(self.model.model.visual)
-        if lora is not None:
-            add_lora(self.model, lora, seed=seed)
+        _prepare(self.model, train_vision, lora, seed)
         if activation_checkpointing:
             checkpoint_activations(self.model)
         self.preset = preset
@@ -303,6 +301,14 @@ class TransformersPolicy(TensorDictModuleBase):
             self.processor.tokenizer.save_pretrained(folder)
             self.processor.patcher.processor.save_pretrained(folder)
         return target
+
+
+def _prepare(model: PreTrainedModel, train_vision: bool, lora: Lora | None, seed: int) -> None:
+    """Chooses the trained parameters; ``seed`` initialises the adapters."""
+    model.model.visual.requires_grad_(train_vision)
+    use_linear_patches(model.model.visual)
+    if lora is not None:
+        add_lora(model, lora, seed=seed)
 
 
 def load_policy(

@@ -100,7 +100,7 @@ class LocalOracle:
         return self._expert_step(step, "Wait", (Action("wait"),), "agent.wait(1)", desktop)
 
     def _step(self, step: Step, part: int | None, desktop: Desktop) -> ExpertStep:
-        actions, call = _INPUTS[step["do"]](step, desktop)
+        actions, call = _INPUTS[step["do"]](_with_positions(step, desktop))
         if part is not None:
             actions = actions[part : part + 1]
         return self._expert_step(step, str(step["intent"]), actions, call, desktop)
@@ -138,6 +138,11 @@ def _executor_plan(intent: str, call: str, first: bool, desktop: Desktop) -> str
         f"(Previous action verification)\n{before}\n\n(Screenshot Analysis)\n{seen}\n\n"
         f"(Next Action)\n{intent}.\n\n(Grounded Action)\n```python\n{call}\n```"
     )
+
+
+def _with_positions(step: Step, desktop: Desktop) -> Step:
+    """The step with the pixels that ``on`` and ``onto`` describe."""
+    return {**step, **{key: _position(step[key], desktop) for key in ("on", "onto") if key in step}}
 
 
 def _position(where: Mapping[str, Any], desktop: Desktop) -> Point:
@@ -206,24 +211,24 @@ def _icon(name: str, folder: str, desktop: Desktop) -> Point:
 Inputs = tuple[tuple[Action, ...], str]  #: the actions to perform, and the tool-level call
 
 
-def _mouse(kind: str, clicks: int, button: str) -> Callable[[Step, Desktop], Inputs]:
-    def inputs(step: Step, desktop: Desktop) -> Inputs:
-        action = Action(kind, start=_position(step["on"], desktop))
+def _mouse(kind: str, clicks: int, button: str) -> Callable[[Step], Inputs]:
+    def inputs(step: Step) -> Inputs:
+        action = Action(kind, start=step["on"])
         return (action,), f'agent.click("{step["what"]}", {clicks}, "{button}")'
 
     return inputs
 
 
-def _drag(step: Step, desktop: Desktop) -> Inputs:
-    action = Action("drag", start=_position(step["on"], desktop), end=_position(step["onto"], desktop))
+def _drag(step: Step) -> Inputs:
+    action = Action("drag", start=step["on"], end=step["onto"])
     return (action,), f'agent.drag_and_drop("{step["what"]}", "{step["goal"]}")'
 
 
-def _keys(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as the others
+def _keys(step: Step) -> Inputs:
     return (Action("hotkey", key=step["keys"]),), f"agent.hotkey({step['keys'].split()})"
 
 
-def _type(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as the others
+def _type(step: Step) -> Inputs:
     text, overwrite = str(step["text"]), bool(step.get("overwrite", False))
     enter = text.endswith("\n")
     call = f"agent.type(text={text.removesuffix(chr(10))!r}, overwrite={overwrite}, enter={enter})"
@@ -231,15 +236,15 @@ def _type(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as
     return ((Action("hotkey", key="ctrl a"), typed) if overwrite else (typed,)), call
 
 
-def _fail(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as the others
+def _fail(_: Step) -> Inputs:
     return (Action("call_user"),), "agent.fail()"
 
 
-def _pause(step: Step, desktop: Desktop) -> Inputs:  # noqa: ARG001  same form as the others
+def _pause(_: Step) -> Inputs:
     return (Action("wait"),), "agent.wait(1)"
 
 
-_INPUTS: dict[str, Callable[[Step, Desktop], Inputs]] = {
+_INPUTS: dict[str, Callable[[Step], Inputs]] = {
     "click": _mouse("click", 1, "left"),
     "double": _mouse("left_double", 2, "left"),
     "right": _mouse("right_single", 1, "right"),
