@@ -30,7 +30,6 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
-from transformers import PreTrainedModel
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
@@ -303,7 +302,7 @@ class TransformersPolicy(TensorDictModuleBase):
         return target
 
 
-def _prepare(model: PreTrainedModel, train_vision: bool, lora: Lora | None, seed: int) -> None:
+def _prepare(model: Any, train_vision: bool, lora: Lora | None, seed: int) -> None:
     """Chooses the trained parameters; ``seed`` initialises the adapters."""
     model.model.visual.requires_grad_(train_vision)
     use_linear_patches(model.model.visual)

@@ -269,8 +269,7 @@ def test_a_killed_owner_leaves_nothing(client: Any, image: str) -> None:
     """The engine closes the container's stdin, which ends it, and removes it."""
     owner = _owner(image, "held")
     (held,) = of(client, owner.pid)
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait()
+    _kill(owner)
     _await_removal(client, held)
 
 
@@ -278,14 +277,12 @@ def test_the_reaper_removes_what_a_killed_owner_left_and_spares_the_living(clien
     owner, living = _owner(image, "orphan"), _owner(image, "held")
     assert owner.stdout is not None
     orphan = owner.stdout.readline().strip()
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait()
+    _kill(owner)
     assert orphan in of(client, owner.pid)
     assert reap(client) >= 1
     assert of(client, owner.pid) == []
     (held,) = of(client, living.pid)
-    os.kill(living.pid, signal.SIGKILL)
-    living.wait()
+    _kill(living)
     _await_removal(client, held)
 
 
@@ -300,7 +297,8 @@ def test_a_foreign_container_is_never_touched(client: Any, image: str) -> None:
 
 def test_a_second_engine_client_sees_the_image(image: str) -> None:
     assert image == tag("basic")
-    assert engine().images.get(image).attrs["Config"]["User"] == "1000:1000"
+    with contextlib.closing(engine()) as second:
+        assert second.images.get(image).attrs["Config"]["User"] == "1000:1000"
 
 
 def _owner(image: str, kind: str) -> subprocess.Popen[str]:
@@ -310,6 +308,11 @@ def _owner(image: str, kind: str) -> subprocess.Popen[str]:
     assert owner.stdout is not None
     assert owner.stdout.readline() == "ready\n"
     return owner
+
+
+def _kill(owner: subprocess.Popen[str]) -> None:
+    with owner:  # closes the pipe
+        owner.kill()
 
 
 def _await_removal(client: Any, ident: str) -> None:
@@ -338,9 +341,9 @@ def _get(address: tuple[str, int], path: str) -> bytes:
 
 
 def _status(address: tuple[str, int], token: str) -> int:
-    connection = http.client.HTTPConnection(*address, timeout=10)
-    connection.request("GET", "/health", headers={"Authorization": f"Bearer {token}"} if token else {})
-    answer = connection.getresponse()
-    if answer.status == 200:
-        assert json.loads(answer.read())["status"] == "ok"
-    return answer.status
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=10)) as connection:
+        connection.request("GET", "/health", headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        if answer.status == 200:
+            assert json.loads(answer.read())["status"] == "ok"
+        return answer.status

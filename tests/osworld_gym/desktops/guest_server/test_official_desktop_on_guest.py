@@ -33,7 +33,9 @@ class OfficialLocal(OfficialDesktop):
         self._client = GuestClient("127.0.0.1", self._guests.__enter__().port)
 
     def close(self) -> None:
-        guests, self._guests, self._client = self._guests, None, None
+        guests, client, self._guests, self._client = self._guests, self._client, None, None
+        if client is not None:
+            client.close()
         if guests is not None:
             guests.__exit__(None, None, None)
 

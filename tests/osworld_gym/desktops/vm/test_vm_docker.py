@@ -117,11 +117,10 @@ def test_what_a_killed_owner_left_goes_when_the_next_process_begins(standin: str
     disk = tmp_path / "disk.qcow2"
     disk.write_text("0")
     command = [sys.executable, "-c", OWN_CODE, str(disk), standin]
-    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "ready\n"
-    owner.kill()
-    owner.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        owner.kill()
     assert len(of(client, owner.pid)) == 1
     begin = (
         "from osworld_gym.desktops.vm.desktop import VmDesktop; "
