@@ -63,21 +63,25 @@ def make_policy(hidden: int, layers: int, history: str, images: int | None) -> T
     return TransformersPolicy(checkpoint, preset="paper", history=history, history_images=images)
 
 
-def screenshot(numbers: np.random.Generator) -> bytes:
-    """PNG of random 16 x 16 tiles."""
-    tiles = numbers.integers(0, 256, (SCREEN[1] // 16, SCREEN[0] // 16, 3), dtype=np.uint8)
+def screenshot(numbers: np.random.Generator, size: tuple[int, int]) -> bytes:
+    """PNG of random 16 x 16 tiles; ``size``: width and height in pixels."""
+    width, height = size
+    tiles = numbers.integers(0, 256, (-(-height // 16), -(-width // 16), 3), dtype=np.uint8)
+    pixels = np.kron(tiles, np.ones((16, 16, 1), dtype=np.uint8))[:height, :width]
     buffer = io.BytesIO()
-    Image.fromarray(np.kron(tiles, np.ones((16, 16, 1), dtype=np.uint8))).save(buffer, format="PNG")
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
-def make_rows(policy: TransformersPolicy, episodes: int, steps: int, response: int) -> TensorDictBase:
+def make_rows(
+    policy: TransformersPolicy, episodes: int, steps: int, response: int, *, screen: tuple[int, int] = SCREEN
+) -> TensorDictBase:
     """One group of ``episodes`` episodes, alternately with advantage 1 and -1."""
     numbers = np.random.default_rng(0)
     words = sorted(set(range(len(policy.processor.tokenizer))) - policy.processor.special_ids)
     rows = []
     for slot in range(episodes):
-        pngs = [screenshot(numbers) for _ in range(steps)]
+        pngs = [screenshot(numbers, screen) for _ in range(steps)]
         tokens = [torch.from_numpy(numbers.choice(words, response)) for _ in range(steps)]
         texts = policy.processor.decode_responses([each.tolist() for each in tokens])
         prompts = policy.render(step_contexts("open the trash and empty it", pngs, texts, tokens))
