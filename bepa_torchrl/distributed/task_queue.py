@@ -180,6 +180,14 @@ class TaskQueue:
         """Extends a lease. Raises StaleTicketError if it has ended; then the worker should stop this episode."""
         self._active(ticket).deadline = self._clock() + self.lease_seconds
 
+    def renewed(self, ticket: str) -> bool:
+        """Extends a lease, unless it has ended; returns whether it has not."""
+        self.expire()
+        if ticket not in self._leases:
+            return False
+        self.renew(ticket)
+        return True
+
     def complete(self, ticket: str, result: Any) -> None:
         """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
         lease = self._active(ticket)

@@ -62,6 +62,25 @@ class CollectedIteration:
         return metrics | {f"stop_{reason.value}": float(stops[reason.value]) for reason in StopReason}
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutSeeds:
+    """The seeds of a run's rollouts.
+
+    Args:
+        seed: of the run.
+        env_seed: ``group``: all rollouts of a group start on the same screen; ``slot``: each on a different one.
+    """
+
+    seed: int
+    env_seed: str
+
+    def job(self, task: Task, number: int, iteration: int, group: int, slot: int) -> EpisodeJob:
+        """The job of one rollout; ``number`` is the task's index among the training tasks."""
+        key = episode_key(self.seed, Stream.ROLLOUT, iteration, number, slot)
+        desktop = desktop_seed(key[:-1] if self.env_seed == "group" else key)
+        return EpisodeJob(task, key, desktop, group, slot)
+
+
 def mean_log_prob(results: Iterable[EpisodeResult]) -> float | None:
     """Mean log-probability of all response tokens as sampled, in nats; None without tokens."""
     rows = [row for result in results if result.rows is not None for row in row_list(result.rows)]
@@ -120,7 +139,8 @@ class GroupRolloutCollector(Collector):
             )
         self.tasks, self.groups, self.group_size = tuple(tasks), groups, group_size
         self.schedule = TaskSchedule(len(self.tasks), seed)
-        self.seed, self.temperature, self.env_seed, self.retries = seed, temperature, env_seed, retries
+        self.rollout_seeds = RolloutSeeds(seed, env_seed)
+        self.temperature, self.retries = temperature, retries
         self.size_of = size_of or (lambda _: group_size)
         self.next_group, self.close_env = 0, close_env
         self.requeues: Counter[int] = Counter()
@@ -177,12 +197,7 @@ class GroupRolloutCollector(Collector):
     def _jobs(self, number: int) -> list[EpisodeJob]:
         task, group = self.tasks[number], self.next_group
         self.next_group += 1
-        jobs = []
-        for slot in range(self.size_of(task)):
-            key = episode_key(self.seed, Stream.ROLLOUT, self._iter, number, slot)
-            desktop = desktop_seed(key[:-1] if self.env_seed == "group" else key)
-            jobs.append(EpisodeJob(task, key, desktop, group, slot))
-        return jobs
+        return [self.rollout_seeds.job(task, number, self._iter, group, slot) for slot in range(self.size_of(task))]
 
     def _complete_groups(self, results: Sequence[EpisodeResult]) -> tuple[list[TensorDictBase], list[int]]:
         """Rows of the groups that have at least two episodes with rows, and the task numbers of the others."""

@@ -1,0 +1,192 @@
+"""AsyncGroupCollector: a TorchRL collector that takes finished groups from the queue while workers play the next."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import number, stack_rows
+from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.task_queue import FinishedGroup
+from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.rollout.group_collector import CollectedIteration, GroupRolloutCollector
+from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
+
+Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
+
+
+class GroupSource(Protocol):
+    """How the trainer reaches the queue (:class:`bepa_torchrl.distributed.queue_service.QueueService`)."""
+
+    def room(self) -> int: ...
+    def admit(self, task: Any, size: int) -> int: ...
+    def next_group(self, timeout: float) -> FinishedGroup | None: ...
+    def take(self, group: int) -> None: ...
+    def drop(self, group: int) -> None: ...
+    def trained(self) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncIteration(CollectedIteration):
+    """One batch of groups, with their ages.
+
+    Args:
+        ages: per group, batches trained between its admission and its own training.
+        version_lags: per row, optimiser steps between the weights that sampled it and the trainer's.
+    """
+
+    ages: tuple[int, ...] = ()
+    version_lags: tuple[int, ...] = ()
+
+    def metrics(self) -> dict[str, float]:
+        """As of a :class:`CollectedIteration`, and the mean and maximum of ``staleness`` and ``version_lag``."""
+        found = CollectedIteration.metrics(self)
+        for name, values in (("staleness", self.ages), ("version_lag", self.version_lags)):
+            if values:
+                found |= {f"{name}_mean": sum(values) / len(values), f"{name}_max": float(max(values))}
+        return found
+
+
+class AsyncGroupCollector(GroupRolloutCollector):
+    """Yields batches of whole groups from the queue; the postproc and everything after it are as for lock-step.
+
+    Each ``rollout`` first counts the previous batch as trained, publishes the weights and admits as many groups as the
+    queue has room for, then waits for a batch. A group with fewer than two valid episodes is dropped, its task is
+    requeued, and another group is admitted in its stead.
+
+    Args:
+        env: as of :class:`GroupRolloutCollector`; its desktops are not used for rollouts.
+        policy: the trainer's.
+        tasks: the training tasks.
+        queue: the queue; its ``batch_groups`` must be ``groups``.
+        publish: gives the trainer's weights and version to the rollout services.
+        stall_seconds: after which waiting for one group ends with an error.
+        options: further arguments of :class:`GroupRolloutCollector`.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        policy: Policy,
+        tasks: Sequence[Task],
+        *,
+        queue: GroupSource,
+        publish: Publish,
+        stall_seconds: float = 1800.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(env, policy, tasks, **options)
+        self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
+        self._trainable = policy
+        self._published: int | None = None
+        self._taken_batch = False
+        self._admissions = 0
+
+    @property
+    def plan(self) -> RolloutPlan:
+        """What workers must know."""
+        return RolloutPlan(self.tasks, self.rollout_seeds, self.temperature, self.retries)
+
+    @torch.no_grad()
+    def rollout(self) -> TensorDictBase:
+        """The rows ``[R]`` of the next batch of groups.
+
+        Raises:
+            DesktopError: no group was finished for ``stall_seconds``; the message has what every lease waits for.
+        """
+        self._settle()
+        if self._published != self._trainable.version:
+            self.update_policy_weights_()
+        self._admit()
+        results: list[EpisodeResult] = []
+        rows: list[TensorDictBase] = []
+        ages: list[int] = []
+        dropped: list[str] = []
+        while len(ages) < self.groups:
+            group = self._next_group()
+            members = self._results(group)
+            found, requeued = self._complete_groups(members)
+            results += members
+            if requeued:
+                self.queue.drop(group.group)
+                dropped.append(self.tasks[requeued[0]].id)
+                self._requeue(requeued[0])
+                self._admit()
+                continue
+            self.queue.take(group.group)
+            rows += found
+            ages.append(group.age)
+        self._taken_batch = True
+        lags = tuple(self._trainable.version - number(row, K.POLICY_VERSION) for row in rows)
+        self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags)
+        return stack_rows(sorted(rows, key=lambda row: number(row, K.GROUP_ID)))
+
+    def update_policy_weights_(self, policy_or_weights: Any = None, **_: Any) -> None:
+        """Publishes the trainer's weights; called before a batch if they have changed, and by TorchRL's hooks."""
+        assert policy_or_weights is None, "the weights are those of the collector's policy"
+        self._publish(self._trainable.named_weights(), self._trainable.version)
+        self._published = self._trainable.version
+
+    def _settle(self) -> None:
+        """Counts the last batch as trained."""
+        if self._taken_batch:
+            self.queue.trained()
+            self._taken_batch = False
+
+    def _admit(self) -> None:
+        """Admits as many groups as there is room for, at most ``groups`` at a time, which have different tasks."""
+        while (room := self.queue.room()) > 0:
+            for task_number in self.schedule.next_batch(min(room, self.groups)):
+                self.queue.admit([task_number, self._admissions], self.size_of(self.tasks[task_number]))
+                self.next_group += 1
+            self._admissions += 1  # in the place of the iteration in seed keys: the same without dropped groups
+
+    def _next_group(self) -> FinishedGroup:
+        """The next finished group of the queue, which gives up leases of workers that are gone meanwhile."""
+        start = time.monotonic()
+        group = self.queue.next_group(self._stall_seconds)
+        if group is None:
+            raise DesktopError(
+                FailureReason.hung,
+                f"no group was finished for {time.monotonic() - start:.0f} s; check the workers, then go on with "
+                f"resume=true; the queue: {json.dumps(self.queue.describe())}",
+            )
+        return group
+
+    def _results(self, group: FinishedGroup) -> list[EpisodeResult]:
+        """The results in the order of slots; a slot that was given up is an infrastructure failure."""
+        given_up = FailureReason.died
+        return [
+            EpisodeResult(self.plan.job(group.group, slot, group.task), None, StopReason.env_error, None, given_up)
+            if result is None
+            else result
+            for slot, result in enumerate(group.results)
+        ]
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """As of the base class, and the queue's state; the last batch counts as trained."""
+        self._settle()
+        return OrderedDict(super().state_dict(), queue=self.queue.state_dict(), admissions=self._admissions)
+
+    def load_state_dict(self, state_dict: OrderedDict[str, Any]) -> None:
+        """Continues from a ``state_dict``; groups that were not trained are played again."""
+        super().load_state_dict(state_dict)
+        self.queue.load_state_dict(state_dict["queue"])
+        self._admissions = int(state_dict["admissions"])
+        self._taken_batch = False

@@ -1,0 +1,144 @@
+"""EnvWorker: desktops of one node that play episodes leased from the queue, one thread per desktop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.distributed.rollout_service import RolloutClient, ServedPolicy
+from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.group_collector import RolloutSeeds
+from osworld_gym.tasks.task import Task
+from osworld_gym.vector import DesktopVector
+
+
+class QueueClient(Protocol):
+    """How a worker reaches the queue (:class:`bepa_torchrl.distributed.queue_service.QueueService`)."""
+
+    def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]: ...
+    def renew(self, tickets: list[str]) -> list[str]: ...
+    def complete(self, ticket: str, result: Any) -> None: ...
+    def fail(self, ticket: str, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What a worker must know to play a lease.
+
+    Args:
+        tasks: the training tasks, in the trainer's order.
+        seeds: of the run.
+        temperature: sampling temperature.
+        retries: further attempts for an episode whose desktop failed.
+    """
+
+    tasks: tuple[Task, ...]
+    seeds: RolloutSeeds
+    temperature: float
+    retries: int
+
+    def job(self, group: int, slot: int, task: Sequence[int]) -> EpisodeJob:
+        """The job of a slot; ``task`` is (task number, number of the admission), as admitted to the queue."""
+        number, admission = task
+        return self.seeds.job(self.tasks[number], number, admission, group, slot)
+
+
+class EnvWorker:
+    """Plays leased episodes until :meth:`stop`.
+
+    Args:
+        name: of this worker, unique in the run.
+        queue: leases and results.
+        service: the policy.
+        plan: the run's tasks and seeds.
+        make_vector: makes one desktop.
+        desktops: number of threads.
+        renew_every: seconds between renewals of the leases; a third of the queue's ``lease_seconds`` or less.
+        poll: seconds that one request for a lease waits in the queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: QueueClient,
+        service: RolloutClient,
+        plan: RolloutPlan,
+        make_vector: Callable[[], DesktopVector],
+        *,
+        desktops: int,
+        renew_every: float = 20.0,
+        poll: float = 5.0,
+    ) -> None:
+        self.name, self._queue, self._service, self._plan = name, queue, service, plan
+        self._make_vector, self._renew_every, self._poll = make_vector, renew_every, poll
+        self._stopping = threading.Event()
+        self._lock, self._tickets = threading.Lock(), set[str]()
+        targets = [self._play_all] * desktops + [self._renew_all]
+        self._threads = [
+            threading.Thread(target=target, name=f"{name}/{number}", daemon=True)
+            for number, target in enumerate(targets)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def alive(self) -> int:
+        """Number of threads that play."""
+        return sum(thread.is_alive() for thread in self._threads[:-1])
+
+    def stop(self, timeout: float) -> None:
+        """Ends after the episodes that are running, or after ``timeout`` seconds without them."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _play_all(self) -> None:
+        while not self._stopping.is_set():
+            with closing(self._make_vector()) as vector:
+                self._play_on(vector)
+
+    def _play_on(self, vector: DesktopVector) -> None:
+        """Plays until the end, or until an error other than a desktop's, after which a new vector is made."""
+        while not self._stopping.is_set():
+            for lease in self._queue.lease(self.name, 1, self._poll):
+                with self._lock:
+                    self._tickets.add(lease.ticket)
+                try:
+                    result = self._play(lease, vector)
+                except Exception as error:  # noqa: BLE001  stated as the lease's reason
+                    with suppress(StaleTicketError):
+                        self._queue.fail(lease.ticket, f"{self.name}: {type(error).__name__}: {error}")
+                    self._stopping.wait(1.0)
+                    return
+                finally:
+                    with self._lock:
+                        self._tickets.discard(lease.ticket)
+                with suppress(StaleTicketError):  # too late: another worker plays it
+                    self._queue.complete(lease.ticket, result)
+
+    def _play(self, lease: Lease, vector: DesktopVector) -> EpisodeResult:
+        """Plays one episode; its rows have the version of the weights of each turn."""
+        policy, plan = ServedPolicy(self._service), self._plan
+        job = plan.job(lease.group, lease.slot, lease.task)
+        (result,) = run_episodes(policy, vector, [job], temperature=plan.temperature, retries=plan.retries)
+        if result.rows is not None:
+            rows = row_list(result.rows)
+            for row, version in zip(rows, policy.versions[-len(rows) :], strict=True):
+                row.set(K.POLICY_VERSION, torch.tensor(version))
+        return result
+
+    def _renew_all(self) -> None:
+        while not self._stopping.wait(self._renew_every) or self._tickets:
+            with self._lock:
+                tickets = sorted(self._tickets)
+            if tickets:
+                self._queue.renew(tickets)
+            elif self._stopping.is_set():
+                return

@@ -1,0 +1,88 @@
+"""QueueService: a TaskQueue for many threads; callers wait for slots and groups by events, always with a deadline.
+
+The class is also the Ray actor: its methods take and return values that can be sent between processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bepa_torchrl.distributed.task_queue import FinishedGroup, Lease, TaskQueue
+
+Result = TypeVar("Result")
+_EXPIRY = 0.5  #: seconds between two checks for expired leases while somebody waits
+
+
+class QueueService:
+    """The methods of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`, thread-safe.
+
+    Args:
+        options: arguments of the TaskQueue.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._queue = TaskQueue(**options)
+        self._changed = threading.Condition()
+
+    def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]:
+        """Waits up to ``timeout`` seconds for a slot; empty if none was free."""
+        return self._wait(lambda: self._queue.lease(worker, limit), timeout) or []
+
+    def next_group(self, timeout: float) -> FinishedGroup | None:
+        """Waits up to ``timeout`` seconds for the next group; the caller takes or drops it."""
+        return self._wait(self._queue.finished, timeout)
+
+    def room(self) -> int:
+        return self._do(self._queue.room)
+
+    def admit(self, task: Any, size: int) -> int:
+        return self._do(lambda: self._queue.admit(task, size))
+
+    def renew(self, tickets: list[str]) -> list[str]:
+        """Extends leases; returns the tickets whose lease has ended."""
+        return self._do(lambda: [ticket for ticket in tickets if not self._queue.renewed(ticket)])
+
+    def complete(self, ticket: str, result: Any) -> None:
+        self._do(lambda: self._queue.complete(ticket, result))
+
+    def fail(self, ticket: str, reason: str) -> None:
+        self._do(lambda: self._queue.fail(ticket, reason))
+
+    def release(self, worker: str, reason: str) -> int:
+        return self._do(lambda: self._queue.release(worker, reason))
+
+    def take(self, group: int) -> None:
+        self._do(lambda: self._queue.take(group))
+
+    def drop(self, group: int) -> None:
+        self._do(lambda: self._queue.drop(group))
+
+    def trained(self) -> None:
+        self._do(self._queue.trained)
+
+    def describe(self) -> dict[str, Any]:
+        return self._do(self._queue.describe)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._do(self._queue.state_dict)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._do(lambda: self._queue.load_state_dict(state))
+
+    def _do(self, action: Callable[[], Result]) -> Result:
+        with self._changed:
+            try:
+                return action()
+            finally:
+                self._changed.notify_all()
+
+    def _wait(self, action: Callable[[], Result], timeout: float) -> Result:
+        """The action's first true result; at the deadline its last one. Leases expire meanwhile."""
+        end = time.monotonic() + timeout
+        with self._changed:
+            while not (result := action()) and (left := end - time.monotonic()) > 0:
+                self._changed.wait(min(left, _EXPIRY))
+            return result
