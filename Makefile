@@ -18,7 +18,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage soak nightly lint docs wheel \
+.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage test-vllm soak nightly lint docs wheel \
 	bench bench-desktops results tiny clean
 
 help:            ## this list
@@ -42,7 +42,7 @@ test: $(call extras,test)   ## the default tests: pip packages only (under 5 min
 	$(BIN)/python -m pytest
 
 test-slow: $(call extras,test)  ## whole training runs, resume, the program end to end (minutes)
-	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or nightly)" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900
 
 test-desktop: $(call extras,test+guest)  ## a real X server, real applications (scripts/apt-packages.txt)
 	$(BIN)/python -m pytest -m "desktop and not (soak or nightly)" --timeout 600
@@ -64,6 +64,15 @@ test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## st
 build/azurite/node_modules:
 	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get install npm"; exit 2; }
 	npm install --silent --no-fund --no-audit --prefix build/azurite azurite@3
+
+# an environment of its own: vLLM requires an older numpy
+VLLM_VENV ?= .venv-vllm
+$(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt scripts/install_vllm.sh | $(BIN)/python
+	scripts/install_vllm.sh $(BIN)/python $(VLLM_VENV)
+	@touch $@
+
+test-vllm: $(VLLM_VENV)/.installed  ## rollouts with vLLM on the CPU: sampling, weight sync, training (docs/vllm.md)
+	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default
 
 soak: $(call extras,test+guest)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
 	$(BIN)/python -m pytest -m soak --timeout 36000
@@ -100,4 +109,4 @@ tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint and its base policy 
 	$(BIN)/python -m bepa_torchrl.tiny
 
 clean:           ## removes .venv and build
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) build *.egg-info

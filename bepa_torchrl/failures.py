@@ -19,6 +19,8 @@ def exit_code(error: BaseException) -> int | None:
     refused_by_disk = _is(error, "bepa_torchrl.storage.folder", "FolderError") and isinstance(error.__cause__, OSError)
     if refused_by_disk or isinstance(error, DesktopError | OSError) or _is(error, "safetensors", "SafetensorError"):
         return INFRASTRUCTURE
+    if _is(error, "bepa_torchrl.policies.vllm.errors", "EngineError"):
+        return INFRASTRUCTURE
     if isinstance(error, ValueError | TaskError) or _is(error, "torchrl.checkpoint", "CheckpointError"):
         return BAD_INPUT
     return None

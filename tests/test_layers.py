@@ -93,6 +93,8 @@ def test_imports_from_outside(path: Path) -> None:
         assert not roots & {"torch", "torchrl", "tensordict"}
     if inside.startswith("bepa_torchrl/") and inside != "bepa_torchrl/experiment/config.py":
         assert "omegaconf" not in roots
+    if not inside.startswith("bepa_torchrl/policies/vllm/"):
+        assert "vllm" not in roots, "vLLM is imported in bepa_torchrl/policies/vllm only"
     if not inside.startswith(
         ("bepa_torchrl/policies/", "bepa_torchrl/testing/", "bepa_torchrl/sharding/")
     ) and not inside.endswith("/factory.py"):

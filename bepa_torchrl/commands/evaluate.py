@@ -31,15 +31,15 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     from bepa_torchrl.analysis.progress import percent
     from bepa_torchrl.evaluation.success_rate import subsets
     from bepa_torchrl.experiment.environment import check_environment
-    from bepa_torchrl.experiment.factory import make_env, make_policy, make_tasks
+    from bepa_torchrl.experiment.factory import make_env, make_policy, make_tasks, rollout_policy
     from bepa_torchrl.experiment.preparation import final_evaluation
     from osworld_gym.atomic import write_text
 
     check_environment(settings)
     tasks = make_tasks(settings)
     policy = make_policy(settings, seed=settings.seed)
-    with closing(make_env(settings, policy, tasks.suite)) as env:
-        found = final_evaluation(settings, policy, env.vector, [*tasks.train, *tasks.held_out])
+    with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+        found = final_evaluation(settings, rollout, env.vector, [*tasks.train, *tasks.held_out])
     table = Table("tasks", "number", *found)
     for name, ids in subsets(tasks.train, tasks.held_out, ()).items():
         table.add_row(name, str(len(ids)), *(percent(evaluation.success(ids)) for evaluation in found.values()))

@@ -25,7 +25,7 @@ def self_roll_traces(options: argparse.Namespace) -> int:
     settings = load_config(options.overrides, config_dir=options.config_dir)
     check_new(options.out, "folder")
     from bepa_torchrl.experiment.environment import check_environment
-    from bepa_torchrl.experiment.factory import make_env, make_policy, make_tasks
+    from bepa_torchrl.experiment.factory import make_env, make_policy, make_tasks, rollout_policy
     from bepa_torchrl.experiment.preparation import self_roll_all
     from bepa_torchrl.experts import read_source
 
@@ -33,8 +33,8 @@ def self_roll_traces(options: argparse.Namespace) -> int:
     tasks = make_tasks(settings)
     traces = read_source(options.traces, tasks.train)
     policy = make_policy(settings, seed=settings.seed)
-    with closing(make_env(settings, policy, tasks.suite)) as env:
-        cache, rolled = self_roll_all(settings, policy, env.vector, tasks.train, traces)
+    with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+        cache, rolled = self_roll_all(settings, rollout, env.vector, tasks.train, traces)
     cache.dumps(options.out)
     print(f"{len(cache)} tasks self-rolled in {rolled.episodes} episodes: {options.out}")
     return 0

@@ -21,7 +21,7 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | IMAGES | tuple of bytes, PNG in prompt order | policy's render | policy |
 | PROMPT_TOKENS | [P] int64, image tokens expanded | policy's render | policy |
 | RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
-| ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | diagnostics, cache (rule ``highest_logprob``) |
+| ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | metrics, cache (``highest_logprob``), loss |
 | OLD_LOG_PROB | [L] float32, nats, under pi_old, plan-free prompt; NaN until known | collector, OldLogProb | loss |
 | RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement |
 | STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |

@@ -80,6 +80,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
             raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
     _check_method(settings, [override.key_or_group for override in parsed])
     _check_token_budget(settings)
+    _check_rollout(settings)
     if settings.policy.lora.adapter is not None and settings.policy.lora.rank is None:
         raise ConfigError("policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones")
     try:
@@ -118,6 +119,21 @@ def _check_token_budget(settings: Settings) -> None:
             f"{policy.max_prompt_tokens} + policy.max_new_tokens={policy.max_new_tokens}; "
             f"set train.max_tokens={longest} or lower policy.max_prompt_tokens"
         )
+
+
+def _check_rollout(settings: Settings) -> None:
+    """With another sampler than the trainer, the trainer's own log-probs are the old ones."""
+    if settings.train.old_log_probs == "all":
+        return
+    for setting, given, without in (
+        ("policy.rollout", settings.policy.rollout, "transformers"),
+        ("loss.rollout_correction", settings.loss.rollout_correction, "off"),
+    ):
+        if given != without:
+            raise ConfigError(
+                f"{setting}={given} requires the trainer's own old log-probs; set train.old_log_probs=all, "
+                f"or {setting}={without}"
+            )
 
 
 def choices(group: str, config_dir: Path | None = None) -> list[str]:

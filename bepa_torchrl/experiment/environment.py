@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import EnvSettings, Settings
+from bepa_torchrl.policies.vllm.errors import engine_version
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.folders import osworld_root
@@ -23,6 +24,7 @@ def check_environment(settings: Settings) -> None:
 
     Raises:
         ConfigError: ``OSWORLD_ROOT`` or the checkpoint is missing or incomplete.
+        EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
         TaskError: an unknown suite.
         ValueError: an unknown provider or provider option.
         DesktopError: the provider cannot be used on this machine; the message names what is missing and the fix.
@@ -31,6 +33,8 @@ def check_environment(settings: Settings) -> None:
         suite_folder(Path(settings.env.suite))
     _check_osworld(settings.env.suite)
     _check_checkpoint(settings.policy.checkpoint)
+    if settings.policy.rollout == "vllm":
+        engine_version()
     _check_desktop(settings.env)
 
 

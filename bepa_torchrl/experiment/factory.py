@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from bepa_torchrl.experiment.methods import Algo, advantage_std, make_loss
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts import split_source
 from bepa_torchrl.losses import BEPALoss
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import load_policy
+from bepa_torchrl.policies.vllm.errors import engine_version as check_engine
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
+from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.training.optimization_step import GroupStepper, parameter_groups
 from bepa_torchrl.training.precision import make_adamw
@@ -129,6 +132,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
     """
     options = asdict(settings.policy)
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")
+    del options["rollout"], options["engine"]
     return load_policy(
         tiny_checkpoint() if checkpoint == "tiny" else checkpoint,
         seed=seed,
@@ -138,7 +142,40 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
     )
 
 
-def make_env(settings: Settings, policy: Policy, suite: Suite) -> OSWorldEnv:
+@contextmanager
+def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = None) -> Iterator[ActingPolicy]:
+    """The policy that samples: the one in training, or an inference engine with its weights, which ends afterwards.
+
+    Args:
+        folder: folder for the engine's copies of the weights; None: a temporary one.
+
+    Raises:
+        EngineVersionError: vLLM is not installed or has an unsupported version.
+    """
+    if settings.policy.rollout == "transformers":
+        yield policy
+        return
+    check_engine()
+    from bepa_torchrl.policies.vllm.policy import VLLMPolicy  # imports vLLM
+
+    engine = settings.policy.engine
+    sampler = VLLMPolicy(
+        policy,
+        folder=folder,
+        kv_cache_gb=engine.kv_cache_gb,
+        max_rows=settings.policy.max_rows,
+        max_restarts=engine.max_restarts,
+        tolerance=engine.tolerance,
+        start_timeout=engine.timeout,
+        stall_timeout=engine.timeout,
+    )
+    try:
+        yield sampler
+    finally:
+        sampler.close()
+
+
+def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldEnv:
     """Builds the environment with its desktops.
 
     Raises:
@@ -195,11 +232,15 @@ def make_trainer(
     tasks: Sequence[Task],
     cache: TaskTraceCache | None,
     *,
+    rollout: ActingPolicy | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
     on_iteration: OnIteration | None = None,
 ) -> BEPATrainer:
     """Builds the trainer of a method's reinforcement phase.
+
+    Args:
+        rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
 
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
@@ -213,7 +254,7 @@ def make_trainer(
     )
     loss = make_method_loss(settings, algo, policy)
     rows = scored_rows(settings.train.old_log_probs, loss)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, old_log_probs=rows)
+    collector = make_collector(settings, algo, policy, env, tasks, replacement, rollout=rollout, old_log_probs=rows)
     return BEPATrainer(
         collector=collector,
         loss_module=loss,
@@ -243,11 +284,13 @@ def make_collector(
     tasks: Sequence[Task],
     replacement: TraceReplacement,
     *,
+    rollout: ActingPolicy | None = None,
     old_log_probs: str,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
     Args:
+        rollout: samples the rollouts; None: the policy in training.
         old_log_probs: the rows that :class:`OldLogProb` scores, from :func:`scored_rows`.
     """
     cache, size = replacement.cache, settings.collect.group_size
@@ -258,7 +301,7 @@ def make_collector(
     old = OldLogProb(policy, rows=old_log_probs, max_tokens=settings.train.max_tokens)
     return GroupRolloutCollector(
         env,
-        policy,
+        rollout or policy,
         tasks,
         groups=settings.collect.groups,
         group_size=size,
@@ -267,6 +310,7 @@ def make_collector(
         env_seed=settings.collect.env_seed,
         size_of=size_of,
         retries=settings.collect.retries,
+        weight_sync=EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None,
         close_env=False,
         postproc=Compose(replacement, old),
     )
@@ -308,11 +352,19 @@ def make_method_loss(settings: Settings, algo: Algo, policy: Policy) -> BEPALoss
         "unit": settings.loss.unit,
         "dual_clip": settings.loss.dual_clip,
         "max_length": settings.loss.max_length,
+        "rollout_correction": _rollout_correction(settings),
+        "rollout_cap": settings.loss.rollout_cap,
         "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
     }
     if preset == "paper":  # LUFFY's released preset has its own aggregation
         options["aggregation"] = settings.loss.aggregation
     return make_loss(algo, policy, **options)
+
+
+def _rollout_correction(settings: Settings) -> str:
+    """The loss's ``rollout_correction``: with an engine the difference of log-probs is measured in any case."""
+    chosen = settings.loss.rollout_correction
+    return "measure" if chosen == "off" and settings.policy.rollout != "transformers" else chosen
 
 
 def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:

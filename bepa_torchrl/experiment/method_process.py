@@ -30,14 +30,22 @@ from torchrl.record.loggers.tensorboard import TensorboardLogger
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
-from bepa_torchrl.experiment.factory import Tasks, make_cache, make_env, make_optimizer, make_policy, make_trainer
+from bepa_torchrl.experiment.factory import (
+    Tasks,
+    make_cache,
+    make_env,
+    make_optimizer,
+    make_policy,
+    make_trainer,
+    rollout_policy,
+)
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
 from bepa_torchrl.training.supervised import fine_tune
@@ -46,6 +54,8 @@ from osworld_gym.atomic import remove_leftovers, write_text
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 
+#: folder of the inference engine's copies of the weights
+_ENGINE = "engine"
 #: task sets whose success rates are among an iteration's metrics
 _LIVE = ("train", "held_out", "expert_only")
 
@@ -70,6 +80,7 @@ class MethodRun:
         train, held_out = (tuple(map(suite.task, ids)) for ids in (manifest.train, manifest.held_out))
         self.tasks = Tasks(suite, train, held_out)  # from the manifest, without checking again which can run here
         self.policy: Policy = make_policy(config, seed=config.seed)
+        self.rollout: ActingPolicy = self.policy
         self.record = RunRecord(folder, images=config.record.images)
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)
         self.started = perf_counter()
@@ -78,7 +89,10 @@ class MethodRun:
     def run(self) -> int:
         """Trains, evaluates, writes ``results.json`` and the policy; returns the exit code."""
         start = self._start()
-        with closing(make_env(self.config, self.policy, self.tasks.suite)) as env:
+        with (
+            rollout_policy(self.config, self.policy, folder=self.folder / _ENGINE) as self.rollout,
+            closing(make_env(self.config, self.rollout, self.tasks.suite)) as env,
+        ):
             if start is None:
                 self._line(0, "base", self._summary(self.prepared.base.get("sampled")))
                 if self.algo.sft is not SeedSource.nothing:
@@ -88,13 +102,15 @@ class MethodRun:
             final: dict[str, Evaluation] = {}
             if self.config.eval.final_episodes:
                 every = [*self.tasks.train, *self.tasks.held_out]
-                final = final_evaluation(self.config, self.policy, env.vector, every)
+                self._sync()
+                final = final_evaluation(self.config, self.rollout, env.vector, every)
             self._finish(final)
         return 0
 
     def _start(self) -> Path | None:
         """The checkpoint to resume from, or None; removes what was recorded after it."""
         remove_leftovers(self.folder)
+        shutil.rmtree(self.folder / _ENGINE, ignore_errors=True)
         checkpoints = Checkpoints(self.folder / "checkpoints", keep=self.config.train.keep)
         checkpoints.remove_leftovers()
         found = checkpoints.recover() if self.config.resume else None
@@ -134,6 +150,7 @@ class MethodRun:
             env,
             self.tasks.train,
             make_cache(self.config, self.algo, *self._traces_of(self.algo.seed_source)),
+            rollout=self.rollout,
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -165,8 +182,9 @@ class MethodRun:
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:
         config = self.config
+        self._sync()
         return evaluate(
-            self.policy,
+            self.rollout,
             trainer.collector.env.vector,
             [*self.tasks.train, *self.tasks.held_out],
             episodes=config.eval.episodes,
@@ -174,6 +192,11 @@ class MethodRun:
             seed=config.eval.seed,
             retries=config.collect.retries,
         )
+
+    def _sync(self) -> None:
+        """Gives the inference engine, if there is one, the current weights."""
+        if isinstance(self.rollout, SyncedPolicy):
+            self.rollout.sync()
 
     # --- what is written ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from bepa_torchrl.experts import (
     task_hashes,
     trace_rows,
 )
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.base import ActingPolicy
 from osworld_gym.atomic import new_folder, write_text
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError
@@ -95,7 +95,7 @@ def record_experts(settings: Settings, tasks: Sequence[Task]) -> list[ExpertTrac
 
 def prepare(
     settings: Settings,
-    policy: Policy,
+    policy: ActingPolicy,
     vector: DesktopVector,
     tasks: Tasks,
     traces: Sequence[ExpertTrace],
@@ -134,7 +134,7 @@ def prepare(
     return Preparation(manifest, converted, self_rolled, base, metrics)
 
 
-def convert_all(policy: Policy, traces: Sequence[ExpertTrace]) -> TaskTraceCache:
+def convert_all(policy: ActingPolicy, traces: Sequence[ExpertTrace]) -> TaskTraceCache:
     """D_conv as a cache: the traces in the policy's format, without plan.
 
     Per task it contains the first trace that fits the policy's context length.
@@ -153,7 +153,7 @@ def convert_all(policy: Policy, traces: Sequence[ExpertTrace]) -> TaskTraceCache
 
 def self_roll_all(
     settings: Settings,
-    policy: Policy,
+    policy: ActingPolicy,
     vector: DesktopVector,
     tasks: Sequence[Task],
     traces: Sequence[ExpertTrace],
@@ -176,7 +176,9 @@ def self_roll_all(
     return cache, rolled
 
 
-def measure_base(settings: Settings, policy: Policy, vector: DesktopVector, tasks: Tasks) -> dict[str, Evaluation]:
+def measure_base(
+    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Tasks
+) -> dict[str, Evaluation]:
     """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
     every, retries = [*tasks.train, *tasks.held_out], settings.collect.retries
     # the episodes that define the expert-only set differ from those that later evaluate it
@@ -192,7 +194,7 @@ def measure_base(settings: Settings, policy: Policy, vector: DesktopVector, task
 
 
 def final_evaluation(
-    settings: Settings, policy: Policy, vector: DesktopVector, tasks: Sequence[Task]
+    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Sequence[Task]
 ) -> dict[str, Evaluation]:
     """``greedy`` (one episode per task) and ``sampled`` (``eval.final_episodes``), with the evaluation's seed."""
     seed, retries = settings.eval.seed, settings.collect.retries

@@ -92,6 +92,24 @@ class LoraSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The inference engine of ``policy.rollout=vllm`` (docs/vllm.md).
+
+    Args:
+        kv_cache_gb: memory of its key-value cache, 10^9 bytes.
+        max_restarts: maximum number of restarts after exits of its process, per process of the run.
+        tolerance: maximum difference of its log-probs to the trainer's after a weight sync, nats; None: 1e-4 for
+            float32, 5e-2 for half precision.
+        timeout: seconds for its start, for a weight sync, and between two finished responses.
+    """
+
+    kv_cache_gb: PositiveFloat
+    max_restarts: Count
+    tolerance: PositiveFloat | None
+    timeout: PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySettings:
     """The checkpoint, how it is loaded, and how prompts and batches are formed.
 
@@ -112,6 +130,9 @@ class PolicySettings:
         activation_checkpointing: whether an update recomputes activations in the backward pass instead of keeping them:
             about a third more time, a fraction of the memory, the same results.
         lora: LoRA adapters.
+        rollout: what samples responses: ``transformers``, the policy in training; ``vllm``, an inference engine that
+            gets its weights before each iteration, with the same tokens.
+        engine: the inference engine; read with ``rollout=vllm`` only.
     """
 
     checkpoint: str
@@ -127,6 +148,8 @@ class PolicySettings:
     max_rows: Positive
     activation_checkpointing: bool
     lora: LoraSettings
+    rollout: Literal["transformers", "vllm"]
+    engine: EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +249,9 @@ class LossSettings:
         aggregation: how row losses are normalised, see :func:`bepa_torchrl.functional.row_denominators`.
         unit: the unit of a row's length, tokens or steps.
         max_length: length of the longest possible episode in units; required by ``sum_norm``, otherwise None.
+        rollout_correction: importance weights for the difference between the sampler's and the old log-probs, per token
+            or per response; requires ``train.old_log_probs=all``.
+        rollout_cap: upper bound of these weights.
     """
 
     clip: tuple[NonNegativeFloat, NonNegativeFloat]
@@ -233,6 +259,8 @@ class LossSettings:
     aggregation: Literal["group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean"]
     unit: Literal["token", "step"]
     max_length: Positive | None
+    rollout_correction: Literal["off", "token", "sequence"]
+    rollout_cap: PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ batch, T padded response positions (left-padded, see ``mask_BT``), V vocabulary.
 from bepa_torchrl.functional.advantage import STD_RULES, group_advantage
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
-from bepa_torchrl.functional.ratio import log_ratio, per_step
+from bepa_torchrl.functional.ratio import CORRECTION_LEVELS, log_ratio, per_step, truncated_importance
 from bepa_torchrl.functional.statistics import (
     approximate_kl,
     clip_fraction,
@@ -27,6 +27,7 @@ from bepa_torchrl.functional.surrogate import (
 
 __all__ = [
     "AGGREGATIONS",
+    "CORRECTION_LEVELS",
     "STD_RULES",
     "UNITS",
     "approximate_kl",
@@ -48,4 +49,5 @@ __all__ = [
     "surrogate",
     "tail_mass",
     "token_entropy",
+    "truncated_importance",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+CORRECTION_LEVELS = ("token", "sequence")  #: of :func:`truncated_importance`
+
 
 def log_ratio(log_prob_BT: Tensor, old_log_prob_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """``log r = log pi_theta - log pi_old`` where the mask is true, 0 elsewhere. Paper eq. bepa-obj, r_t.
@@ -18,6 +20,34 @@ def log_ratio(log_prob_BT: Tensor, old_log_prob_BT: Tensor, mask_BT: Tensor) -> 
         ``[B, T]``; no gradient flows from masked positions.
     """
     return torch.where(mask_BT, log_prob_BT, 0.0) - torch.where(mask_BT, old_log_prob_BT, 0.0)
+
+
+def truncated_importance(difference_BT: Tensor, mask_BT: Tensor, *, cap: float = 2.0, level: str = "token") -> Tensor:
+    """Weights ``min(pi_old / pi_rollout, cap)`` that correct for tokens sampled by another implementation of pi_old.
+
+    An inference engine computes slightly other log-probs than the trainer (kernels, half precision). Truncated
+    importance sampling: Ionides 2008; per token as in verl's rollout correction, per sequence as the unbiased form.
+
+    Args:
+        difference_BT: ``[B, T]`` nats, ``log pi_old - log pi_rollout`` of the sampled tokens.
+        mask_BT: ``[B, T]`` bool, response tokens.
+        cap: upper bound of a weight, above 0.
+        level: ``token``: one weight per token; ``sequence``: one per row, from the sum over its tokens.
+
+    Returns:
+        ``[B, T]``, without gradient; 1 where the mask is false.
+
+    Raises:
+        ValueError: an unknown level, or a cap that is not positive.
+    """
+    if level not in CORRECTION_LEVELS:
+        raise ValueError(f"level must be one of {', '.join(CORRECTION_LEVELS)}; got {level!r}")
+    if not cap > 0:
+        raise ValueError(f"the cap of importance weights must be positive; got {cap}")
+    difference = torch.where(mask_BT, difference_BT.detach(), 0.0)
+    if level == "sequence":
+        difference = difference.sum(-1, keepdim=True).expand_as(difference)
+    return torch.where(mask_BT, difference.exp().clamp_max(cap), 1.0)
 
 
 def per_step(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:

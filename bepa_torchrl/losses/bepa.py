@@ -13,7 +13,7 @@ from torchrl.objectives.llm import GRPOLoss
 from bepa_torchrl import functional as F
 from bepa_torchrl.data import keys
 from bepa_torchrl.losses.inputs import LossInputs, Objective
-from bepa_torchrl.losses.output import METRICS, BEPALossOutput, diagnostics
+from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
 from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask, scoring_keys
 
 
@@ -25,7 +25,8 @@ class BEPALoss(GRPOLoss):
 
     Keys (``set_keys``): ``action`` (response tokens), ``sample_log_prob`` (old log-probabilities), ``advantage``
     (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
-    :meth:`denominators` only); defaults as in :mod:`bepa_torchrl.data.keys`.
+    :meth:`denominators` only); ``rollout_log_prob`` (with ``rollout_correction`` only); defaults as in
+    :mod:`bepa_torchrl.data.keys`.
 
     Args:
         actor_network: has ``get_dist(rows, logits_key=...)``, which returns a distribution with ``log_prob(tokens[B,
@@ -40,6 +41,11 @@ class BEPALoss(GRPOLoss):
         old_policy: ``stored``: old log-probabilities are read from the rows; ``current``: pi_old is the current policy,
             so every ratio is 1 and none is read. Exact if the policy that sampled the rows takes one optimiser step on
             them.
+        rollout_correction: how rows sampled by an inference engine are weighted, whose log-probabilities
+            (``rollout_log_prob``) differ from the old ones: ``off``: not at all; ``measure``: not at all, but their
+            difference is among the metrics; ``token`` or ``sequence``:
+            :func:`bepa_torchrl.functional.truncated_importance`. Off-policy rows have weight 1.
+        rollout_cap: upper bound of these weights.
         device: device of the buffers; by default the actor's.
 
     The parent's KL, entropy and reduction settings have no effect here: they are removed, and setting one raises.
@@ -55,6 +61,7 @@ class BEPALoss(GRPOLoss):
         advantage: NestedKey = keys.ADVANTAGE
         denominator: NestedKey = keys.DENOMINATOR
         off_policy: NestedKey = keys.OFF_POLICY
+        rollout_log_prob: NestedKey = keys.ROLLOUT_LOG_PROB
         group: NestedKey = keys.GROUP_ID
         slot: NestedKey = keys.SLOT
 
@@ -91,20 +98,26 @@ class BEPALoss(GRPOLoss):
         dual_clip: float | None = None,
         max_length: int | None = None,
         old_policy: str = "stored",
+        rollout_correction: str = "off",
+        rollout_cap: float = 2.0,
         device: torch.device | None = None,
     ) -> None:
         if old_policy not in ("stored", "current"):
             raise ValueError(f"old_policy must be 'stored' or 'current'; got {old_policy!r}")
-        self.__dict__["old_policy"] = old_policy  # the parent's constructor reads in_keys
+        if rollout_correction not in ("off", "measure", *F.CORRECTION_LEVELS):
+            raise ValueError(f"rollout_correction must be off, measure, token or sequence; got {rollout_correction!r}")
+        self.__dict__ |= {"old_policy": old_policy, "rollout_correction": rollout_correction}  # read for in_keys
         super().__init__(actor_network, clip_epsilon=clip_epsilon, entropy_bonus=False, device=device)
         one = torch.ones(
             1, dtype=torch.int64
         )  # the functions know what is allowed: ask them now, not at the first step
         F.row_denominators(one, one, one, aggregation=aggregation, unit=unit, max_length=max_length)
         F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=dual_clip)
+        F.truncated_importance(torch.zeros(1), one.bool(), cap=rollout_cap)
+        self.rollout_cap = rollout_cap
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
         self.set_keys(action=keys.RESPONSE_TOKENS, sample_log_prob=keys.OLD_LOG_PROB)  # the parent set its own
-        self._out_keys = [*self.loss_keys, *METRICS]
+        self._out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
         for name in self.removed:
             self.__dict__.pop(name, None)
         self._complete = True
@@ -132,6 +145,8 @@ class BEPALoss(GRPOLoss):
             own.append(k.sample_log_prob)
         if isinstance(k, BEPALoss._AcceptedKeys):
             own += [k.denominator, k.off_policy]
+            if self.rollout_correction != "off":
+                own.append(k.rollout_log_prob)
         self._in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
     @property
@@ -173,12 +188,22 @@ class BEPALoss(GRPOLoss):
             raise ValueError(f"denominators must be positive; got {denominator.min().item()}")
         inputs = self._inputs(rows)
         denominator = denominator.to(inputs.log_prob.device)
-        objective = self._objective(inputs)
+        objective, weight = self._objective(inputs), self._rollout_weight(inputs)
+        objective.losses["loss_objective"] = objective.losses["loss_objective"] * weight
         losses = {
             name: (torch.where(inputs.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()
             for name, loss in objective.losses.items()
         }
-        return self.output_type(**losses, **diagnostics(inputs, objective), batch_size=[])
+        metrics = diagnostics(inputs, objective) | rollout_diagnostics(inputs, weight)
+        return self.output_type(**losses, **metrics, batch_size=[])
+
+    def _rollout_weight(self, inputs: LossInputs) -> Tensor:
+        """``[B, T]``: the importance weights of ``rollout_correction``; 1 without it."""
+        if inputs.rollout_difference is None or self.rollout_correction == "measure":
+            return torch.ones_like(inputs.log_prob)
+        return F.truncated_importance(
+            inputs.rollout_difference, inputs.mask, cap=self.rollout_cap, level=self.rollout_correction
+        )
 
     def _objective(self, inputs: LossInputs) -> Objective:
         """The losses per unit; subclasses override this. Paper eq. bepa-obj."""
@@ -200,17 +225,25 @@ class BEPALoss(GRPOLoss):
         if not torch.isfinite(old[mask]).all():
             raise ValueError(f"{k.sample_log_prob!r} must be finite on responses; compute it under the old policy")
         log_prob = torch.where(mask, log_prob, 0.0)
+        difference = None
+        if self.rollout_correction != "off":
+            sampled = self._stored(rows, k.rollout_log_prob, log_prob)
+            difference = torch.where(mask & ~off_policy, old.detach() - sampled, 0.0)
         if self.unit == "step":
+            difference = None if difference is None else F.per_step(difference, mask)[0]
             old, _ = F.per_step(old, mask)
             log_prob, mask = F.per_step(log_prob, mask)
-        return LossInputs(log_prob, F.log_ratio(log_prob, old, mask), advantage, mask, off_policy)
+        return LossInputs(log_prob, F.log_ratio(log_prob, old, mask), advantage, mask, off_policy, difference)
 
     def _old_log_prob(self, rows: TensorDictBase, log_prob: Tensor) -> Tensor:
         """``[B, T]`` nats, on the device of ``log_prob`` (rows stay on the CPU with their PNGs)."""
         if self.old_policy == "current":
             return log_prob.detach()
-        key = self.tensor_keys.sample_log_prob
-        old = padded(rows, key, fill=0.0).to(log_prob.device)
-        if old.shape != log_prob.shape:
-            raise ValueError(f"{key!r} is {list(old.shape)}, the actor's log_prob {list(log_prob.shape)}")
-        return old
+        return self._stored(rows, self.tensor_keys.sample_log_prob, log_prob)
+
+    def _stored(self, rows: TensorDictBase, key: NestedKey, log_prob: Tensor) -> Tensor:
+        """An entry of the rows as ``[B, T]`` nats, on the device of ``log_prob``."""
+        values = padded(rows, key, fill=0.0).to(log_prob.device)
+        if values.shape != log_prob.shape:
+            raise ValueError(f"{key!r} is {list(values.shape)}, the actor's log_prob {list(log_prob.shape)}")
+        return values

@@ -18,6 +18,8 @@ class LossInputs:
         advantage: ``[B, 1]``.
         mask: ``[B, T]`` bool, true for the units of the response.
         off_policy: ``[B, 1]`` bool, true for injected rows.
+        rollout_difference: ``[B, T]`` nats, old log-probability minus that of the sampler; 0 on off-policy rows and
+            where the mask is false; None if the loss does not read the sampler's.
     """
 
     log_prob: Tensor
@@ -25,6 +27,7 @@ class LossInputs:
     advantage: Tensor
     mask: Tensor
     off_policy: Tensor
+    rollout_difference: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ METRICS = (
     "log_prob_off_policy",
 )
 
+#: further metrics if the loss reads the sampler's log-probabilities (``rollout_correction``)
+ROLLOUT_METRICS = ("rollout_kl_on_policy", "rollout_difference_max_on_policy", "rollout_weight_mean_on_policy")
+
 
 class BEPALossOutput(LLMLossOutput):
     """Scalars ``[]``. Sum and minimise the entries named ``loss_*``; the others are detached metrics.
@@ -39,7 +42,10 @@ class BEPALossOutput(LLMLossOutput):
     - ``clip_fraction``: share of all units whose clipped branch is the larger loss
       (:func:`bepa_torchrl.functional.clip_binds`, as verl counts); units without a clip count as not clipped;
     - ``kl_approx``: mean of ``r - 1 - log r`` over on-policy units; ``ESS``: over all units, in (0, 1];
-    - ``ratio_*``, ``log_prob_*``: means and maxima over on-policy or injected units.
+    - ``ratio_*``, ``log_prob_*``: means and maxima over on-policy or injected units;
+    - ``rollout_*``, with ``rollout_correction`` only: over on-policy units, with ``d`` the old log-prob minus the
+      sampler's, the mean of ``exp(d) - 1 - d`` (estimates KL(sampler, old) in nats), the maximum of ``abs(d)``, and the
+      mean importance weight.
 
     A mean or maximum over no unit (no off-policy row in this micro-batch) is NaN; :func:`merge_outputs` ignores
     such entries.
@@ -55,6 +61,9 @@ class BEPALossOutput(LLMLossOutput):
     ratio_max_off_policy: torch.Tensor | None = None
     log_prob_on_policy: torch.Tensor | None = None  # mean, nats
     log_prob_off_policy: torch.Tensor | None = None
+    rollout_kl_on_policy: torch.Tensor | None = None
+    rollout_difference_max_on_policy: torch.Tensor | None = None
+    rollout_weight_mean_on_policy: torch.Tensor | None = None
 
 
 class SFTLossOutput(TensorClass["nocast"]):  # type: ignore[name-defined]
@@ -88,6 +97,16 @@ def diagnostics(inputs: LossInputs, objective: Objective) -> dict[str, torch.Ten
     }
 
 
+@torch.no_grad()
+def rollout_diagnostics(inputs: LossInputs, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """:data:`ROLLOUT_METRICS` as scalars; nothing if the loss does not read the sampler's log-probabilities."""
+    if inputs.rollout_difference is None:
+        return {}
+    on, difference = inputs.mask & ~inputs.off_policy, inputs.rollout_difference
+    values = (F.approximate_kl(difference, on), F.masked_max(difference.abs(), on), F.masked_mean(weight, on))
+    return dict(zip(ROLLOUT_METRICS, values, strict=True))
+
+
 def merge_outputs(outputs: Sequence[BEPALossOutput | SFTLossOutput]) -> dict[str, float]:
     """Merges the outputs of the micro-batches of one optimiser step.
 
@@ -107,7 +126,7 @@ def merge_metrics(tables: Sequence[dict[str, float]]) -> dict[str, float]:
             continue
         if key.startswith(("loss_", "units")):
             merged[key] = sum(value for value, _ in pairs)
-        elif key.startswith("ratio_max"):
+        elif "_max_" in key:
             merged[key] = max(value for value, _ in pairs)
         elif key == "ESS":
             merged[key] = _effective_sample_size([table for table in tables if table["units"] > 0])

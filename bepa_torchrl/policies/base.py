@@ -131,8 +131,8 @@ class TrainablePolicy(Protocol):
 
 
 @runtime_checkable
-class Policy(RolloutPolicy, TrainablePolicy, Protocol):
-    """A policy that acts and learns in one process, as an experiment uses it."""
+class ActingPolicy(RolloutPolicy, Protocol):
+    """A rollout policy that also formats an expert's responses, as an experiment's rollouts require it."""
 
     @property
     def image_scaling(self) -> ImageScaling:
@@ -141,4 +141,30 @@ class Policy(RolloutPolicy, TrainablePolicy, Protocol):
 
     def encode_response(self, text: str) -> Tensor:
         """int64 ``[L]``: tokens of a text that was not sampled (a converted expert's), end token included."""
+        ...
+
+
+@runtime_checkable
+class Policy(ActingPolicy, TrainablePolicy, Protocol):
+    """A policy that acts and learns in one process, as an experiment uses it."""
+
+
+@runtime_checkable
+class SyncedPolicy(ActingPolicy, Protocol):
+    """A rollout policy on a separate inference engine that gets its weights from a policy in training."""
+
+    def sync(self) -> None:
+        """Gives the engine the weights in training, if it has others, and verifies that it uses them.
+
+        Raises:
+            RuntimeError: the engine fails, or does not use these weights afterwards.
+        """
+        ...
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Metrics since the last call, with their names in the run's record."""
+        ...
+
+    def close(self) -> None:
+        """Ends the engine."""
         ...

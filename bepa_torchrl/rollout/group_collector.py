@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
+from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
@@ -104,6 +105,8 @@ class GroupRolloutCollector(Collector):
         env_seed: ``group``: all rollouts of a group start on the same screen; ``slot``: each on a different one.
         size_of: rollouts for the group of a task, by default ``group_size`` (LUFFY: one less if it adds a trace).
         retries: further attempts, on new desktops, for an episode whose desktop failed.
+        weight_sync: updates the policy's weights before each iteration (an inference engine's); None: the policy is
+            the one in training.
         close_env: whether ``shutdown`` also closes the desktops.
         postproc: applied to each batch before it is yielded.
 
@@ -124,6 +127,7 @@ class GroupRolloutCollector(Collector):
         env_seed: str = "group",
         size_of: Callable[[Task], int] | None = None,
         retries: int = 2,
+        weight_sync: WeightSyncScheme | None = None,
         close_env: bool = True,
         postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
@@ -157,6 +161,7 @@ class GroupRolloutCollector(Collector):
             track_traj_ids=False,
             auto_register_policy_transforms=False,
             postproc=postproc,
+            weight_sync_schemes=None if weight_sync is None else {"policy": weight_sync},
         )
         self.rollout_policy = policy
 
@@ -174,7 +179,10 @@ class GroupRolloutCollector(Collector):
 
         Raises:
             DesktopError: no group had two valid rollouts.
+            RuntimeError: the policy's weights could not be updated.
         """
+        if self._weight_sync_schemes:
+            self.update_policy_weights_()
         task_numbers = self.schedule.next_batch(self.groups)
         version = self.rollout_policy.version
         jobs = [job for number in task_numbers for job in self._jobs(number)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.losses.output import METRICS, merge_metrics, metrics_at_ratio_one
+from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, merge_metrics, metrics_at_ratio_one
 from bepa_torchrl.losses.rows import response_lengths
 
 #: the suffix of metrics over the computed rows alone
 SUFFIX = "_rows_with_signal"
 #: metrics that require log-probs under the current weights
-MEASURED = tuple(name for name in METRICS if name.startswith(("kl_approx", "ESS", "ratio_", "log_prob_")))
+MEASURED = (
+    *(name for name in METRICS if name.startswith(("kl_approx", "ESS", "ratio_", "log_prob_"))),
+    *ROLLOUT_METRICS,
+)
 
 
 def rows_with_signal(measured: dict[str, float]) -> dict[str, float]:
@@ -27,7 +30,7 @@ def over_all_rows(
     A skipped row has advantage 0, so that its losses are 0 and no clip binds: losses, ``clip_fraction``, ``units``,
     ``units_off_policy`` and ``off_policy_fraction`` are known exactly. While the weights are those of the old policy
     its ratios are 1, which adds ``kl_approx``, ``ESS`` and ``ratio_*``; later these are left out, as ``log_prob_*``
-    always are (the collector reports log-probs over all sampled rows).
+    always are (the collector reports log-probs over all sampled rows), and ``rollout_*``.
 
     Args:
         measured: scalars of the computed rows, at least one.
@@ -39,6 +42,6 @@ def over_all_rows(
     counts = (counts > 0).long() if unit == "step" else counts
     off = skipped.get(K.OFF_POLICY).reshape(-1)
     known = metrics_at_ratio_one(float(counts.sum()), float(counts[off].sum()))
-    unknown = {name for name in MEASURED if not at_old_policy or name.startswith("log_prob_")}
+    unknown = {name for name in MEASURED if not at_old_policy or name.startswith(("log_prob_", "rollout_"))}
     merged = merge_metrics([measured, known])
     return {name: value for name, value in merged.items() if name not in unknown}

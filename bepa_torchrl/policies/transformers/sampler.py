@@ -1,6 +1,7 @@
 """Batched sampling with a KV cache; a row's sample depends on its seed key and prompt only, not on its batch.
 
-Legend: B rows of a batch, P columns of the longest prompt, V vocabulary.
+Legend: B rows of a batch, P columns of the longest prompt, V vocabulary. Tokens are selected by
+:mod:`bepa_torchrl.policies.keyed_sampling`.
 """
 
 from __future__ import annotations
@@ -16,25 +17,10 @@ from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.seeding import token_uniforms
+from bepa_torchrl.policies.keyed_sampling import choose_tokens
 from bepa_torchrl.policies.transformers.batching import decoder, decoder_mask, hidden_states, pack
 from bepa_torchrl.policies.transformers.kv_cache import DecodeCache
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder
-
-
-def inverse_cdf(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """Samples by inverse CDF: the token whose interval of the cumulative distribution contains the row's uniform.
-
-    Args:
-        logits: float32 ``[B, V]``, -inf at tokens that must not be sampled.
-        uniforms: float64 ``[B]`` in [0, 1).
-
-    Returns:
-        int64 ``[B]``.
-    """
-    cdf = torch.softmax(logits, -1).double().cumsum(-1)
-    total = cdf[:, -1]
-    point = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, point[:, None], right=True).squeeze(-1)
 
 
 def budget_batches(lengths: Sequence[int], budget: int, max_rows: int) -> Iterator[list[int]]:
@@ -126,8 +112,10 @@ class Sampler:
         lengths = np.full(count, self.max_new_tokens)
         live = np.ones(count, dtype=bool)
         ends = np.asarray(sorted(self.end_token_ids))
+        blocked = torch.tensor(self.blocked_ids, dtype=torch.int64, device=state.logits.device)
         for step in range(self.max_new_tokens):
-            chosen, chosen_log_probs = self._choose(state.logits, uniforms[state.rows, step], temperature)
+            points = torch.from_numpy(uniforms[state.rows, step]).to(state.logits.device)
+            chosen, chosen_log_probs = choose_tokens(state.logits, points, temperature, blocked)
             drawn = chosen.cpu().numpy()
             tokens[state.rows, step] = drawn
             log_probs[state.rows, step] = chosen_log_probs.cpu().numpy()
@@ -166,23 +154,6 @@ class Sampler:
             cache.select(repeat)
             logits, positions, lengths = logits[repeat], positions[repeat], lengths[repeat]
         return _Decoding(cache, logits, positions, lengths, width)
-
-    def _choose(self, logits: Tensor, uniforms: NDArray[np.float64], temperature: float) -> tuple[Tensor, Tensor]:
-        """Tokens int64 ``[B]`` and their log-probs float32 ``[B]`` under softmax(logits / temperature).
-
-        The softmax includes blocked tokens. Greedy choices (temperature 0) have their log-probs at temperature 1.
-        """
-        logits = logits.float()
-        allowed = logits.clone()
-        allowed[:, self.blocked_ids] = -torch.inf
-        if temperature == 0:
-            chosen = allowed.argmax(-1)
-        else:
-            chosen = inverse_cdf(allowed / temperature, torch.from_numpy(uniforms).to(logits.device))
-        if temperature not in (0, 1):
-            logits = logits / temperature
-        log_probs = logits.gather(-1, chosen[:, None]).squeeze(-1) - logits.logsumexp(-1)
-        return chosen, log_probs
 
 
 class _Decoding:

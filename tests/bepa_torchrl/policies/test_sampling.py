@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from bepa_torchrl.policies.keyed_sampling import inverse_cdf
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.policies.transformers.sampler import budget_batches, inverse_cdf
+from bepa_torchrl.policies.transformers.sampler import budget_batches
 from bepa_torchrl.testing import picture, small_checkpoint
 from osworld_gym.types import PromptContext
 

@@ -1,0 +1,68 @@
+"""The checkpoint folder from which an engine starts and reloads: complete weights under every name, tied ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from osworld_gym.atomic import new_folder
+
+_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+
+
+def complete_weights(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The weights under every name of ``shapes``. A tied head that is not given is the embedding.
+
+    An engine keeps the old head of a tied checkpoint, silently, unless ``lm_head.weight`` is among the new weights.
+
+    Raises:
+        ValueError: a weight is missing, unknown or of another shape.
+    """
+    given = dict(weights)
+    embedding = next((name for name in given if name.endswith(_EMBEDDING)), None)
+    if _HEAD in shapes and _HEAD not in given and embedding is not None and shapes[embedding] == shapes[_HEAD]:
+        given[_HEAD] = given[embedding]
+    faults = {
+        "missing": [name for name in shapes if name not in given],
+        "unknown": [name for name in given if name not in shapes],
+        "of another shape": [n for n, weight in given.items() if n in shapes and tuple(weight.shape) != shapes[n]],
+    }
+    for fault, names in faults.items():
+        if names:
+            raise ValueError(
+                f"{len(names)} weights are {fault}, such as {names[0]}; expected those of named_weights() of a policy "
+                "with the same model config"
+            )
+    return given
+
+
+def write_checkpoint(
+    folder: Path, weights: Mapping[str, Tensor], *, model: Any, tokenizer: Any, image_processor: Any, dtype: torch.dtype
+) -> Path:
+    """Writes a checkpoint folder, atomically.
+
+    Args:
+        folder: does not exist yet.
+        weights: under the names of a saved checkpoint; those that share memory are written once per name.
+        model: the transformers model whose config is saved.
+        tokenizer: is saved.
+        image_processor: is saved.
+        dtype: floating-point weights are cast to it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    with new_folder(folder) as target:
+        model.config.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+        image_processor.save_pretrained(target)
+        # copies: safetensors refuses tensors that share memory
+        floats = {name: dtype if weight.is_floating_point() else weight.dtype for name, weight in weights.items()}
+        tensors = {name: w.detach().to("cpu", floats[name], copy=True).contiguous() for name, w in weights.items()}
+        save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,87 @@
+"""A training run with policy.rollout=vllm has the results of the built-in sampler from the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from bepa_torchrl.experiment import launcher
+from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.method_process import MethodRun
+from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+
+pytestmark = pytest.mark.vllm
+
+SETTINGS = (
+    "experiment=smoke",
+    "algo=level2",
+    "compare=[]",
+    "train.iterations=3",
+    "train.old_log_probs=all",
+    "train.minibatch_groups=1",
+    "eval.every=0",
+    "env.max_steps=3",
+    "env.desktops=4",
+    "record.every=1",
+    "policy.engine.kv_cache_gb=0.25",
+    "optimizer.lr=1e-3",
+)
+
+
+def train(runs: Path, rollout: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Iterations, episodes and final weights of a method trained in this process."""
+    folder = runs / "run"
+    config = load_config([*SETTINGS, f"runs={runs}", "name=run", f"policy.rollout={rollout}"])
+    if not folder.exists():
+        folder.mkdir()
+        policy = launcher.make_policy(config, seed=0)
+        launcher._prepare(config, folder, policy, launcher.make_tasks(config), Console(quiet=True))
+    RunRecord(folder / rollout).begin(settings_to_yaml(config))
+    assert MethodRun(folder / rollout).run() == 0
+    assert not (folder / rollout / "engine").exists() or not list((folder / rollout / "engine").iterdir())
+    return (
+        read_lines(folder / rollout / "iterations.jsonl"),
+        read_lines(folder / rollout / "episodes.jsonl"),
+        load_file(folder / rollout / "policy" / "model.safetensors"),
+    )
+
+
+def comparable(line: dict[str, Any]) -> dict[str, float]:
+    """The metrics that both runs have, without times."""
+    left_out = ("seconds", "engine/", "rollout_")
+    return {
+        name: value
+        for name, value in line.items()
+        if isinstance(value, int | float) and not any(part in name for part in left_out)
+    }
+
+
+def test_the_run_equals_the_built_in_samplers(tmp_path: Path) -> None:
+    built_in, expected, weights = train(tmp_path, "transformers")
+    lines, episodes, trained = train(tmp_path, "vllm")
+    assert [written(episode) for episode in episodes] == [written(episode) for episode in expected]
+    assert sum(len(episode["steps"]) for episode in episodes) > 0
+    assert len(lines) == len(built_in) == 4  # the base policy, three iterations
+    for line, other in zip(lines, built_in, strict=True):
+        assert comparable(line) == pytest.approx(comparable(other), rel=1e-3, abs=1e-4)
+    assert sum(line.get("train/optimizer_steps", 0.0) for line in lines) > 0
+    for name, weight in weights.items():
+        torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
+    for line in lines[1:]:
+        assert line["engine/restarts"] == 0
+        assert line["engine/probe_error_max"] < 1e-4
+        assert 0 <= line["engine/prefix_cache_hit_rate"] < 1
+    differences = [v for line in lines for k, v in line.items() if "rollout_difference_max_on_policy" in k]
+    assert differences
+    assert all(0 < value < 1e-4 for value in differences)
+
+
+def written(episode: dict[str, Any]) -> list[Any]:
+    """An episode without its log-probs."""
+    steps = [(step["text"], step["tokens"], step["screenshot"]) for step in episode["steps"]]
+    return [episode["task_id"], episode["slot"], episode["stop_reason"], episode["reward"], steps]
