@@ -23,7 +23,7 @@ from bepa_torchrl.experts import split_source
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
-from bepa_torchrl.policies.transformers.policy import load_policy
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.policies.vllm.errors import engine_version as check_engine
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
@@ -159,6 +159,7 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
     from bepa_torchrl.policies.vllm.policy import VLLMPolicy  # imports vLLM
 
     engine = settings.policy.engine
+    assert isinstance(policy, TransformersPolicy)
     sampler = VLLMPolicy(
         policy,
         folder=folder,

@@ -11,25 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """Lower bound of a number in the settings, inclusive."""
-
-    minimum: float
-
-
-@dataclass(frozen=True, slots=True)
-class Above:
-    """Lower bound of a number in the settings, exclusive."""
-
-    bound: float
-
-
-Positive = Annotated[int, AtLeast(1)]
-Count = Annotated[int, AtLeast(0)]
-PositiveFloat = Annotated[float, Above(0)]
-NonNegativeFloat = Annotated[float, AtLeast(0)]
+from bepa_torchrl.experiment.bounds import Above, Count, NonNegativeFloat, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
