@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts Debian's Docker engine where no init does, waits until it answers, and remembers its process id:
-#   sudo scripts/start-dockerd.sh          starts it, or says that one answers already
+# Starts Debian's Docker engine where no init does, waits until it responds, and stores its process id:
+#   sudo scripts/start-dockerd.sh          starts it, or reports that one is already running
 #   sudo scripts/start-dockerd.sh stop     ends the one that this script started
 set -euo pipefail
 
@@ -22,14 +22,14 @@ stop() {
 }
 
 start() {
-  if answers; then echo "an engine answers at $socket"; return 0; fi
+  if answers; then echo "an engine is already running at $socket"; return 0; fi
   for program in dockerd curl; do
     command -v "$program" >/dev/null || { echo "no $program; fix: apt-get install -y docker.io curl" >&2; return 1; }
   done
   mkdir -p "$state"
   : >"$state/log"
   setsid --fork sh -c 'echo $$ >"$0/pid"; exec dockerd --pidfile "$0/dockerd.pid" >>"$0/log" 2>&1 </dev/null' "$state"
-  # its own word is the event: the engine answers from then on
+  # the engine responds once its log says so
   exec 3< <(exec tail --lines=+1 --follow "$state/log")
   tail=$!
   ready=0
@@ -46,5 +46,5 @@ start() {
 case "${1:-start}" in
   start) start ;;
   stop) stop ;;
-  *) echo "wants start or stop, got $1" >&2; exit 2 ;;
+  *) echo "expected start or stop, got $1" >&2; exit 2 ;;
 esac

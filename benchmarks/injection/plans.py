@@ -47,7 +47,7 @@ class Shape:
     performs: int
 
     @property
-    def looks(self) -> int:
+    def screenshots(self) -> int:
         """Number of screenshots: one at the beginning, one after each response including ``finished``."""
         return self.performs + 2
 
@@ -104,9 +104,10 @@ def _draw(kind: Kind, shape: Shape, attempt: int, rng: random.Random) -> Fault:
     calls = [("setup", i) for i in range(shape.setups)] + [("screenshot", 0)]
     if attempt == 0 or kind is Kind.guest_frozen:
         calls += [("perform", i) for i in range(shape.performs)]
-        calls += [("screenshot", i) for i in range(1, shape.looks)]
+        calls += [("screenshot", i) for i in range(1, shape.screenshots)]
         calls += [("verify", 0)] * (2 if kind in (Kind.guest_killed, Kind.guest_frozen) else 0)
     call, number = rng.choice(calls)
-    late = (call, number) in (("screenshot", shape.looks - 1), ("verify", 0)) or (attempt > 0 and call == "screenshot")
+    at_the_end = (call, number) in (("screenshot", shape.screenshots - 1), ("verify", 0))
+    late = at_the_end or (attempt > 0 and call == "screenshot")
     amid = kind in SIGNALS and not late
     return Fault(kind, call, number, rng.uniform(*DELAYS) if amid and rng.random() < 0.5 else 0.0)

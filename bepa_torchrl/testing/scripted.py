@@ -44,13 +44,13 @@ def lamp_task(number: int, *, infected: bool = False) -> Task:
 
 
 class LampDesktop(Desktop):
-    """A desktop of 8×8 pixels with a lamp, switched on by any click; if ``dies()``, the click breaks the desktop."""
+    """A desktop of 8×8 pixels with a lamp, switched on by any click; if ``breaks()``, the click breaks the desktop."""
 
     has_shell = False
     blocking = False
 
-    def __init__(self, dies: Callable[[], bool] = lambda: False) -> None:
-        self.dies = dies
+    def __init__(self, breaks: Callable[[], bool] = lambda: False) -> None:
+        self.breaks = breaks
         self.on = False
         self.seed = 0
 
@@ -67,7 +67,7 @@ class LampDesktop(Desktop):
 
     def perform(self, actions: Sequence[Action]) -> None:
         if any(action.kind == "click" for action in actions):
-            if self.dies():
+            if self.breaks():
                 raise DesktopError(FailureReason.died, "the lamp exploded")
             self.on = True
 
@@ -146,9 +146,9 @@ class ScriptedPolicy:
         return LogProbDistribution(torch.where(mask, -0.25, 0.0), mask)
 
 
-def lamp_vector(num: int, *, dies: Callable[[], bool] = lambda: False, max_steps: int = 5) -> DesktopVector:
+def lamp_vector(num: int, *, breaks: Callable[[], bool] = lambda: False, max_steps: int = 5) -> DesktopVector:
     """A vector of ``num`` lamp desktops."""
-    return DesktopVector(lambda: LampDesktop(dies), num, EpisodeOptions(max_steps=max_steps))
+    return DesktopVector(lambda: LampDesktop(breaks), num, EpisodeOptions(max_steps=max_steps))
 
 
 class LampEnv(EnvBase):

@@ -19,7 +19,7 @@ from osworld_gym.tasks.task import Task
 HELP = """lines:
   click(start_box='(100,200)')   an action in the UI-TARS form, points in screen pixels; also left_double, right_single,
                                  drag, scroll, type, hotkey
-  verify                         the task's score as the desktop stands
+  verify                         the task's score in the desktop's present state
   fail                           the same, as if the policy had given up (OSWorld's FAIL)
   reset                          a fresh desktop, with the task's setup
   shot FILE                      the screen as PNG

@@ -94,11 +94,11 @@ def _remote_servers(_name: str) -> str:
     """Describes each listed server without resetting it."""
     from osworld_gym.desktops.remote.desktop import describe, listed
 
-    told = [describe(server) for server in listed(None)]
-    fine = [text for text, works in told if works]
+    report = [describe(server) for server in listed(None)]
+    fine = [text for text, works in report if works]
     if not fine:
-        raise DesktopError(FailureReason.never_ready, "; ".join(text for text, _ in told))
-    return "; ".join(text for text, _ in told)
+        raise DesktopError(FailureReason.never_ready, "; ".join(text for text, _ in report))
+    return "; ".join(text for text, _ in report)
 
 
 def _remote_size() -> tuple[int, int]:

@@ -35,7 +35,7 @@ def _install(arguments: argparse.Namespace) -> int:
         print(f"osworld-gym: {problem}; fix: pip install 'osworld-gym[guest]'", file=sys.stderr)
         if not arguments.dry_run:
             return INFRASTRUCTURE
-    lacking = apt.missing(apt.wanted())
+    lacking = apt.missing(apt.required())
     _explain(lacking)
     if arguments.dry_run or (not lacking and find_template() is not None):
         return 0
@@ -60,11 +60,11 @@ def _install(arguments: argparse.Namespace) -> int:
 def _explain(lacking: list[str]) -> None:
     if lacking:
         plan = apt.plan(lacking)
-        print(f"packages: {len(lacking)} of {len(apt.wanted())} are missing: {' '.join(lacking)}")
+        print(f"packages: {len(lacking)} of {len(apt.required())} are missing: {' '.join(lacking)}")
         print(f"  apt-get would add {len(plan.packages)}, {plan.fetch / MEGABYTE:.0f} MB to fetch, ", end="")
         print(f"{plan.disk / MEGABYTE:.0f} MB on disk")
     else:
-        print(f"packages: all {len(apt.wanted())} are installed")
+        print(f"packages: all {len(apt.required())} are installed")
     found = None if lacking else find_template()
     if found is not None:
         print(f"template {found.version}: {_size()} in {found.path}")

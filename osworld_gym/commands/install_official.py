@@ -13,7 +13,7 @@ from osworld_gym.folders import data_folder
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
 
 VERSION = "1.0.2"
-STUB = '''"""Stands in for easyocr, which would replace torch and download models; only compare_image_text uses it."""
+STUB = '''"""A substitute: easyocr would replace torch and download models; only compare_image_text uses it."""
 
 
 class Reader:

@@ -47,14 +47,15 @@ def test_every_kind_comes_some_episodes_are_hit_at_every_attempt_and_a_seed_fixe
 
 def test_faults_come_at_calls_that_an_episode_makes() -> None:
     shape = Shape(setups=1, performs=2)
-    limits = {"setup": shape.setups, "perform": shape.performs, "screenshot": shape.looks, "verify": 1}
+    limits = {"setup": shape.setups, "perform": shape.performs, "screenshot": shape.screenshots, "verify": 1}
     faults = [fault for seed in range(60) for fault in deal([shape] * 8, 1.0, 1, seed).values()]
     assert all(0 <= fault.number < limits[fault.call] for fault in faults)
     assert {fault.call for fault in faults if fault.kind is Kind.guest_killed} == set(limits)
     assert all(fault.call == "verify" for fault in faults if fault.kind is Kind.evaluator_raises)
     amid = [fault for fault in faults if fault.after]
     assert {fault.kind for fault in amid} == {Kind.guest_killed, Kind.guest_frozen, Kind.x_killed}
-    assert all((fault.call, fault.number) != ("screenshot", shape.looks - 1) for fault in amid)  # or it comes too late
+    last = ("screenshot", shape.screenshots - 1)  # too late
+    assert all((fault.call, fault.number) != last for fault in amid)
 
 
 def test_no_desktop_is_ended_at_the_same_step_twice() -> None:

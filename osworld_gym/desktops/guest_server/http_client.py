@@ -145,8 +145,8 @@ class GuestClient:
             size += len(part)
             if size > MAX_ANSWER:
                 raise http.client.HTTPException(f"expected a reply of at most {MAX_ANSWER} bytes, got more")
-        told = {name.lower(): value for name, value in answer.headers.items()}
-        return Reply(answer.status, b"".join(parts), told)
+        received = {name.lower(): value for name, value in answer.headers.items()}
+        return Reply(answer.status, b"".join(parts), received)
 
     def close(self) -> None:
         """Closes the connection; the next request opens a new one."""

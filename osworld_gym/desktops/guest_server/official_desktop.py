@@ -24,7 +24,7 @@ from osworld_gym.types import Action, CommandResult, Screenshot
 
 LOG = logging.getLogger(__name__)
 QUIET = 0.25  # seconds without a change after which a screen is still; one frame takes the official server 0.03 to 0.25
-LOOK = 3.0  # seconds for the window of a launched program, if it is not known whether it has one
+UNSURE = 3.0  # seconds for the window of a launched program, if it is not known whether it has one
 PASTED = 3.0  # seconds for pasted text to show
 POLL = 0.25  # seconds between two polls of the windows, or of a starting server
 BATCH = 60.0  # seconds for one batch of actions; the official server itself ends a command after 120
@@ -141,7 +141,7 @@ class OfficialDesktop(GuestDesktop):
         self._done("launch", self._guest.post("/setup/launch", fields, timeout=WINDOW + ANSWER))
         if window is False:
             return
-        deadline = WINDOW if window else LOOK
+        deadline = WINDOW if window else UNSURE
         if not self._await_windows(lambda now: any(seen["id"] not in before for seen in now), deadline) and window:
             raise DesktopError(FailureReason.setup_failed, f"launch: {command!r} showed no window in {deadline:g} s")
         self.wait_still(STILL)
@@ -195,9 +195,9 @@ class OfficialDesktop(GuestDesktop):
             time.sleep(POLL)  # a server that is not running yet has no event to wait for
 
 
-def read_windows(told: str) -> list[dict[str, Any]]:
+def read_windows(listing: str) -> list[dict[str, Any]]:
     """Parses the output of ``wmctrl -lGx`` followed by that of ``xprop -root _NET_ACTIVE_WINDOW`` into windows."""
-    listed, _, front = told.partition("_NET_ACTIVE_WINDOW")
+    listed, _, front = listing.partition("_NET_ACTIVE_WINDOW")
     active = next((int(word.rstrip(","), 16) for word in front.split() if word.startswith("0x")), 0)
     out = []
     for line in listed.splitlines():

@@ -26,13 +26,13 @@ def differ(before: Pixels, after: Pixels) -> bool:
     return bool(width > CARET[0] or height > CARET[1])
 
 
-def await_still(look: Callable[[], Pixels], quiet: float, deadline: float) -> bool:
+def await_still(screenshot: Callable[[], Pixels], quiet: float, deadline: float) -> bool:
     """Polls frames ``[H, W, 3]`` until only a caret has changed for ``quiet`` seconds; False after ``deadline`` s."""
-    frame = look()
+    frame = screenshot()
     start = since = time.monotonic()
     while True:
         time.sleep(PAUSE)  # the protocol has no event for a change of the screen
-        last, frame = frame, look()
+        last, frame = frame, screenshot()
         now = time.monotonic()
         if differ(last, frame):
             since = now

@@ -26,7 +26,7 @@ class Plan:
     disk: int
 
 
-def wanted() -> list[str]:
+def required() -> list[str]:
     """The packages of the full desktop."""
     return [line for path in (BASIC, APPS) for line in path.read_text(encoding="utf-8").split()]
 
@@ -73,7 +73,7 @@ def install(packages: Sequence[str]) -> None:
 
 def _must_have(program: str) -> None:
     if shutil.which(program) is None:
-        names = " ".join(wanted())
+        names = " ".join(required())
         text = f"no {program} here; fix: install the programs of these Debian packages by hand: {names}"
         raise DesktopError(FailureReason.setup_failed, text)
 

@@ -97,7 +97,7 @@ class Admission:
         free = self._free() - self.starting * waiting.need
         if free < waiting.need + self._reserve:
             wanted = (waiting.need + self._reserve) >> 20
-            return f"{free >> 20} MiB of memory are available, {wanted} MiB are wanted"
+            return f"{free >> 20} MiB of memory are available, {wanted} MiB are required"
         if self.starting and self._running() > CROWD * self._cores:
             return f"{self._running()} processes want to run on {self._cores} cores"
         return None

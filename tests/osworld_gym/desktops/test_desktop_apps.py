@@ -36,7 +36,7 @@ _FLAT = """<?xml version="1.0"?>
 @pytest.fixture(scope="session")
 def template() -> Template:
     """This machine's template; built on first use."""
-    lacking = apt.missing(apt.wanted())
+    lacking = apt.missing(apt.required())
     assert not lacking, f"these tests want packages; fix: {' '.join([*apt.INSTALL, *lacking])}"
     return build_template(lambda: LocalDesktop(*SIZE, template=None), print)
 

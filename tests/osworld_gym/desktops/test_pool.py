@@ -306,7 +306,7 @@ def test_a_start_waits_for_memory_and_goes_when_it_is_there() -> None:
 
 def test_memory_that_never_comes_is_never_ready_and_says_so() -> None:
     admission = Admission(2, reserve=512, deadline=0.3, free=lambda: GIB // 4, running=lambda: 1)
-    wanted = "256 MiB of memory are available, 768 MiB are wanted"
+    wanted = "256 MiB of memory are available, 768 MiB are required"
     with pytest.raises(DesktopError, match=wanted) as caught, admission.start(256):
         raise AssertionError("it must not start")
     assert caught.value.reason is FailureReason.never_ready

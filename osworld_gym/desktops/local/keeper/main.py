@@ -64,13 +64,13 @@ class Keeper:
 
     def run(self) -> None:
         """Runs until the owner and every desktop have ended."""
-        looked = 0.0
+        polled = 0.0
         while True:
             for key, _ in self._selector.select(TICK):
                 key.data()
             now = time.monotonic()
-            if now - looked >= TICK:
-                looked = now
+            if now - polled >= TICK:
+                polled = now
                 self._look(now)
             gone = self._owner.fileno() < 0 or os.getppid() != self._owner_pid
             if gone and not self._desktops:
@@ -140,12 +140,12 @@ class Keeper:
         if kept.number not in self._desktops:
             return
         part = os.read(kept.info, 4096)
-        kept.told += part
-        if part and b"}" not in kept.told:
+        kept.report += part
+        if part and b"}" not in kept.report:
             return
         self._selector.unregister(kept.info)
         os.close(kept.info)
-        kept.inside = json.loads(kept.told)["child-pid"] if kept.told else kept.pid
+        kept.inside = json.loads(kept.report)["child-pid"] if kept.report else kept.pid
         pids = [(pid, usage.started(pid)) for pid in {kept.pid, kept.inside}]
         self._records.write(kept.number, kept.record | {"pids": pids})
         kept.tell({"started": kept.inside})
@@ -195,7 +195,7 @@ class Keeper:
         watched = free < self._low or not all(kept.group.limits_memory for kept in self._desktops.values())
         processes = usage.scan() if watched else {}  # a few milliseconds
         for kept in self._desktops.values():
-            kept.look(processes, now)
+            kept.poll(processes, now)
         if free < self._low:
             largest = max(self._desktops.values(), key=lambda kept: kept.weigh(processes))
             why = f"this machine had {free >> 20} MiB of memory left, and this desktop held {largest.weight >> 20} MiB"

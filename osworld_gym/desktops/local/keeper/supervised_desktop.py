@@ -50,7 +50,7 @@ class SupervisedDesktop:
     ) -> None:
         self.number, self.slot, self.plan, self.link = number, slot, plan, link
         self.pid, self.info, self.group, self.record = pid, info, group, record
-        self.told = b""  #: bubblewrap's report so far
+        self.report = b""  #: bubblewrap's report so far
         self.inside: int | None = None  #: process id on this machine of process 1 inside, or of a bare guest
         self.listening = True  #: whether the link is registered with the selector
         self.why = ""  #: why the keeper ended it; empty if its owner did
@@ -104,7 +104,7 @@ class SupervisedDesktop:
         if not self.plan.isolated:
             end_marked(self.plan.marker)
 
-    def look(self, processes: Processes, now: float) -> None:
+    def poll(self, processes: Processes, now: float) -> None:
         """Ends the desktop if it uses too much memory; continues an end that is in progress."""
         if self._until is not None:
             self.end(now)
@@ -131,4 +131,4 @@ class SupervisedDesktop:
         return self.weight
 
     def _too_much(self) -> str:
-        return f"its processes wanted more memory than the limit of {self.plan.memory >> 20} MiB (option memory)"
+        return f"its processes used more memory than the limit of {self.plan.memory >> 20} MiB (option memory)"

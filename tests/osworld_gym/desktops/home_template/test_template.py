@@ -114,7 +114,7 @@ def test_what_is_left_out(path: str, left_out: bool) -> None:
 
 
 def test_the_lists_hold_every_applications_package_once() -> None:
-    names = apt.wanted()
+    names = apt.required()
     assert len(names) == len(set(names))
     assert {app.package for app in APPS} <= set(names)
     assert all(name == name.strip().lower() for name in names)
@@ -127,12 +127,12 @@ def test_seeds_lie_inside_home() -> None:
 def test_without_debian_the_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DesktopError, match="libreoffice-calc"):
-        apt.missing(apt.wanted())
+        apt.missing(apt.required())
 
 
 def _fake_debian(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine where every package but gimp and vlc is installed, and whose apt only simulates."""
-    there = "".join(f"{name} installed\n" for name in apt.wanted() if name not in ("gimp", "vlc"))
+    there = "".join(f"{name} installed\n" for name in apt.required() if name not in ("gimp", "vlc"))
     programs = {
         "dpkg-query": f"cat <<'E'\n{there}vlc not-installed\nE",
         "apt-get": "case $* in *--simulate*) printf 'Inst %s (1)\\n' gimp vlc libx;; *) exit 9;; esac",

@@ -360,7 +360,7 @@ with LocalDesktop(template=None, memory=400) as desktop:
 """
     got = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=False)
     assert got.stdout.splitlines() == [
-        "died: its processes wanted more memory than the limit of 400 MiB (option memory)",
+        "died: its processes used more memory than the limit of 400 MiB (option memory)",
         "True",
     ], got.stderr
 

@@ -50,7 +50,7 @@ def check_all(tasks: queue.SimpleQueue[tuple[Task, Problems]]) -> None:
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> Iterator[dict[str, Problems]]:
     """Task id → problems of every selected task."""
-    lacking = apt.missing(apt.wanted())
+    lacking = apt.missing(apt.required())
     assert not lacking, f"these tests require packages; fix: {' '.join([*apt.INSTALL, *lacking])}"
     build_template(lambda: LocalDesktop(1920, 1080, template=None), print)
     specs = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
