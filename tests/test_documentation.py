@@ -109,7 +109,7 @@ def module_problem(name):
 
 
 def parse_problem(parser, words):
-    """What argparse objects to; a command's name alone stands for the command."""
+    """What argparse objects to; a command's name alone is the command."""
     if not words or words[0].startswith("--"):
         return ""
     try:

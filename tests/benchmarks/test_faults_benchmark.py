@@ -91,7 +91,7 @@ def rows(job: EpisodeJob, reward: float) -> object:
 
 
 class Run:
-    """Two episodes: the first one's guest is killed once and it is begun anew, the second one is scored at once."""
+    """Two episodes: the first one's guest is killed once and it starts again, the second one is scored at once."""
 
     def __init__(self) -> None:
         self.jobs = [EpisodeJob(TASK, (0, 0, 0, n), 100 + n, slot=n) for n in range(2)]
@@ -187,7 +187,7 @@ for line in left.lines():
 
 
 def look(program: str) -> list[str]:
-    """In a process of its own: the looker takes every orphan below it for its own."""
+    """In a separate process, which adopts every orphan below it."""
     command = [sys.executable, "-c", LOOK, textwrap.dedent(program)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 

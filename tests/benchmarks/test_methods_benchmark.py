@@ -50,6 +50,6 @@ def test_report_reads_the_runs_that_are_there(tmp_path) -> None:
     assert "| bepa | 3 | 2 | 5 |" in text
 
 
-def test_report_without_a_run_says_what_to_do(tmp_path) -> None:
+def test_report_without_a_run_states_the_fix(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"benchmarks\.methods"):
         report(tmp_path, [0], ["bepa"], "x")

@@ -1,4 +1,4 @@
-"""The comparison with OSWorld's client: its arithmetic, that counted sleeps are told, and a short run."""
+"""The comparison with OSWorld's client: its arithmetic, that counted sleeps are reported, and a short run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_quantiles_are_values_that_were_measured() -> None:
     assert quantile([float(n) for n in range(1, 201)], 0.99) == 198.0
 
 
-def test_counted_sleeps_are_added_beside_the_bare_figures() -> None:
+def test_counted_sleeps_are_added_next_to_the_bare_figures() -> None:
     lines = {row.name: row for row in rows(THEIRS, OURS, Sleeps(60.0, 2.0, 20.0))}
     assert len(lines) == 12
     reset = lines["reset + first observation, p50, with its sleeps"]
@@ -46,7 +46,7 @@ def test_what_is_not_fast_enough_is_named() -> None:
     assert missed(slow) == [f"{reset}: 9.8×, expected at least 10×", f"{step}: 4.2×, expected at least 5×"]
 
 
-def test_the_report_says_whether_sleeps_were_counted() -> None:
+def test_the_report_states_whether_sleeps_were_counted() -> None:
     assert report([], True, 2, 5).startswith(
         "OSWorld's sleeps (60 s, 2 s, 20 s) were counted, not slept. 2 resets and 10"
     )
@@ -60,4 +60,4 @@ def test_a_short_run() -> None:
     ratios = {name: float(x) for name, x in re.findall(r"^\| (.*?) \|.* ([\d.]+)× \|$", got.stdout, re.M)}
     assert len(ratios) == 12, got.stdout + got.stderr
     assert ratios["reset + first observation, p50, with its sleeps"] >= 10
-    assert ratios["step, p50, with its sleeps"] > 2  # a busy machine; the benchmark itself wants 5
+    assert ratios["step, p50, with its sleeps"] > 2  # a busy machine; the benchmark itself requires 5

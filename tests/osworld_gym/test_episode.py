@@ -90,7 +90,7 @@ def test_call_user_ends_at_the_third_call_as_fail(task: Task, reward: float) -> 
     assert last.reward == reward
 
 
-def test_call_user_counts_anew_in_the_next_episode() -> None:
+def test_call_user_counts_from_zero_in_the_next_episode() -> None:
     episode, _ = begun(INFEASIBLE, call_user_tolerance=2)
     episode.act(CALL_USER)
     episode.begin(INFEASIBLE, seed=4)
@@ -172,7 +172,7 @@ def test_a_desktop_that_fails_in_a_step_is_no_failure_of_the_policy(fault: Fault
     assert "failure" in last.info
 
 
-def test_a_desktop_that_dies_under_the_verifier_is_masked() -> None:
+def test_a_desktop_that_fails_under_the_verifier_is_masked() -> None:
     episode, _ = begun(count_task(0), Fault("read_file", 1, "died"))
     last = episode.act(FINISHED)
     assert (last.stop, last.failure, last.verdict) == (StopReason.env_error, FailureReason.died, None)

@@ -90,6 +90,6 @@ def test_the_evaluators_of_the_options_are_used(monkeypatch, tmp_path):
         episode.act(FINISHED)
 
 
-def test_unknown_evaluators_are_told() -> None:
+def test_unknown_evaluators_are_reported() -> None:
     with pytest.raises(ValueError, match=r"must be one of auto, ours, official, got 'theirs'"):
         module.Evaluators("theirs")

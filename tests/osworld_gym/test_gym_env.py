@@ -95,13 +95,13 @@ def test_a_task_can_be_named() -> None:
         env.reset(options={"tusk": "count-3"})
 
 
-def test_an_unparsable_response_is_told() -> None:
+def test_an_unparsable_response_is_reported() -> None:
     env = make()
     env.reset(seed=0)
     assert env.step(NONSENSE)[4]["parse_error"]
 
 
-def test_a_dead_desktop_truncates_and_says_so_and_the_next_reset_works() -> None:
+def test_a_failed_desktop_truncates_with_its_reason_and_the_next_reset_works() -> None:
     env = make(Fault("perform", 1, "died"))
     env.reset(seed=0)
     _, reward, terminated, truncated, info = env.step(CLICK)
@@ -128,7 +128,7 @@ def test_a_reset_is_tried_again_on_a_fresh_desktop() -> None:
     assert [desktop.closed for desktop in made] == [1, 0]
 
 
-def test_bad_names_are_told_with_the_known_ones() -> None:
+def test_bad_names_are_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'sym'.*local.*sim"):
         gymnasium.make("osworld_gym:OSWorld-v0", provider="sym")
     with pytest.raises(TaskError, match=r"'sym'.*local.*sim"):

@@ -206,7 +206,7 @@ def test_context_full_ends_the_row_verified_without_its_action() -> None:
 
 
 @pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
-def test_a_dead_desktop_is_an_env_error_on_its_own_row(kind: type[ScriptedDesktop]) -> None:
+def test_a_failed_desktop_is_an_env_error_on_its_own_row(kind: type[ScriptedDesktop]) -> None:
     env = make(2, Fault("perform", 1, "died"), kind=kind)
     td = step(env, env.reset(tasks=["count-1", "count-1"]), CLICK, CLICK)
     assert td["env_error"].tolist() == [[True], [False]]

@@ -114,7 +114,7 @@ def test_a_slow_desktop_delays_only_itself() -> None:
 
 
 @BOTH
-def test_a_dead_desktop_is_replaced_and_its_siblings_live_on(kind: type[ScriptedDesktop]) -> None:
+def test_a_failed_desktop_is_replaced_and_its_siblings_continue(kind: type[ScriptedDesktop]) -> None:
     factory = Factory(kind, None, Fault("perform", 1, "died"))
     with DesktopVector(factory, 2) as vector:
         vector.send_reset(0, count_task(1), 0)
@@ -210,7 +210,7 @@ def test_a_desktop_that_cannot_be_made_again_is_an_env_error_until_it_can(kind: 
     assert reasons == [FailureReason.setup_failed, FailureReason.never_ready, None]
 
 
-def test_the_first_desktop_that_cannot_be_made_is_told_at_once() -> None:
+def test_the_first_desktop_that_cannot_be_made_is_reported_at_once() -> None:
     def make() -> Desktop:
         raise DesktopError(FailureReason.never_ready, "Xvfb is not installed")
 

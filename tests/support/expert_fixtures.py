@@ -1,4 +1,4 @@
-"""Hand-made traces in Agent S2's form, on small frames told apart by their colour."""
+"""Hand-made traces in Agent S2's form, on small frames that differ in colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest that wants no token, as OSWorld's own client needs it: the address of its server and of its other ports."""
+"""A guest without a token, as OSWorld's own client needs it: the address of its server and of its other ports."""
 
 from __future__ import annotations
 

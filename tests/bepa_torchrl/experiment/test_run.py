@@ -121,7 +121,7 @@ def test_every_method_runs_by_one_key(name: str, prepared: tuple[Path, tuple[str
 def test_fine_tuning_on_self_rolled_traces_requires_some(
     prepared: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:
-    """The random model solves nothing; with the converted traces in the place of its own, it is trained on them."""
+    """The random model solves nothing; with the converted traces instead of its own, it is trained on them."""
     folder, overrides = prepared
     with pytest.raises(ValueError, match="no trace to fine-tune on"):
         work(folder, "sft_self", overrides, "algo=sft_self")

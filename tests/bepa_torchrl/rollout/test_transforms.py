@@ -76,7 +76,7 @@ def table(batch: TensorDictBase) -> list[list[tuple[int, str, float, bool]]]:
     return out
 
 
-def test_first_valid_failure_makes_room_for_the_trace() -> None:
+def test_first_valid_failure_is_replaced_by_the_trace() -> None:
     """Slot 0's desktop failed, so slot 1 is the first valid failure: the group is trace, failure, failure.
 
     One success among three: A_succ = sqrt(2) = 1.4142, A_fail = -sqrt(1/2) = -0.7071 (eps = 1e-6 is below 4 digits).

@@ -100,7 +100,7 @@ def test_show_prints_the_task_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("_providers")
-def test_unsound_tasks_are_named_and_a_dead_desktop_is_status_3(
+def test_unsound_tasks_are_named_and_a_failed_desktop_is_status_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sound = sim_suite().tasks[0]

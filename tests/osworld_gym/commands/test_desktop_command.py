@@ -47,7 +47,7 @@ def test_page_shows_the_screen_and_takes_actions(page: Page) -> None:
     assert requests.post(page.address + "verify", data="{}", timeout=DEADLINE).json()["said"].startswith("score 0")
 
 
-def test_page_wants_its_secret_and_known_orders(page: Page) -> None:
+def test_page_requires_its_secret_and_known_commands(page: Page) -> None:
     root = page.address.removesuffix(f"{page.secret}/")
     for path in ("", "frame", "x/frame", f"{page.secret}x/frame"):
         assert requests.get(root + path, timeout=DEADLINE).status_code == 404

@@ -62,7 +62,7 @@ def test_a_server_without_a_token_answers_and_ends_cleanly(number: signal.Signal
 
 
 @pytest.mark.desktop
-def test_a_token_is_required_unless_told_otherwise() -> None:
+def test_a_token_is_required_unless_switched_off() -> None:
     with serve() as (_, lines):
         url = lines["server"]
         assert requests.get(f"{url}/screenshot", timeout=30).status_code == 401

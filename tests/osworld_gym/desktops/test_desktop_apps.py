@@ -37,7 +37,7 @@ _FLAT = """<?xml version="1.0"?>
 def template() -> Template:
     """This machine's template; built on first use."""
     lacking = apt.missing(apt.required())
-    assert not lacking, f"these tests want packages; fix: {' '.join([*apt.INSTALL, *lacking])}"
+    assert not lacking, f"these tests require packages; fix: {' '.join([*apt.INSTALL, *lacking])}"
     return build_template(lambda: LocalDesktop(*SIZE, template=None), print)
 
 
@@ -242,18 +242,18 @@ def test_the_time_zone_is_shown_and_set(desktop: LocalDesktop) -> None:
     assert desktop.run("timedatectl set-timezone ../../etc/passwd", shell=True).returncode == 1
 
 
-def test_programs_tell_what_they_show(desktop: LocalDesktop) -> None:
+def test_programs_publish_their_accessibility_trees(desktop: LocalDesktop) -> None:
     """The AT-SPI bus is running with Chromium, Qt and LibreOffice on it, without any setting by the task."""
     for command in (["google-chrome"], ["vlc"], ["libreoffice", "--calc"]):
         desktop.launch(command, shell=False, window=True)
     script = "import pyatspi\nprint(*(a.name for a in pyatspi.Registry.getDesktop(0)), sep='\\n')\n"
     names: set[str] = set()
 
-    def told() -> bool:
+    def all_named() -> bool:
         names.update(desktop.run(["/usr/bin/python3", "-c", script]).output.split("\n"))
         return {"Chromium", "vlc", "soffice"} <= names
 
-    until(told, f"some are missing: {names}")
+    until(all_named, f"some are missing: {names}")
 
 
 def test_template_holds_no_locks_and_no_caches(template: Template) -> None:

@@ -63,7 +63,7 @@ def test_each_desktop_is_set_up_and_verified_by_itself() -> None:
     env.close()
 
 
-def test_a_desktop_that_dies_is_masked_and_replaced() -> None:
+def test_a_desktop_that_fails_is_masked_and_replaced() -> None:
     with DesktopVector(lambda: make_desktop("local"), 2, deadline=60) as vector:
         for i in range(2):
             vector.send_reset(i, SUITE.tasks[i], 0)

@@ -90,7 +90,7 @@ def test_a_ready_desktop_is_handed_out_at_once_and_takes_its_seed() -> None:
     assert all(made.closed for made in factory.made)
 
 
-def test_used_desktops_are_prepared_again_not_made_anew() -> None:
+def test_used_desktops_are_prepared_again_instead_of_new_ones() -> None:
     factory = Factory(seconds=0.0)
     pool = WarmPool(factory, 2)
     desktops = [pool.desktop() for _ in range(3)]
@@ -117,7 +117,7 @@ def test_a_failed_start_is_counted_and_another_desktop_takes_its_place() -> None
     pool.close()
 
 
-def test_a_taker_waits_until_its_deadline_and_is_told_why() -> None:
+def test_a_taker_waits_until_its_deadline_and_gets_the_reason() -> None:
     factory = Factory(*[(Fault("prepare", 1, "setup_failed"),)] * 50, seconds=0.0)
     pool = WarmPool(factory, 1, deadline=0.5)
     with pytest.raises(DesktopError, match="the last failure: setup_failed: planned") as caught:
@@ -304,7 +304,7 @@ def test_a_start_waits_for_memory_and_goes_when_it_is_there() -> None:
     thread.join(2.0)
 
 
-def test_memory_that_never_comes_is_never_ready_and_says_so() -> None:
+def test_memory_that_is_never_free_is_reported_as_never_ready() -> None:
     admission = Admission(2, reserve=512, deadline=0.3, free=lambda: GIB // 4, running=lambda: 1)
     wanted = "256 MiB of memory are available, 768 MiB are required"
     with pytest.raises(DesktopError, match=wanted) as caught, admission.start(256):

@@ -23,7 +23,7 @@ TASK = Task(
 )
 
 
-def test_a_disk_with_room_is_not_full_nor_one_that_is_missing_or_tells_no_size(tmp_path: Path) -> None:
+def test_a_disk_is_not_full_with_free_space_or_missing_or_of_unknown_size(tmp_path: Path) -> None:
     assert full_place([str(tmp_path / "missing"), "/proc", str(tmp_path)]) == ""
 
 

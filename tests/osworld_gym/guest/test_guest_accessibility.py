@@ -43,7 +43,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) 
         ("sleep 20", "longer than"),
     ],
 )
-def test_what_is_missing_is_told_with_its_fix(
+def test_what_is_missing_is_reported_with_its_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
 ) -> None:
     start = time.monotonic()
@@ -55,9 +55,7 @@ def test_what_is_missing_is_told_with_its_fix(
     assert time.monotonic() - start < 10
 
 
-def test_a_tree_that_is_not_whole_says_so_and_a_whole_one_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_an_incomplete_tree_is_marked_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for truncated, extra in ((True, {"truncated": True}), (False, {})):
         told = json.dumps({"AT": "<desktop-frame/>", "truncated": truncated})
         answer = reader(tmp_path, monkeypatch, f"echo '{told}'").tree()

@@ -124,7 +124,7 @@ def test_the_terminal_in_front_is_read_and_no_other(guest: OpenGuest) -> None:
     assert requests.get(guest.url + "/terminal", timeout=60).json()["output"] is None
 
 
-def test_a_program_that_hangs_is_left_out_and_the_tree_says_so(guest: OpenGuest) -> None:
+def test_a_program_that_hangs_is_left_out_and_the_tree_is_marked_incomplete(guest: OpenGuest) -> None:
     start(guest, "terminal")
     start(guest, "calc")
     stop = {"command": "pkill -STOP soffice.bin", "shell": True}

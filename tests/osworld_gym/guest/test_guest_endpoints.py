@@ -358,7 +358,7 @@ def test_a_launched_server_is_not_expected_to_show_a_window(guest: OpenGuest) ->
     assert answer.text == "sleep 300 launched successfully"
 
 
-def test_observe_tells_pointer_window_and_changes(guest: OpenGuest) -> None:
+def test_observe_reports_pointer_window_and_changes(guest: OpenGuest) -> None:
     post(guest, "/actions", {"actions": [{"kind": "hover", "start": [321, 123]}]})
     before = int(post(guest, "/observe").headers["X-Changes"])
     title = "Größe 1"

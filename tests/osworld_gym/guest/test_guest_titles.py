@@ -38,5 +38,5 @@ def test_a_title_that_names_the_file(name: str, title: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "title"), LOOKING_SO)
-def test_a_title_that_only_looks_so(name: str, title: str) -> None:
+def test_a_title_that_is_only_similar(name: str, title: str) -> None:
     assert not shows(title, Path("/home/user") / name)

@@ -82,7 +82,7 @@ def test_a_large_place_that_flips_is_news() -> None:
     assert news([EMPTY, page] * 3, 0.5) == [True] * 5
 
 
-def test_places_are_told_apart() -> None:
+def test_regions_are_kept_separate() -> None:
     caret, block = (20, 20, 2, 20, 255), (600, 300, 11, 22, 255)
     both = [EMPTY, frame(caret, block)] * 3
     assert news(both, 0.5) == [True] + [False] * 4  # their common box would be as large as the screen

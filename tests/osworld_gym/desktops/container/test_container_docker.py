@@ -143,7 +143,7 @@ def test_a_port_that_nobody_serves_closes_the_connection(desktop: ContainerDeskt
     assert desktop.run(["true"]).returncode == 0
 
 
-def test_the_health_check_says_healthy(desktop: ContainerDesktop, client: Any) -> None:
+def test_the_health_check_reports_healthy(desktop: ContainerDesktop, client: Any) -> None:
     desktop.reset(0)
     assert desktop._container is not None
     started = time.time() - 5

@@ -32,7 +32,7 @@ from osworld_gym.guest.server.channels import Channels
 # --- owners ----------------------------------------------------------------------------------------------------------
 
 
-def test_this_process_lives_and_an_ended_one_is_dead() -> None:
+def test_this_process_is_running_and_an_exited_one_is_not() -> None:
     mine = Owner.this()
     assert not mine.dead
     assert Owner.parse(str(mine)) == mine
@@ -54,7 +54,7 @@ def test_this_process_lives_and_an_ended_one_is_dead() -> None:
         ({}, False),
     ],
 )
-def test_only_what_is_known_to_have_ended_is_dead(change: dict[str, Any], dead: bool) -> None:
+def test_only_a_process_known_to_have_exited_counts_as_exited(change: dict[str, Any], dead: bool) -> None:
     mine = Owner.this()
     fields = {name: getattr(mine, name) for name in ("machine", "boot", "namespace", "pid", "start")}
     assert Owner(**(fields | change)).dead is dead
@@ -83,7 +83,7 @@ class Containers:
         del self.held[ident]
 
 
-def test_the_reaper_takes_the_dead_ones_only() -> None:
+def test_the_reaper_removes_containers_of_exited_owners_only() -> None:
     mine = Owner.this()
     dead = Owner(mine.machine, mine.boot, mine.namespace, mine.pid, 1)
     foreign = Owner("another", mine.boot, mine.namespace, mine.pid, 1)
@@ -140,7 +140,7 @@ def test_a_screen_that_cannot_be_is_refused_before_the_engine_is_asked(size: tup
         ContainerDesktop(*size)
 
 
-def test_what_the_engine_is_told() -> None:
+def test_options_of_the_container() -> None:
     told = create_options("2g", "96m", "128m", 1.5, 99, "none")
     assert (told["mem_limit"], told["memswap_limit"], told["nano_cpus"]) == ("2g", "2g", 1_500_000_000)
     assert (told["pids_limit"], told["shm_size"], told["network_mode"]) == (99, "128m", "none")
@@ -223,7 +223,7 @@ def test_the_order_goes_in_and_a_port_comes_out(ends: Any) -> None:
         (b"Traceback\n", "not JSON"),
     ],
 )
-def test_a_desktop_that_fails_says_why(ends: Any, answer: bytes, said: str) -> None:
+def test_a_desktop_that_fails_reports_the_reason(ends: Any, answer: bytes, said: str) -> None:
     pipe, inside = ends
     threading.Thread(target=inside.serve, args=(answer,), daemon=True).start()
     with pytest.raises(DesktopError, match=said) as caught:
@@ -231,7 +231,7 @@ def test_a_desktop_that_fails_says_why(ends: Any, answer: bytes, said: str) -> N
     assert caught.value.reason is FailureReason.never_ready
 
 
-def test_a_silent_desktop_is_never_ready_and_a_dead_one_at_once(ends: Any) -> None:
+def test_a_silent_desktop_is_never_ready_and_an_exited_one_fails_at_once(ends: Any) -> None:
     pipe, inside = ends
     with pytest.raises(DesktopError, match=r"within 0\.2 s"):
         pipe.start({}, 0.2)
@@ -310,14 +310,14 @@ def test_another_distributions_mirrors_are_not_taken(tmp_path: Path) -> None:
     assert "http://a/debian" in sources(tmp_path, release)
 
 
-def test_a_builds_error_is_told() -> None:
+def test_a_builds_error_is_reported() -> None:
     said: list[str] = []
     with pytest.raises(DesktopError, match="the build failed: no such package"):
         follow([{"stream": "Step 1\n"}, {"stream": "\n"}, {"error": "no such package"}], said.append)
     assert said == ["Step 1"]
 
 
-def test_debootstrap_wants_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debootstrap_requires_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(container_build.shutil, "which", lambda _name: "/usr/sbin/debootstrap")
     with pytest.raises(DesktopError, match="sudo osworld-gym build-image"):

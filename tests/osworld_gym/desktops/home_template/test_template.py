@@ -66,7 +66,7 @@ def test_vlcs_options_are_set_and_a_missing_one_is_named() -> None:
         vlc("")
 
 
-def test_mending_takes_out_what_tells_machines_apart(tmp_path: Path) -> None:
+def test_cleaning_removes_what_identifies_a_machine(tmp_path: Path) -> None:
     chrome = tmp_path / ".config/google-chrome"
     (chrome / "Default").mkdir(parents=True)
     preferences = {

@@ -202,7 +202,7 @@ def test_a_failed_begin_leaves_nothing(isolated: bool) -> None:
             assert soon(lambda: own() == before)
 
 
-def test_a_sandbox_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
+def test_a_sandbox_that_cannot_start_reports_the_reason_at_once(tmp_path: Path) -> None:
     template = tmp_path / "home"
     template.mkdir()
     desktop = LocalDesktop(template=template)
@@ -217,7 +217,7 @@ def test_a_sandbox_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
     assert soon(lambda: own() == before)
 
 
-def test_a_dead_keeper_is_died_and_the_next_reset_has_a_new_one() -> None:
+def test_an_exited_keeper_is_reported_as_died_and_the_next_reset_starts_a_new_one() -> None:
     with LocalDesktop(template=None) as desktop, LocalDesktop(template=None) as other:
         desktop.reset(0)
         other.reset(0)
@@ -342,7 +342,7 @@ def test_the_warm_pool_hands_out_the_same_screen_as_a_reset_does() -> None:
     pool.close()
 
 
-def test_a_prepared_desktop_that_died_is_started_anew() -> None:
+def test_a_prepared_desktop_that_exited_is_started_again() -> None:
     with LocalDesktop(template=None) as desktop:
         desktop.prepare()
         assert desktop._guest_process is not None

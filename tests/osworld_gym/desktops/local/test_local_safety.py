@@ -335,7 +335,9 @@ HOGS = {
 
 
 @pytest.mark.parametrize(("groups", "hog"), [(True, "maps"), (False, "maps"), (True, "hides"), (False, "hides")])
-def test_a_memory_hog_is_ended_and_the_reason_is_told(groups: bool, hog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_hog_is_ended_and_the_reason_is_reported(
+    groups: bool, hog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With control groups, if this user may create them, and without."""
     program = f"import os, time; {HOGS[hog]}; time.sleep(60)"
     if not groups:

@@ -99,7 +99,7 @@ def test_without_a_way_to_reset_it_is_refused(start: Start) -> None:
         RemoteDesktop([start().url], reset_by="true", allow_dirty=True)
 
 
-def test_a_url_hook_is_told_the_server_and_the_seed(start: Start) -> None:
+def test_a_url_hook_gets_the_server_and_the_seed(start: Start) -> None:
     server = start()
     with RemoteDesktop([server.url], reset_by=_hook(server), **SIZE) as desktop:
         desktop.reset(5)
@@ -164,7 +164,7 @@ def test_a_hook_that_fails_is_never_ready(start: Start, hook: str, said: str) ->
 # --- servers ------------------------------------------------------------
 
 
-def test_ours_and_an_official_one_are_told_apart(start: Start) -> None:
+def test_ours_and_an_official_server_are_distinguished(start: Start) -> None:
     for ours in (True, False):
         server = start(ours)
         with RemoteDesktop([server.url], allow_dirty=True, **SIZE) as desktop:
@@ -174,7 +174,7 @@ def test_ours_and_an_official_one_are_told_apart(start: Start) -> None:
         assert describe(Server.parse(server.url))[0].split(", ")[0].endswith(": ours" if ours else ": official")
 
 
-def test_a_wrong_token_is_told_at_once_and_never_printed(start: Start) -> None:
+def test_a_wrong_token_is_reported_at_once_and_never_printed(start: Start) -> None:
     server = start(token="right")
     url = server.url.replace("right", "wr0ng")
     with RemoteDesktop([url], allow_dirty=True, ready=60.0, **SIZE) as desktop:
@@ -222,7 +222,7 @@ def test_no_servers_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         make_desktop("remote", allow_dirty=True)
 
 
-def test_doctor_says_what_each_server_is(
+def test_doctor_describes_each_server(
     start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = [start(False), start(True, token="t0ken")]

@@ -289,7 +289,7 @@ def test_deleting_a_file_asks_first():
     assert [e.label for e in desktop.elements() if e.role == "status"] == ["deleted", "report"]
 
 
-def test_a_click_beside_the_menu_only_closes_it():
+def test_a_click_outside_the_menu_only_closes_it():
     desktop = quiet()
     open_folder(desktop, "beach")
     desktop.perform([Action("right_single", start=at(desktop, "beach", "file"))])

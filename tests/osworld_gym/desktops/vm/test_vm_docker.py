@@ -96,7 +96,7 @@ def test_a_container_that_ends_is_noticed_long_before_the_deadline(make: Make) -
     assert time.monotonic() - start < 60
 
 
-def test_a_machine_with_another_screen_says_which(make: Make) -> None:
+def test_a_machine_with_another_screen_size_is_refused_by_name(make: Make) -> None:
     with make(width=1280, height=720, ready=8.0) as desktop, pytest.raises(DesktopError, match=r"1920, 1080"):
         desktop.reset(0)
 

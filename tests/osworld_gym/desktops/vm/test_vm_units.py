@@ -22,12 +22,12 @@ from osworld_gym.desktops.vm.kvm_probe import kvm_problem
 from osworld_gym.errors import DesktopError, FailureReason
 
 
-def test_what_the_image_is_told() -> None:
+def test_environment_of_the_image() -> None:
     assert machine_environment("4G", 4, "32G", True) == {"RAM_SIZE": "4G", "CPU_CORES": "4", "DISK_SIZE": "32G"}
     assert machine_environment("8G", 2, "64G", False)["KVM"] == "N"
 
 
-def test_what_the_engine_is_told() -> None:
+def test_options_of_the_container() -> None:
     told = host_options("/disks/a.qcow2", "4G", "bridge", True)
     assert told["binds"] == {"/disks/a.qcow2": {"bind": "/System.qcow2", "mode": "ro"}}
     assert told["port_bindings"] == dict.fromkeys((5000, 9222, 8006, 8080), ("127.0.0.1",))
