@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,8 +135,12 @@ class Engine:
                 process.join(timeout=5.0)
         self._processes = []
         if self._loop is not None and self._thread is not None:
+            with suppress(FutureTimeoutError):
+                self._call(_cancel_tasks(), 5.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=5.0)
+            if not self._thread.is_alive():
+                self._loop.close()
         self._loop = self._thread = None
 
     def generate(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
@@ -225,6 +229,14 @@ class Engine:
         except FutureTimeoutError:
             future.cancel()
             raise
+
+
+async def _cancel_tasks() -> None:
+    """Ends the tasks that AsyncLLM left on the loop."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager
