@@ -90,9 +90,14 @@ def save_trace(trace: ExpertTrace, folder: Path) -> Path:
         "screenshots": images,
         "final_screenshot": final,
     }
-    path = folder / "traces" / _file_name(trace.expert) / f"{_file_name(trace.task_id)}.json"
+    path = trace_path(folder, trace.expert, trace.task_id)
     _write(path, json.dumps(data, ensure_ascii=False, indent=1).encode())
     return path
+
+
+def trace_path(folder: Path, expert: str, task_id: str) -> Path:
+    """The JSON file of a trace in a folder of traces."""
+    return folder / "traces" / _file_name(expert) / f"{_file_name(task_id)}.json"
 
 
 def save_traces(traces: Iterable[ExpertTrace], folder: Path) -> list[Path]:

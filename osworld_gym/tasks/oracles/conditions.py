@@ -6,6 +6,7 @@ A condition is one of
   focus; ``{"gone": text}``: there is no such window;
 - ``{"file": path}``: the file exists and is not empty; ``{"changed": path}``: it is not empty and differs from its
   content when the oracle began; ``{"lacks": path}``: the file does not exist;
+- ``{"menus": count}``: at least so many menus are open;
 - ``{"says": regex, "command": [...]}``: the command's output matches;
 - ``{"any": [conditions]}`` and ``{"all": [conditions]}``.
 """
@@ -95,6 +96,18 @@ def windows(desktop: Desktop) -> list[dict[str, Any]]:
     return ask()
 
 
+def popups(desktop: Desktop) -> list[dict[str, Any]]:
+    """The desktop's open menus.
+
+    Raises:
+        TypeError: it has no method ``popups``.
+    """
+    ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "popups", None)
+    if ask is None:
+        raise TypeError(f"LocalOracle requires a desktop that lists its menus, got {type(desktop).__name__}")
+    return ask()
+
+
 def _kind(condition: Condition) -> str:
     kinds = [key for key in condition if key != "command"]
     if len(kinds) != 1 or kinds[0] not in (*_KINDS, "any", "all", "changed"):
@@ -124,6 +137,7 @@ _KINDS: dict[str, Callable[[Condition, Desktop], bool]] = {
     "window": lambda c, desktop: bool(_titled(c["window"], desktop)),
     "active": lambda c, desktop: any(window["active"] for window in _titled(c["active"], desktop)),
     "gone": lambda c, desktop: not _titled(c["gone"], desktop),
+    "menus": lambda c, desktop: len(popups(desktop)) >= c["menus"],
     "file": lambda c, desktop: bool(_read(desktop, c["file"])),
     "lacks": lambda c, desktop: _read(desktop, c["lacks"]) is None,
     "says": lambda c, desktop: re.search(c["says"], desktop.run(c["command"]).output) is not None,

@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.oracles.base import ExpertStep
-from osworld_gym.tasks.oracles.conditions import Conditions, windows
+from osworld_gym.tasks.oracles.conditions import Conditions, popups, windows
 from osworld_gym.tasks.setup.themes import MENU
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, Point
@@ -152,9 +152,9 @@ def _position(where: Mapping[str, Any], desktop: Desktop) -> Point:
         return _entry(str(where["entry"]), desktop)
     if "screen" in where:
         across, down = where["screen"]
-        return across * desktop.screen_size[0], down * desktop.screen_size[1]
+        return round(across * desktop.screen_size[0]), round(down * desktop.screen_size[1])
     if "popup" in where:
-        return _inside(_popups(desktop)[where.get("level", -1)], where["popup"])
+        return _inside(_menu(where.get("level", -1), desktop), where["popup"])
     window = _window(str(where["window"]), desktop)
     if "part" in where:
         across, down = where["part"]
@@ -175,14 +175,11 @@ def _window(title: str, desktop: Desktop) -> Mapping[str, Any]:
     raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no window {title!r}")
 
 
-def _popups(desktop: Desktop) -> list[dict[str, Any]]:
-    ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "popups", None)
-    if ask is None:
-        raise TypeError(f"LocalOracle requires a desktop that lists its menus, got {type(desktop).__name__}")
-    found = ask()
+def _menu(number: int, desktop: Desktop) -> Mapping[str, Any]:
+    found = popups(desktop)
     if not found:
         raise DesktopError(FailureReason.evaluator_failed, "the oracle finds no open menu")
-    return found
+    return found[number]
 
 
 def _entry(label: str, desktop: Desktop) -> Point:
@@ -191,7 +188,7 @@ def _entry(label: str, desktop: Desktop) -> Point:
     for menu in () if root is None else (root, *root):
         labels = [item.get("label") for item in menu]
         if label in labels:
-            box, count = _popups(desktop)[0 if menu is root else -1], len(labels)
+            box, count = _menu(0 if menu is root else -1, desktop), len(labels)
             return box["x"] + box["width"] // 2, box["y"] + (2 * labels.index(label) + 1) * box["height"] // (2 * count)
     raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no {label!r} in the desktop's menu")
 

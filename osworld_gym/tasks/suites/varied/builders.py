@@ -108,6 +108,16 @@ def click(on: Mapping[str, Any], what: str, intent: str, kind: str = "click") ->
     return mouse(kind, dict(on), what, intent)
 
 
+def click_item(on: Mapping[str, Any], label: str, intent: str, *, menus: int = 1) -> Data:
+    """A click on an item of a menu, as soon as so many menus are open."""
+    return click(on, f"the item {label}", intent) | {"when": {"menus": menus}}
+
+
+def in_window(title: str, step: Data) -> Data:
+    """The step, as soon as a window with this in its title has the focus."""
+    return step | {"when": {"active": title}}
+
+
 def press(keys: str, intent: str) -> Data:
     """A step that presses keys together."""
     return keys_step(keys, intent)

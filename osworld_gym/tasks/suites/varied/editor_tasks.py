@@ -11,6 +11,7 @@ from osworld_gym.tasks.suites.varied.builders import (
     Instance,
     arrange,
     click,
+    click_item,
     editor,
     press,
     prints,
@@ -90,12 +91,11 @@ def _toggle(setting: Setting, value: bool) -> Instance:
         config=(arrange(files={NAME: "\n".join(TEXTS)}), _set(setting, not value), editor(NAME)),
         evaluator=_are({setting: _as_text(value)}),
         expert=(*_open_by_keys(setting), *_by_keys(setting.mnemonic, setting.index, f"Choose {setting.label}")),
-        native=(_open(setting.menu), click(setting.item, f"the item {setting.label}", f"click {setting.label}")),
+        native=(_open(setting.menu), click_item(setting.item, setting.label, f"click {setting.label}")),
     )
 
 
 def _choose(setting: Setting, option: str, index: int, value: str) -> Instance:
-    open_submenu = click(setting.item, f"the submenu {setting.label}", f"open {setting.label}")
     return Instance(
         template="submenu",
         topic=f"submenu {setting.label}",
@@ -111,8 +111,8 @@ def _choose(setting: Setting, option: str, index: int, value: str) -> Instance:
         ),
         native=(
             _open(setting.menu),
-            open_submenu,
-            click(menu_item(index, 0), f"the item {option}", f"click {option}"),
+            click_item(setting.item, setting.label, f"open {setting.label}"),
+            click_item(menu_item(index, 0), option, f"click {option}", menus=2),
         ),
     )
 
@@ -186,4 +186,4 @@ def _by_keys(mnemonic: str, index: int, intent: str) -> list[Data]:
 def save_by_mouse() -> tuple[Data, Data]:
     """Native steps that save the file."""
     # the menu is as high as the screen, so it opens under the pointer, and with it the submenu that is there
-    return _open("File"), click(menu_item(5, 2) | {"level": 0}, "the item Save", "click Save")
+    return _open("File"), click_item(menu_item(5, 2) | {"level": 0}, "Save", "click Save")

@@ -13,6 +13,8 @@ from osworld_gym.tasks.suites.varied.builders import (
     arrange,
     changed,
     click,
+    click_item,
+    in_window,
     listed_file,
     press,
     prints,
@@ -61,7 +63,7 @@ def _blank_menu(title: str = "Documents") -> Data:
 
 
 def _item(label: str, menu: dict[str, list[int]]) -> Data:
-    return click({"popup": menu[label]}, f"the item {label}", f"click {label}")
+    return click_item({"popup": menu[label]}, label, f"click {label}")
 
 
 def _select(name: str, folder: str = DOCUMENTS) -> Data:
@@ -99,15 +101,19 @@ def _trash_inside(name: str, folder: str) -> Instance:
         evaluator=changed(listed_file(f"{folder}/{name}", BINARY)),
         expert=(
             _double(folder, f"Open {folder}"),
-            _select(name, inside),
+            in_window(folder, _select(name, inside)),
             press("delete", f"Choose Move to Trash for {name}"),
         ),
-        native=(_double(folder, f"double {folder}"), _menu_of(name, inside), _item("Move to Trash", FILE_MENU)),
+        native=(
+            _double(folder, f"double {folder}"),
+            in_window(folder, _menu_of(name, inside)),
+            _item("Move to Trash", FILE_MENU),
+        ),
     )
 
 
 def _rename(name: str, new: str) -> Instance:
-    typed = write(f"{new}\n", f"type {new}")
+    typed = in_window("Rename", write(f"{new}\n", f"type {new}"))
     return Instance(
         template="rename",
         topic="rename",
@@ -122,7 +128,7 @@ def _rename(name: str, new: str) -> Instance:
 
 
 def _new_folder(name: str) -> Instance:
-    typed = write(f"{name}\n", f"type {name}")
+    typed = in_window("Creating", write(f"{name}\n", f"type {name}"))
     return Instance(
         template="new-folder",
         topic="new-folder",
@@ -135,7 +141,7 @@ def _new_folder(name: str) -> Instance:
         native=(
             _blank_menu(),
             _item("Create New", FOLDER_MENU),
-            click(NEW_FOLDER, "the item Folder", "click Folder"),
+            click_item(NEW_FOLDER, "Folder", "click Folder", menus=2),
             typed,
         ),
     )
@@ -156,13 +162,13 @@ def _transfer(name: str, folder: str, verb: str) -> Instance:
             _select(name),
             press(f"ctrl {'c' if verb == 'Copy' else 'x'}", f"Choose {verb} for {name}"),
             _double(folder, f"Open {folder}"),
-            press("ctrl v", "Choose Paste"),
+            in_window(folder, press("ctrl v", "Choose Paste")),
         ),
         native=(
             _menu_of(name),
             _item(verb, FILE_MENU),
             _double(folder, f"double {folder}"),
-            _blank_menu(folder),
+            in_window(folder, _blank_menu(folder)),
             _item("Paste", FOLDER_MENU),
         ),
     )
@@ -188,7 +194,7 @@ def _drag(name: str, folder: str) -> Instance:
 
 def _open_and_write(name: str, text: str) -> Instance:
     path = f"{name}.txt"
-    typed = write(text, f"type {text}")
+    typed = in_window("Mousepad", write(text, f"type {text}"))
     return Instance(
         template="open-write",
         topic="open-write",
@@ -231,7 +237,7 @@ def _settings() -> Iterator[Instance]:
             ),
             native=(
                 _blank_menu(),
-                click({"popup": FOLDER_MENU["Sort Files"]}, "the item Sort Files", "open Sort Files"),
-                click(BY_SIZE, "the item By Size", "click By Size"),
+                click_item({"popup": FOLDER_MENU["Sort Files"]}, "Sort Files", "open Sort Files"),
+                click_item(BY_SIZE, "By Size", "click By Size", menus=2),
             ),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from osworld_gym.tasks.suites.local.builders import Data
-from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, press
+from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, click_item, press
 from osworld_gym.tasks.suites.varied.words import KNOWN_GROUPS, MENU
 
 #: the point of the desktop where its menu is opened, as fractions of the screen
@@ -41,8 +41,8 @@ def _choose(template: str, pairs: Sequence[tuple[str, str]]) -> Instance:
 def _by_mouse(group: str, item: str) -> list[Data]:
     return [
         click(FREE, "the desktop", "menu desktop", "right"),
-        click({"entry": group}, f"the submenu {group}", f"open {group}"),
-        click({"entry": item}, f"the item {item}", f"click {item}"),
+        click_item({"entry": group}, group, f"open {group}"),
+        click_item({"entry": item}, item, f"click {item}", menus=2),
     ]
 
 

@@ -10,7 +10,7 @@ from osworld_gym.tasks.oracles.gui_script import LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.run import HOST_STEPS
 from osworld_gym.tasks.setup.themes import menu_file
-from osworld_gym.tasks.suites.varied.builders import KNOWN, UNKNOWN
+from osworld_gym.tasks.suites.varied.builders import KNOWN, UNKNOWN, click_item
 from osworld_gym.tasks.suites.varied.editor_tasks import TOGGLES
 from osworld_gym.tasks.suites.varied.suite import TRANSFER, cloning_tasks, varied_suite
 from osworld_gym.tasks.suites.varied.words import MENU
@@ -109,6 +109,19 @@ def test_positions_in_menus_and_on_the_screen():
     assert pointed({"entry": "Power"}, both) == Action("click", start=(140, 80))
     assert pointed({"entry": "echo"}, both) == Action("click", start=(195, 105))
     assert pointed({"screen": [0.25, 0.5]}, both) == Action("click", start=(160, 180))
+
+
+def test_an_item_is_clicked_as_soon_as_its_menu_is_open():
+    class Slow(Menus):
+        def popups(self):
+            self._popups.append({"x": 10 * len(self._popups), "y": 0, "width": 9, "height": 9})
+            return self._popups
+
+    step = click_item({"popup": [1, 2]}, "Save", "click Save", menus=2) | {"subtask": "s"}
+    oracle = LocalOracle(Task(id="t", instruction="i", oracle={"type": "local", "steps": [step]}), "native")
+    desktop = Slow()
+    assert oracle.next_step(desktop).actions == (Action("wait"),)
+    assert oracle.next_step(desktop).actions[0].kind == "click"
 
 
 def test_a_missing_menu_is_a_failure_of_the_oracle():
