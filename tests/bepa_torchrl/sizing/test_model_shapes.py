@@ -12,45 +12,39 @@ from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen3VLC
 from bepa_torchrl.sizing.known_models import KNOWN, known_model
 from bepa_torchrl.sizing.model import model_shape
 
+TEXT = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "intermediate_size": 52,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+VISION = {
+    "depth": 3,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "num_heads": 2,
+    "patch_size": 4,
+    "out_hidden_size": 32,
+}
 SMALL_QWEN2_5 = {
-    "text_config": {
-        "vocab_size": 200,
-        "hidden_size": 32,
-        "intermediate_size": 52,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
+    "text_config": TEXT,
     "vision_config": {
-        "depth": 3,
-        "hidden_size": 24,
-        "intermediate_size": 20,
-        "num_heads": 2,
-        "patch_size": 4,
+        **VISION,
         "window_size": 16,
         "fullatt_block_indexes": [1],
-        "out_hidden_size": 32,
     },
 }
 SMALL_QWEN3 = {
     "text_config": {
-        "vocab_size": 200,
-        "hidden_size": 32,
-        "intermediate_size": 52,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **TEXT,
         "head_dim": 12,
     },
     "vision_config": {
-        "depth": 3,
-        "hidden_size": 24,
-        "intermediate_size": 20,
-        "num_heads": 2,
-        "patch_size": 4,
+        **VISION,
         "num_position_embeddings": 16,
         "deepstack_visual_indexes": [0, 2],
-        "out_hidden_size": 32,
     },
 }
 

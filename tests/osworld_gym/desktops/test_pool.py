@@ -127,19 +127,25 @@ def test_a_taker_waits_until_its_deadline_and_gets_the_reason() -> None:
     assert all(made.closed for made in factory.made)
 
 
-def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
-    pool = WarmPool(Factory(seconds=2.0), 1)
-    desktop = pool.desktop()
+def begin_reset(desktop: Desktop) -> tuple[threading.Thread, list[DesktopError]]:
+    """A thread that resets the desktop, and the errors that it got."""
     seen: list[DesktopError] = []
 
-    def take() -> None:
+    def reset() -> None:
         try:
             desktop.reset(0)
         except DesktopError as error:
             seen.append(error)
 
-    thread = threading.Thread(target=take)
+    thread = threading.Thread(target=reset)
     thread.start()
+    return thread, seen
+
+
+def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
+    pool = WarmPool(Factory(seconds=2.0), 1)
+    desktop = pool.desktop()
+    thread, seen = begin_reset(desktop)
     time.sleep(0.05)
     desktop.close()
     thread.join(1.0)
@@ -228,16 +234,7 @@ def test_a_desktop_closed_while_it_gets_its_seed_leaves_nothing_running() -> Non
     machine = GuestCount()
     pool = WarmPool(lambda: RestartingDesktop(machine), 1)
     desktop = pool.desktop()
-    seen: list[DesktopError] = []
-
-    def take() -> None:
-        try:
-            desktop.reset(0)
-        except DesktopError as error:
-            seen.append(error)
-
-    thread = threading.Thread(target=take)
-    thread.start()
+    thread, seen = begin_reset(desktop)
     assert machine.seeding.wait(5)
     desktop.close()
     machine.go_on.set()
