@@ -50,6 +50,7 @@ def make_policy(options: argparse.Namespace) -> TransformersPolicy:
     tokenizer = train_tokenizer(["open the trash and empty it", "Thought: wait\nAction: wait()"])
     config = tiny_config(tokenizer, hidden=options.hidden, layers=options.layers)
     config.text_config.vocab_size = max(options.vocabulary, len(tokenizer))
+    config.text_config.max_position_embeddings = options.window + options.tokens
     model = Qwen2_5_VLForConditionalGeneration(config).eval()
     settings = image_processor_config()
     names = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")

@@ -119,8 +119,8 @@ class Engine:
         except Exception as error:
             self._processes = list(set(multiprocessing.active_children()) - before)
             self.stop()
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise EngineError(f"vLLM did not start on {model}: {reason[0]}; its own log has the details") from error
+            reason = " ".join(str(error).split())[:500] or type(error).__name__
+            raise EngineError(f"vLLM did not start on {model}: {reason}; its own log has the details") from error
         self._processes = list(set(multiprocessing.active_children()) - before)
 
     def stop(self) -> None:

@@ -8,6 +8,7 @@ arithmetic (:mod:`.keyed_logits`).
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -65,7 +66,7 @@ class VLLMPolicy:
 
     Raises:
         EngineVersionError: vLLM is not installed or has an unsupported version.
-        ValueError: ``max_prompt_tokens`` is less than the probe's length.
+        ValueError: ``max_prompt_tokens`` is less than the probe's length, or exceeds the model's positions.
     """
 
     def __init__(
@@ -95,6 +96,12 @@ class VLLMPolicy:
             start_timeout=start_timeout,
             stall_timeout=stall_timeout,
         )
+        window, positions = self.engine.arguments["max_model_len"], _positions(trainer)
+        if window > positions:
+            raise ValueError(
+                f"policy.rollout=vllm: policy.max_prompt_tokens + policy.max_new_tokens = {window}, the model has "
+                f"{positions} positions; lower policy.max_prompt_tokens to {positions - self.max_new_tokens}"
+            )
         self._own_folder = folder is None
         self._folder = Path(tempfile.mkdtemp(prefix="bepa-vllm-")) if folder is None else folder
         self._model: Path | None = None  # checkpoint of the engine's current weights
@@ -324,9 +331,12 @@ def engine_arguments(trainer: TransformersPolicy, *, kv_cache_gb: float, max_row
     return arguments
 
 
+def _positions(trainer: TransformersPolicy) -> int:
+    """The longest sequence of the model."""
+    return int(trainer.model.config.get_text_config().max_position_embeddings)
+
+
 def processor_for_gpu() -> str:
     """The logits processor for the model runner that vLLM uses on a GPU: V2 from 0.29 on, unless disabled."""
-    import os
-
     v2 = engine_version().release >= (0, 29) and os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "1") != "0"
     return _PROCESSOR_V2 if v2 else _PROCESSOR

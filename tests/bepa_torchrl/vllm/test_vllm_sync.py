@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import torch
 from vllm_engine import make_trainer
@@ -151,6 +152,8 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     (process,) = engine.engine.process_ids
     generate = engine.engine.generate
 
+    workers = psutil.Process(process).children(recursive=True)
+
     def killed_while_sampling(requests: Any) -> Any:
         monkeypatch.undo()
         os.kill(process, signal.SIGKILL)
@@ -162,6 +165,7 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     assert metrics["engine/restarts"] == 1
     assert 1 <= metrics["engine/turns_retried"] <= 6
     assert engine.engine.process_ids != [process]
+    assert not psutil.wait_procs(workers, timeout=10)[1], "processes of the killed engine are left"
     monkeypatch.setattr(engine, "max_restarts", engine.restarts)
     with pytest.raises(EngineError, match=r"restarted 1 times \(max_restarts\)"):
         engine._restart(_exited())
