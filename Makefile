@@ -19,7 +19,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage test-vllm soak nightly lint docs wheel \
-	bench bench-desktops results tiny clean
+	bench bench-desktops results tiny tiny-local clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 17
@@ -107,6 +107,10 @@ results: $(call extras,test)  ## all ten methods, seeds and intervals, into docs
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint and its base policy (minutes)
 	$(BIN)/python -m bepa_torchrl.tiny
+
+tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
+	$(BIN)/bepa record build/recordings --style native --style expert --seeds 8 --screen 640x368
+	$(BIN)/python -m bepa_torchrl.tiny_local
 
 clean:           ## removes .venv and build
 	rm -rf $(VENV) $(VLLM_VENV) build *.egg-info

@@ -17,6 +17,7 @@ LAYERS = {
         "cli __main__ commands",
         "testing",
         "experiment analysis",
+        "tiny_local",
         "tiny evaluation experts training distributed",
         "rollout sharding",
         "cache policies losses",

@@ -2,7 +2,8 @@
 
 A script is data: ``{"type": "local", "steps": [step, ...], "end": condition}``. A step has ``do`` (``click``,
 ``double``, ``right``, ``drag``, ``keys``, ``type``, ``wait``, ``fail``), ``intent`` (its line of a plan), ``subtask``,
-and the arguments of ``do``: ``on`` and ``onto`` (positions), ``what`` (the position's description), ``keys``, ``text``
+and the arguments of ``do``: ``on`` and ``onto`` (positions), ``what`` (the position's description), ``keys`` (pressed
+together; a list: one after the other), ``text``
 with ``overwrite``. ``native``, optional, has the steps of the style ``native``. A position is one of
 
 - ``{"icon": name, "folder": path}``: a file's icon in the file manager's window, whose title is the folder's name;
@@ -222,7 +223,10 @@ def _drag(step: Step) -> Inputs:
 
 
 def _keys(step: Step) -> Inputs:
-    return (Action("hotkey", key=step["keys"]),), f"agent.hotkey({step['keys'].split()})"
+    presses = [step["keys"]] if isinstance(step["keys"], str) else list(step["keys"])
+    return tuple(Action("hotkey", key=keys) for keys in presses), "; ".join(
+        f"agent.hotkey({keys.split()})" for keys in presses
+    )
 
 
 def _type(step: Step) -> Inputs:

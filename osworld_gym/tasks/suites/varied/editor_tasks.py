@@ -180,7 +180,7 @@ def _by_keys(mnemonic: str, index: int, intent: str) -> list[Data]:
     """Chooses an item by its mnemonic, or by arrow keys from the first one, which is selected."""
     if mnemonic:
         return [press(mnemonic, intent)]
-    return [*[press("down", intent)] * index, press("enter", intent)]
+    return [press("enter", intent) | {"keys": [*["down"] * index, "enter"]}]
 
 
 def save_by_mouse() -> tuple[Data, Data]:

@@ -1,0 +1,118 @@
+"""Cloning data from recordings of oracles: turns about recorded screens, in the shares of the simulated bed.
+
+A screen's turn is of one of four kinds:
+
+- *plain*: a known task, the native oracle's response; a share of the prompts has the expert's plan;
+- *swapped*: any task's native response, with the instruction of another task and the plan of this one, so that plans
+  are followed, and labels read, that no instruction of the data is associated with;
+- *expert*: a known task, the expert's own response on its own run;
+- *grounding*: the native response, with its thought as the instruction.
+
+All data are deterministic in their seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bepa_torchrl.experts.conversion import LAST_THOUGHT, step_thought
+from bepa_torchrl.experts.plan import plan_from_trace
+from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.tiny.turns import Screen, Turn
+from osworld_gym.types import Action, Screenshot
+
+SWAPPED = 0.45  #: share of swapped turns
+EXPERT = 0.15  #: share of expert turns
+OPENED = 0.2  #: share of the expert's turns that may be its first one
+PLANNED = 0.35  #: share of plain turns whose prompt contains a plan
+GROUNDED = 0.5  #: share of native screens that have a grounding turn as well
+DONE = ("done", (Action("finished", content=""),))
+EXPERT_DONE: tuple[str, tuple[Action, ...]] = (LAST_THOUGHT, (Action("finished"),))
+
+
+@dataclass(frozen=True)
+class Library:
+    """Recordings, by task id.
+
+    Args:
+        native: runs of the native oracle, of known and unknown tasks.
+        expert: runs of the expert.
+        known: ids of the known tasks.
+    """
+
+    native: Mapping[str, Sequence[ExpertTrace]]
+    expert: Mapping[str, Sequence[ExpertTrace]]
+    known: tuple[str, ...]
+
+    @classmethod
+    def of(cls, native: Iterable[ExpertTrace], expert: Iterable[ExpertTrace], known: Iterable[str]) -> Library:
+        """Sorts traces by task; a task requires at least one trace of each style.
+
+        Raises:
+            ValueError: a task has traces of one style only, or there is no known task.
+        """
+        found: list[dict[str, list[ExpertTrace]]] = []
+        for traces in (native, expert):
+            found.append({})
+            for trace in traces:
+                found[-1].setdefault(trace.task_id, []).append(trace)
+        if found[0].keys() != found[1].keys():
+            lacking = sorted(found[0].keys() ^ found[1].keys())
+            raise ValueError(f"cloning requires recordings of both styles; {lacking} have only one: record them")
+        chosen = tuple(sorted(set(known) & found[0].keys()))
+        if not chosen:
+            raise ValueError("cloning requires recordings of known tasks, got none: record them")
+        return cls(found[0], found[1], chosen)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Ids of all tasks, sorted."""
+        return tuple(sorted(self.native))
+
+
+def sample(library: Library, seed: int) -> Screen:
+    """One recorded screen with its turns."""
+    rng = random.Random(f"local cloning {seed}")
+    kind = rng.random()
+    if kind < EXPERT:
+        return _expert(library, rng)
+    swapped = kind < EXPERT + SWAPPED
+    trace = rng.choice(library.native[rng.choice(library.tasks if swapped else library.known)])
+    index = rng.randrange(len(trace.steps) + 1)
+    thought, actions = DONE if index == len(trace.steps) else (trace.steps[index].intent, trace.steps[index].actions)
+    last = trace.steps[index - 1].intent if index else None
+    planned = swapped or rng.random() < PLANNED
+    plan = plan_from_trace(rng.choice(library.expert[trace.task_id])) if planned else None
+    instruction = _instruction(library, rng) if swapped else trace.instruction
+    turns = [Turn(instruction, thought, actions, plan, last)]
+    if rng.random() < GROUNDED and index < len(trace.steps):
+        turns.append(Turn(thought, thought, actions))
+    return _screen(trace, index, turns)
+
+
+def batch(library: Library, step: int, size: int) -> list[Screen]:
+    """The screens of one training step."""
+    return [sample(library, step * size + i) for i in range(size)]
+
+
+def _expert(library: Library, rng: random.Random) -> Screen:
+    trace = rng.choice(library.expert[rng.choice(library.known)])
+    first = 0 if rng.random() < OPENED else 1
+    index = rng.randrange(first, len(trace.steps) + 1)
+    step = trace.steps[index] if index < len(trace.steps) else None
+    thought, actions = EXPERT_DONE if step is None else (step_thought(step), step.actions)
+    last = step_thought(trace.steps[index - 1]) if index else None
+    return _screen(trace, index, [Turn(trace.instruction, thought, actions, None, last)])
+
+
+def _instruction(library: Library, rng: random.Random) -> str:
+    return rng.choice(library.native[rng.choice(library.tasks)]).instruction
+
+
+def _screen(trace: ExpertTrace, index: int, turns: Sequence[Turn]) -> Screen:
+    """The frame before a step, or after the last one."""
+    png = trace.screenshots[index] if index < len(trace.steps) else trace.final_screenshot
+    assert png is not None
+    return Screen(Screenshot(png=png).pixels, (), tuple(turns))

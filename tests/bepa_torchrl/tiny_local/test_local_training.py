@@ -1,0 +1,76 @@
+"""The local policy: from recordings to a checkpoint that acts, resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_local_cloning import TASKS, recorded
+from transformers import AutoTokenizer
+
+from bepa_torchrl.policies.transformers.policy import load_policy
+from bepa_torchrl.tiny.checkpoint import file_hashes, read_manifest
+from bepa_torchrl.tiny_local import __main__ as program
+from bepa_torchrl.tiny_local.config import SCREEN
+from bepa_torchrl.tiny_local.training import Cloning, Recipe, local_tokenizer, run
+from osworld_gym.types import PromptContext, Screenshot
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recordings")
+    recorded(path)
+    return path
+
+
+def test_a_few_steps_lower_the_loss_and_resuming_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    library = program.read_library(folder, TASKS, 2, (128, 128))
+    tokenizer = local_tokenizer(library)
+    recipe = Recipe(steps=12, batch=4)
+    whole = Cloning(tokenizer, library, recipe)
+    losses = [whole.train_step()["loss"] for _ in range(12)]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), losses
+    half = Cloning(tokenizer, library, recipe)
+    for _ in range(5):
+        half.train_step()
+    half.save(tmp_path / "state.pt")
+    resumed, lines = Cloning(tokenizer, library, recipe), []
+    start = {name: weight.clone() for name, weight in resumed.model.state_dict().items()}
+    run(resumed, tmp_path / "state.pt", log=lines.append)
+    assert lines[0] == "resumed at step 5"
+    end = resumed.model.state_dict()
+    for name, weight in whole.model.state_dict().items():
+        assert (end[name] - weight).norm() <= 1e-3 * (weight - start[name]).norm() + 1e-6, name
+
+
+def test_the_program_writes_a_checkpoint_that_acts_on_the_large_screen(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "SCREEN", (128, 128))  # the recordings' size
+    suite = type("Few", (), {"tasks": TASKS})
+    monkeypatch.setattr(program, "load_suite", lambda _: suite)
+    out, state = tmp_path / "checkpoint", tmp_path / "state.pt"
+    options = ["--recordings", str(folder), "--seeds", "2", "--steps", "2", "--out", str(out), "--state", str(state)]
+    assert program.main(options) == 0
+    assert not state.exists()
+    manifest = read_manifest(out)
+    assert manifest["sha256"] == file_hashes(out)
+    assert sum(path.stat().st_size for path in out.iterdir()) < 15e6
+    policy = load_policy(out, preset="compact", max_new_tokens=8)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert [len(tokenizer(str(number))["input_ids"]) for number in range(SCREEN[0])] == [1] * SCREEN[0]
+    screen = Screenshot(pixels=torch.full((SCREEN[1], SCREEN[0], 3), 90, dtype=torch.uint8).numpy())
+    (prompt,) = policy.render([PromptContext("Do it.", (screen.png,))])
+    assert prompt is not None
+    image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    assert int((prompt.tokens == image).sum()) == SCREEN[0] // 16 * (SCREEN[1] // 16)
+    (response,) = policy.sample([prompt], [(0, 1)])
+    assert response.text is not None
+
+
+def test_missing_recordings_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--recordings", str(tmp_path), "--seeds", "1"]) == 2
+    assert "recordings of known tasks, got none: record them" in capsys.readouterr().err
