@@ -42,8 +42,8 @@ FONT = "DejaVu Sans"
 _CSS = """window, dialog, menubar, toolbar, statusbar, notebook, scrolledwindow, menu, .menu, .context-menu {{
   background-color: {0.surface}; background-image: none; color: {0.text}; }}
 menuitem, menuitem label, menuitem accelerator, toolbar label, statusbar label, dialog label {{ color: {0.text}; }}
-menuitem:hover, menuitem:hover box, menuitem:hover label {{
-  background-color: {0.selected}; color: {0.selected_text}; }}
+menuitem:hover {{ background-color: {0.selected}; }}
+menuitem:hover > label, menuitem:hover > box > label {{ color: {0.selected_text}; }}
 menuitem:disabled label {{ color: alpha({0.text}, 0.5); }}
 textview, textview text, entry {{ background-color: {0.field}; color: {0.field_text}; }}
 """
