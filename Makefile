@@ -18,7 +18,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage test-vllm soak nightly lint docs wheel \
+.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm soak nightly lint docs wheel \
 	bench bench-desktops results tiny tiny-local clean
 
 help:            ## this list
@@ -60,6 +60,9 @@ test-official: $(call extras,test+guest+official-eval)  ## OSWorld's own client 
 
 test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## stores on S3 and Azure Blob servers of this machine (needs npm)
 	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
+
+test-ray: $(call extras,test+ray)  ## Ray clusters on this machine: actors that are killed, nothing lost
+	$(BIN)/python -m pytest -m "ray and not nightly" --timeout 600
 
 build/azurite/node_modules:
 	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get install npm"; exit 2; }

@@ -1,0 +1,127 @@
+"""Real Ray actors: kill -9 of a worker loses no group and repeats none, staleness is bounded, errors cross."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins  # noqa: E402
+
+from bepa_torchrl.data import keys as K  # noqa: E402
+from bepa_torchrl.data.step_rows import number, row_list  # noqa: E402
+from bepa_torchrl.distributed import ray_cluster  # noqa: E402
+from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration  # noqa: E402
+from bepa_torchrl.distributed.task_queue import StaleTicketError  # noqa: E402
+from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary  # noqa: E402
+from osworld_gym.errors import DesktopError  # noqa: E402
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
+FOLDERS = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")  # a machine under load
+    paths = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
+    environment = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
+    ray_cluster.connect(num_cpus=4, object_store_memory=100 << 20, runtime_env=environment, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+class Run:
+    def __init__(self, *, staleness: int, workers: int) -> None:
+        self.queue = ray_cluster.start_queue(
+            batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
+        )
+        self.service = ray_cluster.start_service(lambda: Learner(wins), num_cpus=0)
+        learner: Any = Learner(wins)
+        self.collector = AsyncGroupCollector(
+            LampEnv(lamp_vector(1)),
+            learner,
+            [lamp_task(n) for n in range(5)],
+            groups=GROUPS,
+            group_size=SIZE,
+            seed=3,
+            queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
+            publish=ray_cluster.publisher([self.service]),
+            stall_seconds=240.0,
+        )
+        self.pool = ray_cluster.EnvWorkerPool(
+            self.queue,
+            [self.service],
+            self.collector.plan,
+            lambda: lamp_vector(1),
+            workers=workers,
+            desktops=2,
+            check_every=0.5,
+            resources={"num_cpus": 0},
+        )
+
+    def end(self) -> None:
+        self.pool.stop(10.0)
+        self.collector.shutdown()
+        ray.kill(self.service)
+        ray.kill(self.queue)
+
+
+def kill_9(pool: ray_cluster.EnvWorkerPool) -> None:
+    """Kills a worker that plays, without a chance to clean up."""
+    end = time.monotonic() + 240.0
+    while not (ready := [worker for worker in list(pool.workers.values()) if worker.ready]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    os.kill(ray.get(ready[0].actor.process.remote(), timeout=120), signal.SIGKILL)
+
+
+def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
+    run = Run(staleness=0, workers=2)
+    try:
+        batches = []
+        for batch in islice(run.collector, 6):
+            batches.append(summary(batch))
+            if len(batches) in (1, 3):
+                kill_9(run.pool)
+        assert batches == lock_step(6)
+    finally:
+        run.end()
+    assert run.pool.replaced >= 1
+
+
+def test_staleness_is_bounded_in_strict_order() -> None:
+    run = Run(staleness=1, workers=1)
+    groups: Counter[int] = Counter()
+    ages: list[int] = []
+    try:
+        for batch in islice(run.collector, 5):
+            assert isinstance(run.collector.last, AsyncIteration)
+            ages += run.collector.last.ages
+            groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
+            run.collector.rollout_policy.version += 1
+    finally:
+        run.end()
+    assert groups == dict.fromkeys(range(5 * GROUPS), 1)
+    assert max(ages) <= 1
+
+
+def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -> None:
+    queue = ray_cluster.start_queue(batch_groups=1, max_staleness=0)
+    client: Any = ray_cluster.ActorClient(queue)
+    with pytest.raises(StaleTicketError, match="has ended"):
+        client.complete("0-99", None)
+    client.admit("t", 1)
+    with pytest.raises(ValueError, match="no room"):
+        client.admit("t", 1)
+    ray.kill(queue)
+    with pytest.raises(DesktopError, match="died: an actor has exited"):
+        client.room()
