@@ -29,7 +29,7 @@ from bepa_torchrl.experiment import remote_copy
 remote_copy._INTERVAL = 0.1
 sys.exit(main(sys.argv[1:]))
 """
-DEADLINE = 300.0
+DEADLINE = 600.0
 
 
 @pytest.fixture(scope="module")
