@@ -64,7 +64,7 @@ def toolkit_files(palette: Palette) -> dict[str, str]:
         ".config/gtk-3.0/gtk.css": _CSS.format(palette),
         # the editor's highlight of the current line has the colour of a light theme
         KEYFILE: _replace(FILES[KEYFILE], {"highlight-current-line=true": "highlight-current-line=false"}),
-        ".gtkrc-2.0": FILES[".gtkrc-2.0"] + _GTKRC.format(palette),
+        ".gtkrc-2.0": FILES[".gtkrc-2.0"] + "gtk-enable-tooltips = 0\n" + _GTKRC.format(palette),
         ".Xresources": FILES[".Xresources"] + _XRESOURCES.format(palette),
     }
 
@@ -119,7 +119,9 @@ def themed(rng: random.Random, screen: tuple[int, int]) -> dict[str, str]:
     """Path in HOME → text: a random palette and theme, and a random position of windows on ``screen`` (pixels)."""
     palette, theme = rng.choice(PALETTES), rng.choice(OPENBOX_THEMES)
     width, height = min(screen[0], 640) - 64, min(screen[1], 360) - 64
-    x, y = rng.randrange(screen[0] - width - 7), rng.randrange(screen[1] - height - 27)
+    # the pointer starts in the screen's centre: over the content, since over a toolbar it would open a tooltip
+    above, below = max(0, screen[1] // 2 - 250), min(screen[1] - height - 27, screen[1] // 2 - 90)
+    x, y = rng.randrange(screen[0] - width - 7), rng.randrange(above, below)
     return {**toolkit_files(palette), RC: window_manager_file(theme, (x, y, width, height))}
 
 

@@ -58,6 +58,7 @@ def test_windows_stay_on_the_screen():
             assert (w, h) == (576, 296)
             assert 0 <= x <= width - w
             assert 0 <= y <= height - h
+            assert y + 90 <= height // 2 <= y + 250  # the pointer is over the content, where it opens no tooltip
 
 
 def test_a_changed_configuration_of_the_bare_home_is_noticed(monkeypatch):
