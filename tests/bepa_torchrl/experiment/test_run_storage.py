@@ -133,8 +133,6 @@ def test_a_server_that_is_away_during_the_run_has_everything_at_the_end(
         azure.start()
         output, error = launcher.communicate(timeout=DEADLINE)
         assert launcher.returncode == 0, error
-    printed = " ".join(output.split())
-    assert "the run goes on and its files wait in" in printed
-    assert "abfs://container/runs/x is back" in printed
+    assert "abfs://container/runs/x" in " ".join(output.split())  # a note only if Azure's own retries gave up
     restore(store, tmp_path / "restored")
     assert content(tmp_path / "restored") == content(tmp_path / "x")
