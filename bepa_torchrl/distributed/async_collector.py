@@ -77,6 +77,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         queue: the queue; its ``batch_groups`` must be ``groups``.
         publish: gives the trainer's weights and version to the rollout services.
         stall_seconds: after which waiting for one group ends with an error.
+        on_shutdown: ends what plays the groups; called once.
         options: further arguments of :class:`GroupRolloutCollector`.
     """
 
@@ -89,9 +90,11 @@ class AsyncGroupCollector(GroupRolloutCollector):
         queue: GroupSource,
         publish: Publish,
         stall_seconds: float = 1800.0,
+        on_shutdown: Callable[[], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(env, policy, tasks, **options)
+        self._on_shutdown = on_shutdown
         self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
         self._trainable = policy
         self._published: int | None = None
@@ -178,6 +181,13 @@ class AsyncGroupCollector(GroupRolloutCollector):
             else result
             for slot, result in enumerate(group.results)
         ]
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """As of the base class; then ends what plays the groups."""
+        super().shutdown(timeout, close_env=close_env, raise_on_error=raise_on_error)
+        stop, self._on_shutdown = self._on_shutdown, None
+        if stop is not None:
+            stop()
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """As of the base class, and the queue's state; the last batch counts as trained."""

@@ -16,11 +16,12 @@ from torchrl.envs.transforms import Compose
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.methods import Algo, advantage_std, make_loss
+from bepa_torchrl.distributed.local_rollouts import local_collector
+from bepa_torchrl.experiment.config import ConfigError, with_changes
+from bepa_torchrl.experiment.methods import Algo, advantage_std
+from bepa_torchrl.experiment.objective import make_method_loss, scored_rows
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts import split_source
-from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
@@ -41,6 +42,7 @@ from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_again
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
+from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
 REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
@@ -113,6 +115,12 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
             "fix: expert.logs=[agent_s2:FOLDER], or algo=grpo"
         )
+    collect = settings.collect
+    if collect.mode == "sync" and (collect.max_staleness or collect.order != "admission"):
+        raise ConfigError(
+            f"collect.max_staleness={collect.max_staleness} and collect.order={collect.order} require "
+            "collect.mode=async; set it, or leave them out"
+        )
     smallest = algo.on_policy_rollouts(size, has_trace=True)
     if smallest < 2:
         raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
@@ -183,24 +191,28 @@ def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldE
         ValueError: unknown provider or option. DesktopError: the first desktop cannot be made.
     """
     env = settings.env
-    options = EpisodeOptions(
+    return OSWorldEnv(
+        env.provider,
+        env.desktops,
+        suite=suite,
+        observation="png",
+        options=_episode_options(settings, policy),
+        provider_options=env.options,
+        deadline=env.deadline,
+        warm=env.warm_pool,
+        seed=settings.seed,
+    )
+
+
+def _episode_options(settings: Settings, policy: ActingPolicy) -> EpisodeOptions:
+    env = settings.env
+    return EpisodeOptions(
         max_steps=env.max_steps,
         parse_errors=env.parse_errors,
         call_user_tolerance=env.call_user_tolerance,
         scaling=policy.image_scaling,
         official_timing=env.official_timing,
         evaluators=Evaluators(env.evaluators),
-    )
-    return OSWorldEnv(
-        env.provider,
-        env.desktops,
-        suite=suite,
-        observation="png",
-        options=options,
-        provider_options=env.options,
-        deadline=env.deadline,
-        warm=env.warm_pool,
-        seed=settings.seed,
     )
 
 
@@ -299,73 +311,38 @@ def make_collector(
     def size_of(task: Task) -> int:
         return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
 
+    collect = settings.collect
     old = OldLogProb(policy, rows=old_log_probs, max_tokens=settings.train.max_tokens)
-    return GroupRolloutCollector(
-        env,
-        rollout or policy,
-        tasks,
-        groups=settings.collect.groups,
-        group_size=size,
-        seed=settings.seed,
-        temperature=settings.collect.temperature,
-        env_seed=settings.collect.env_seed,
-        size_of=size_of,
-        retries=settings.collect.retries,
-        weight_sync=EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None,
-        close_env=False,
-        postproc=Compose(replacement, old),
-    )
-
-
-def scored_rows(old_log_probs: str, loss: BEPALoss) -> str:
-    """The ``rows`` of :class:`OldLogProb`: rows whose old log-probs the loss reads and the sampler did not compute.
-
-    Args:
-        old_log_probs: the setting ``train.old_log_probs``.
-    """
-    if old_log_probs == "all":
-        return loss.old_log_prob_rows
-    return "injected" if loss.old_log_prob_rows == "all" else "none"
-
-
-def one_step_per_batch(settings: Settings) -> bool:
-    """Whether an iteration takes a single optimiser step, so that all ratios are exactly 1."""
-    train = settings.train
-    return train.inner_epochs == 1 and (train.minibatch_groups or settings.collect.groups) >= settings.collect.groups
-
-
-def make_method_loss(settings: Settings, algo: Algo, policy: Policy) -> BEPALoss:
-    """Builds the method's loss.
-
-    With ``train.old_log_probs=all`` and a single optimiser step per iteration, pi_old is the policy in training, so the
-    loss uses a ratio of 1 (``old_policy="current"``) and no old log-probs are computed. With ``injected`` the sampler's
-    log-probs are the old ones, which may differ from the policy's.
-
-    Raises:
-        ValueError: settings that contradict each other.
-    """
-    preset, train = settings.algo.preset, settings.train
     options: dict[str, Any] = {
-        "luffy_preset": preset,
-        "luffy_gamma": settings.algo.gamma,
-        "sft_weight": settings.sft.weight,
-        "clip_epsilon": settings.loss.clip,
-        "unit": settings.loss.unit,
-        "dual_clip": settings.loss.dual_clip,
-        "max_length": settings.loss.max_length,
-        "rollout_correction": _rollout_correction(settings),
-        "rollout_cap": settings.loss.rollout_cap,
-        "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
+        "groups": collect.groups,
+        "group_size": size,
+        "seed": settings.seed,
+        "temperature": collect.temperature,
+        "env_seed": collect.env_seed,
+        "size_of": size_of,
+        "retries": collect.retries,
+        "close_env": False,
+        "postproc": Compose(replacement, old),
     }
-    if preset == "paper":  # LUFFY's released preset has its own aggregation
-        options["aggregation"] = settings.loss.aggregation
-    return make_loss(algo, policy, **options)
-
-
-def _rollout_correction(settings: Settings) -> str:
-    """The loss's ``rollout_correction``: with an engine the difference of log-probs is measured in any case."""
-    chosen = settings.loss.rollout_correction
-    return "measure" if chosen == "off" and settings.policy.rollout != "transformers" else chosen
+    if collect.mode == "sync":
+        sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
+        return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
+    sampler = policy if rollout is None else rollout
+    if sampler is policy:  # a second copy of the weights, adapters merged
+        sampler = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+    make = desktop_factory(settings.env.provider, settings.env.options)
+    return local_collector(
+        env,
+        policy,
+        tasks,
+        sampler=sampler,
+        make_vector=lambda: DesktopVector(make, 1, _episode_options(settings, policy), deadline=settings.env.deadline),
+        desktops=settings.env.desktops,
+        max_rows=settings.policy.max_rows,
+        max_staleness=collect.max_staleness,
+        order=collect.order,
+        **options,
+    )
 
 
 def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:

@@ -155,9 +155,12 @@ class MethodRun:
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
         )
-        if start is not None:
-            trainer.resume(start)
-        trainer.train()
+        try:
+            if start is not None:
+                trainer.resume(start)
+            trainer.train()
+        finally:
+            trainer.collector.shutdown()
 
     def _traces_of(self, source: SeedSource) -> list[TaskTraceCache]:
         """The prepared traces of a source, the preferred ones first."""

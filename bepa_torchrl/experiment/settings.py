@@ -28,8 +28,7 @@ class EnvSettings:
         max_steps: steps until an episode is truncated.
         parse_errors: unparsable responses in a row that end an episode.
         call_user_tolerance: number of ``call_user()`` calls after which an episode ends.
-        evaluators: which implementation scores a task: ``ours``, OSWorld's (``official``), or ``auto`` (ours where
-            we have the metric, else OSWorld's).
+        evaluators: whose metrics score a task: ``ours``, OSWorld's (``official``), or ``auto`` (ours where we have it).
         official_timing: whether to sleep where OSWorld's client sleeps; requires a longer ``deadline``.
         train_split: a split of the suite, a tag, or a list file ``{domain: [task id, ...]}`` ending in ``.json``.
         held_out_split: the same for evaluation only; None: no held-out tasks.
@@ -160,6 +159,9 @@ class CollectSettings:
         temperature: sampling temperature.
         env_seed: ``group``: all rollouts of a group start from the same desktop seed; ``slot``: each has its own.
         retries: further attempts, on other desktops, for an episode whose desktop failed.
+        mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained.
+        max_staleness: of ``async``: iterations that may be trained between a group's start and its own training.
+        order: of ``async``: groups are trained in the order of ``admission`` or of ``completion``.
     """
 
     groups: Positive
@@ -167,6 +169,9 @@ class CollectSettings:
     temperature: PositiveFloat
     env_seed: Literal["group", "slot"]
     retries: Count
+    mode: Literal["sync", "async"]
+    max_staleness: Count
+    order: Literal["admission", "completion"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +354,7 @@ class Settings:
     Args:
         name: name of the run folder; None: ``<provider>-<algo>-<date>-<time>``.
         runs: parent folder of all runs.
-        storage: folder or fsspec URL to which the run's folder is uploaded while it runs, and from which ``resume``
-            restores it on another machine; None: nothing is uploaded.
+        storage: folder or fsspec URL to which the run is uploaded, and from which ``resume`` restores it; None: none.
         storage_wait: seconds for the last upload at the end of the run.
         resume: whether to continue the run called ``name``.
         seed: seed of the task order, the desktops and the sampling.

@@ -8,8 +8,9 @@ import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.factory import make_method_loss, make_policy
+from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.objective import make_method_loss
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
 from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError
 
@@ -35,6 +36,7 @@ def test_a_missing_engine_is_noticed_before_the_run() -> None:
         (["policy.rollout=vllm"], "measure"),
         (["policy.rollout=vllm", "loss.rollout_correction=sequence"], "sequence"),
         (["loss.rollout_correction=token"], "token"),
+        (["collect.mode=async", "collect.max_staleness=1"], "measure"),
     ],
 )
 def test_with_an_engine_the_difference_is_always_measured(overrides: list[str], expected: str) -> None:

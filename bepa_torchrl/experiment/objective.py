@@ -1,0 +1,62 @@
+"""Builds a method's loss from the settings, and decides which old log-probs it requires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bepa_torchrl.experiment.methods import Algo, make_loss
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.losses import BEPALoss
+from bepa_torchrl.policies.base import Policy
+
+
+def scored_rows(old_log_probs: str, loss: BEPALoss) -> str:
+    """The ``rows`` of :class:`OldLogProb`: rows whose old log-probs the loss reads and the sampler did not compute.
+
+    Args:
+        old_log_probs: the setting ``train.old_log_probs``.
+    """
+    if old_log_probs == "all":
+        return loss.old_log_prob_rows
+    return "injected" if loss.old_log_prob_rows == "all" else "none"
+
+
+def one_step_per_batch(settings: Settings) -> bool:
+    """Whether an iteration takes a single optimiser step, so that all ratios are exactly 1."""
+    train = settings.train
+    return train.inner_epochs == 1 and (train.minibatch_groups or settings.collect.groups) >= settings.collect.groups
+
+
+def make_method_loss(settings: Settings, algo: Algo, policy: Policy) -> BEPALoss:
+    """Builds the method's loss.
+
+    With ``train.old_log_probs=all`` and a single optimiser step per iteration, pi_old is the policy in training, so the
+    loss uses a ratio of 1 (``old_policy="current"``) and no old log-probs are computed. With ``injected`` the sampler's
+    log-probs are the old ones, which may differ from the policy's.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+    preset, train = settings.algo.preset, settings.train
+    options: dict[str, Any] = {
+        "luffy_preset": preset,
+        "luffy_gamma": settings.algo.gamma,
+        "sft_weight": settings.sft.weight,
+        "clip_epsilon": settings.loss.clip,
+        "unit": settings.loss.unit,
+        "dual_clip": settings.loss.dual_clip,
+        "max_length": settings.loss.max_length,
+        "rollout_correction": _rollout_correction(settings),
+        "rollout_cap": settings.loss.rollout_cap,
+        "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
+    }
+    if preset == "paper":  # LUFFY's released preset has its own aggregation
+        options["aggregation"] = settings.loss.aggregation
+    return make_loss(algo, policy, **options)
+
+
+def _rollout_correction(settings: Settings) -> str:
+    """The loss's ``rollout_correction``: where other weights or kernels sample, the difference is always measured."""
+    chosen, stale = settings.loss.rollout_correction, settings.collect.max_staleness > 0
+    other = settings.policy.rollout != "transformers" or (stale and settings.train.old_log_probs == "all")
+    return "measure" if chosen == "off" and other else chosen

@@ -1,0 +1,87 @@
+"""``collect.mode=async`` in a whole run: the synchronous run's results at staleness 0, real ages above it, resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bepa_torchrl.experiment import launcher as program
+from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
+from bepa_torchrl.experiment.factory import check_settings, make_tasks
+from bepa_torchrl.experiment.method_process import MethodRun
+from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.testing import small_checkpoint
+
+QUICK = ("experiment=smoke", "env.max_steps=2", "policy.max_new_tokens=16", "train.iterations=3", "record.every=0")
+ALGO = "algo=level2"  # the random policy solves nothing, but converted traces are injected
+ASYNC = ("collect.mode=async", "eval.every=0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder with its preparation."""
+    return tmp_path_factory.mktemp("runs") / "all"
+
+
+@pytest.fixture(scope="module")
+def overrides(folder: Path) -> tuple[str, ...]:
+    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(folder.parent / "random")
+    found = (*QUICK, f"policy.checkpoint={checkpoint}", f"runs={folder.parent}", "name=all", "compare=[]")
+    config = load_config(found)
+    folder.mkdir()
+    policy = program.make_policy(config, seed=0)
+    program._prepare(config, folder, policy, program.make_tasks(config), Console(quiet=True))
+    return found
+
+
+def work(folder: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
+    """Runs a method and returns the lines of its iterations."""
+    config = load_config(overrides)
+    if not config.resume:
+        RunRecord(folder / name).begin(settings_to_yaml(config))
+    else:
+        (folder / name / "config.yaml").write_text(settings_to_yaml(config))
+    assert MethodRun(folder / name).run() == 0
+    return [line for line in read_lines(folder / name / "iterations.jsonl") if line["phase"] == "rl"]
+
+
+def timeless(line: dict[str, Any]) -> dict[str, Any]:
+    """Without times, and without what only the asynchronous collector reports."""
+    other = ("second", "staleness", "version_lag")
+    return {key: value for key, value in line.items() if not any(part in key for part in other)}
+
+
+@pytest.mark.slow
+def test_without_staleness_the_run_is_the_synchronous_one(folder: Path, overrides: tuple[str, ...]) -> None:
+    straight = work(folder, "sync", *overrides, ALGO, "eval.every=0")
+    found = work(folder, "async", *overrides, ALGO, *ASYNC)
+    assert [line["iteration"] for line in found] == [1, 2, 3]
+    for one, other in zip(straight, found, strict=True):
+        assert timeless(other) == pytest.approx(timeless(one), abs=1e-4)
+        assert other["collect/staleness_max"] == 0.0
+    assert any(line["train/optimizer_steps"] for line in found)
+
+
+@pytest.mark.slow
+def test_with_staleness_the_bound_holds_and_a_resumed_run_goes_on(folder: Path, overrides: tuple[str, ...]) -> None:
+    settings = (*overrides, ALGO, *ASYNC, "collect.max_staleness=1")
+    first = work(folder, "stale", *settings, "train.iterations=2")
+    lines = work(folder, "stale", *settings, "train.iterations=4", "resume=true")
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4]
+    assert lines[:2] == first
+    assert all(line["collect/staleness_max"] <= 1 for line in lines)
+    assert all(line["collect/episodes"] == 4 for line in lines)  # two groups of two
+
+
+def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
+    for override in ("collect.max_staleness=1", "collect.order=completion"):
+        settings = load_config([override])
+        with pytest.raises(ConfigError, match=r"require collect\.mode=async; set it, or leave them out"):
+            check_settings(settings, algo_named("grpo"), make_tasks(settings))
+        settings = load_config([override, "collect.mode=async"])
+        check_settings(settings, algo_named("grpo"), make_tasks(settings))
