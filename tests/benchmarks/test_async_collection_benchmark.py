@@ -1,0 +1,23 @@
+"""The benchmark of asynchronous collection prints its ratios last; in order of admission the bound holds."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from benchmarks import async_collection
+
+
+def test_the_last_lines_have_the_ratios(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--desktops", "4", "--groups", "2", "--group-size", "2", "--updates", "3", "--update", "0.02"]
+    quick = ["--median", "0.005", "--staleness", "1"]
+    monkeypatch.setattr(sys, "argv", ["async_collection", *small, *quick])
+    async_collection.main()
+    *_, lock, admission, completion, first, second = capsys.readouterr().out.splitlines()
+    assert lock.startswith("lock-step ")
+    assert int(admission.split()[-1]) <= 1
+    assert completion.startswith("completion, staleness 1")
+    assert re.fullmatch(r"lock-step / admission, staleness 1: [\d.]+x wall time", first)
+    assert re.fullmatch(r"lock-step / completion, staleness 1: [\d.]+x wall time", second)
