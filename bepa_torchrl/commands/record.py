@@ -7,8 +7,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from osworld_gym.commands.arguments import screen_size
-
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
@@ -22,10 +20,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="begin with seed S instead of 0")
     parser.add_argument("--provider", default="local", help="default: local")
     parser.add_argument(
-        "--screen", type=screen_size, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"
+        "--screen", type=_screen, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"
     )
     parser.add_argument("--desktops", type=int, default=8, help="number of desktops in parallel (default: 8)")
     parser.set_defaults(program=record)
+
+
+def _screen(text: str) -> tuple[int, int]:
+    from osworld_gym.commands.arguments import screen_size  # not for --help: its package imports Gymnasium
+
+    return screen_size(text)
 
 
 def record(options: argparse.Namespace) -> int:

@@ -91,7 +91,7 @@ class SameEpisodes(GroupRolloutCollector):
     def _jobs(self, number: int) -> list[EpisodeJob]:
         del number
         if not hasattr(self, "assigner"):
-            self.assigner = GroupedTasks(TASKS, self.seed, self.group_size, 2)
+            self.assigner = GroupedTasks(TASKS, self.rollout_seeds.seed, self.group_size, 2)
         given = [self.assigner.next(0) for _ in range(self.group_size)]
         return [EpisodeJob(a.task, (0, a.group_id, a.slot), a.seed, a.group_id, a.slot) for a in given]
 
