@@ -1,0 +1,121 @@
+"""The state of a run from its folder alone: progress, throughput, failures, staleness. Reads, never writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bepa_torchrl.experiment.config import read_settings
+from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.run_record import RecordError, read_lines
+from bepa_torchrl.storage.lock import FolderInUseError, check_free
+
+#: metrics of the newest iteration that are reported as they are
+NEWEST = (
+    "collect/success",
+    "collect/entropy",
+    "cache/tasks",
+    "cache/injected",
+    "eval/train",
+    "eval/held_out",
+    "collect/staleness_mean",
+    "collect/staleness_max",
+    "collect/version_lag_mean",
+    "collect/version_lag_max",
+)
+_FAILURES = {
+    "env_error": "collect/stop_env_error",
+    "crashed_desktop": "collect/stop_crashed_desktop",
+    "retries": "collect/retries",
+    "groups_requeued": "collect/groups_requeued",
+}
+_RECENT = 5  #: iterations that throughput is measured over
+
+
+def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
+    """The state of a run.
+
+    Args:
+        folder: the run's, with one folder per method.
+        now: seconds since the epoch; None: the clock's.
+
+    Returns:
+        ``folder``, ``running`` (whether a process holds it) and ``methods``: name → :func:`method_status`.
+
+    Raises:
+        RecordError: no run is there, or a file of it is damaged.
+    """
+    methods = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    if not methods:
+        raise RecordError(f"{folder}: expected the folder of a run, with a folder per method; see runs/")
+    try:
+        check_free(folder)
+        running = False
+    except FolderInUseError:
+        running = True
+    moment = time.time() if now is None else now
+    return {
+        "folder": str(folder),
+        "running": running,
+        "methods": {method.name: _status_of(method, moment) for method in methods},
+    }
+
+
+def _status_of(method: Path, now: float) -> dict[str, Any]:
+    path = method / "iterations.jsonl"
+    lines = read_lines(path) if path.exists() else []
+    settings = read_settings(method / "config.yaml")
+    iterations = settings.train.iterations if algo_named(settings.algo.name).rl else 0
+    found = method_status(lines, iterations, finished=(method / "results.json").exists())
+    return found | {"seconds_since_last": round(now - path.stat().st_mtime, 1) if lines else None}
+
+
+def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:
+    """The state of one method; pure.
+
+    Args:
+        lines: of ``iterations.jsonl``.
+        iterations: of the whole training.
+        finished: whether the final results are written.
+
+    Returns:
+        ``iteration``, ``iterations``, ``finished``; ``seconds``, ``episodes``, ``optimizer_steps`` so far; over the
+        last five iterations ``seconds_per_iteration``, ``episodes_per_second`` and ``collecting`` (share of the time
+        that was spent waiting for rollouts); ``seconds_left`` of the training, evaluations at its end excluded;
+        ``failures`` so far by kind; ``newest``: metrics of the last iteration. Unknown values are None.
+    """
+    trained = [line for line in lines if line["phase"] == "rl"]
+    newest = trained[-1] if trained else {}
+    last = lines[-1] if lines else {}
+    recent = trained[-_RECENT - 1 :]
+    pace = _pace(recent)
+    left = iterations - int(newest.get("iteration", 0))
+    each = pace["seconds_per_iteration"]
+    return {
+        "iteration": int(newest.get("iteration", 0)),
+        "iterations": iterations,
+        "finished": finished,
+        "seconds": last.get("total/seconds", 0.0),
+        "episodes": last.get("total/episodes", 0.0),
+        "optimizer_steps": last.get("total/optimizer_steps", 0.0),
+        **pace,
+        "seconds_left": 0.0 if finished else (None if each is None else round(left * each, 1)),
+        "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()},
+        "newest": {key: newest[key] for key in NEWEST if key in newest},
+    }
+
+
+def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Between the first and the last of these lines; None with fewer than two."""
+    if len(recent) < 2:
+        return {"seconds_per_iteration": None, "episodes_per_second": None, "collecting": None}
+    first, last = recent[0], recent[-1]
+    seconds = max(last["total/seconds"] - first["total/seconds"], 1e-9)
+    collected = sum(line.get("seconds_collect", 0.0) for line in recent[1:])
+    return {
+        "seconds_per_iteration": round(seconds / (last["iteration"] - first["iteration"]), 3),
+        "episodes_per_second": round((last["total/episodes"] - first["total/episodes"]) / seconds, 3),
+        "collecting": round(min(1.0, collected / seconds), 3),
+    }

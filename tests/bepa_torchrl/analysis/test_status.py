@@ -1,0 +1,84 @@
+"""``bepa status``: figures worked out by hand, a run's folder, and folders that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bepa_torchrl.analysis.status import method_status, run_status
+from bepa_torchrl.cli import main
+from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.run_record import RunRecord
+from bepa_torchrl.storage.lock import locked
+
+
+def line(iteration: int, seconds: float, **metrics: float) -> dict[str, Any]:
+    totals = {"total/seconds": seconds, "total/episodes": 8.0 * iteration, "total/optimizer_steps": float(iteration)}
+    return {"iteration": iteration, "phase": "rl", **totals, "seconds_collect": 3.0, **metrics}
+
+
+LINES = [
+    {"iteration": 0, "phase": "base", "total/seconds": 1.0, "total/episodes": 0.0, "total/optimizer_steps": 0.0},
+    line(1, 10.0, **{"collect/stop_env_error": 1.0}),
+    line(2, 14.0, **{"collect/stop_env_error": 2.0, "collect/retries": 4.0}),
+    line(3, 20.0, **{"collect/success": 0.5, "collect/staleness_max": 1.0}),
+]
+
+
+def test_figures_by_hand() -> None:
+    found = method_status(LINES, 10, finished=False)
+    assert found["iteration"] == 3
+    assert found["seconds_per_iteration"] == 5.0  # from 10 s to 20 s in two iterations
+    assert found["episodes_per_second"] == 1.6  # 16 in 10 s
+    assert found["collecting"] == 0.6  # 6 s of 10 s
+    assert found["seconds_left"] == 35.0  # seven iterations
+    assert found["failures"] == {"env_error": 3.0, "crashed_desktop": 0.0, "retries": 4.0, "groups_requeued": 0.0}
+    assert found["newest"] == {"collect/success": 0.5, "collect/staleness_max": 1.0}
+    assert method_status(LINES, 10, finished=True)["seconds_left"] == 0.0
+
+
+def test_before_the_second_iteration_nothing_is_estimated() -> None:
+    for lines in ([], LINES[:2]):
+        found = method_status(lines, 10, finished=False)
+        assert found["seconds_left"] is None
+        assert found["seconds_per_iteration"] is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run with one method."""
+    record = RunRecord(tmp_path / "demo" / "grpo")
+    record.begin(settings_to_yaml(load_config(["algo=grpo", "train.iterations=10"])))
+    for metrics in LINES:
+        record.iteration(metrics)
+    return tmp_path / "demo"
+
+
+def test_a_run_that_a_process_holds_is_running(run: Path) -> None:
+    written = os.stat(run / "grpo" / "iterations.jsonl").st_mtime
+    found = run_status(run, now=written + 7.0)
+    assert not found["running"]
+    assert found["methods"]["grpo"]["seconds_since_last"] == 7.0
+    assert found["methods"]["grpo"]["iterations"] == 10
+    with locked(run):
+        assert run_status(run)["running"]
+
+
+def test_text_and_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "grpo: iteration 3 of 10, 20 s, 24 rollouts" in text
+    assert "5.0 s per iteration, 1.60 rollouts/s, 60 % of the time collecting" in text
+    assert "about 35 s of training left" in text
+    assert "failures: env_error 3, retries 4" in text
+    assert main(["status", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"]["grpo"]["seconds_left"] == 35.0
+
+
+def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
