@@ -121,6 +121,11 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             f"collect.max_staleness={collect.max_staleness} and collect.order={collect.order} require "
             "collect.mode=async; set it, or leave them out"
         )
+    if collect.mode == "async" and settings.policy.rollout != "transformers":
+        raise ConfigError(
+            f"collect.mode=async and policy.rollout={settings.policy.rollout} do not work together yet: evaluations "
+            "would use the engine while it samples rollouts; set one of them to its default"
+        )
     smallest = algo.on_policy_rollouts(size, has_trace=True)
     if smallest < 2:
         raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
@@ -327,9 +332,7 @@ def make_collector(
     if collect.mode == "sync":
         sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
-    sampler = policy if rollout is None else rollout
-    if sampler is policy:  # a second copy of the weights, adapters merged
-        sampler = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+    sampler = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)  # adapters are merged
     make = desktop_factory(settings.env.provider, settings.env.options)
     return local_collector(
         env,

@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
 
-ray = pytest.importorskip("ray")
-
-from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins  # noqa: E402
-
-from bepa_torchrl.data import keys as K  # noqa: E402
-from bepa_torchrl.data.step_rows import number, row_list  # noqa: E402
-from bepa_torchrl.distributed import ray_cluster  # noqa: E402
-from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration  # noqa: E402
-from bepa_torchrl.distributed.task_queue import StaleTicketError  # noqa: E402
-from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary  # noqa: E402
-from osworld_gym.errors import DesktopError  # noqa: E402
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.distributed import ray_cluster
+from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
+from bepa_torchrl.distributed.task_queue import StaleTicketError
+from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
+from osworld_gym.errors import DesktopError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
 FOLDERS = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
