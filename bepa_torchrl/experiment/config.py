@@ -19,8 +19,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bepa_torchrl.experiment.bounds import Above, AtLeast
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.settings.bounds import Above, AtLeast
 from osworld_gym.errors import did_you_mean
 from osworld_gym.uitars.history import check_history
 

@@ -1,0 +1,63 @@
+"""The settings of rollouts, of evaluations and of what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSettings:
+    """Rollouts of one iteration.
+
+    Args:
+        groups: tasks per iteration.
+        group_size: rollouts per task.
+        temperature: sampling temperature.
+        env_seed: ``group``: all rollouts of a group start from the same desktop seed; ``slot``: each has its own.
+        retries: further attempts, on other desktops, for an episode whose desktop failed.
+        mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained.
+        max_staleness: of ``async``: iterations that may be trained between a group's start and its own training.
+        order: of ``async``: groups are trained in the order of ``admission`` or of ``completion``.
+    """
+
+    groups: Positive
+    group_size: Positive
+    temperature: PositiveFloat
+    env_seed: Literal["group", "slot"]
+    retries: Count
+    mode: Literal["sync", "async"]
+    max_staleness: Count
+    order: Literal["admission", "completion"]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSettings:
+    """Evaluations.
+
+    Args:
+        every: iterations between evaluations; 0: only at the end.
+        episodes: sampled episodes per task in evaluations during training.
+        final_episodes: sampled episodes per task at the end, in addition to one greedy; 0: no final evaluation.
+        seed: seed of the evaluations' episodes.
+    """
+
+    every: Count
+    episodes: Positive
+    final_episodes: Count
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """What is recorded in ``episodes.jsonl``.
+
+    Args:
+        every: iterations between recorded ones; 0: none.
+        images: whether screenshots are stored.
+    """
+
+    every: Count
+    images: bool

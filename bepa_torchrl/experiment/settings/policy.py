@@ -1,0 +1,86 @@
+"""The settings of the policy: checkpoint, prompts, batches, adapters and the inference engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """LoRA adapters on the decoder (:mod:`bepa_torchrl.policies.transformers.lora`); requires the extra ``lora``.
+
+    Args:
+        rank: rank of the adapters, the only trained parameters then; None: full training, without adapters.
+        alpha: the adapters' output is multiplied by ``alpha / rank``.
+        targets: last parts of the names of the decoder's adapted linear layers.
+        adapter: folder of saved adapters to start from, of the same rank, alpha and targets; None: the identity.
+    """
+
+    rank: Positive | None
+    alpha: Positive
+    targets: tuple[str, ...]
+    adapter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The inference engine of ``policy.rollout=vllm`` (docs/vllm.md).
+
+    Args:
+        kv_cache_gb: memory of its key-value cache, 10^9 bytes.
+        max_restarts: maximum number of restarts after exits of its process, per process of the run.
+        tolerance: maximum difference of its log-probs to the trainer's after a weight sync, nats; None: 1e-4 for
+            float32, 5e-2 for half precision.
+        timeout: seconds for its start, for a weight sync, and between two finished responses.
+    """
+
+    kv_cache_gb: PositiveFloat
+    max_restarts: Count
+    tolerance: PositiveFloat | None
+    timeout: PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """The checkpoint, how it is loaded, and how prompts and batches are formed.
+
+    Args:
+        checkpoint: ``tiny`` (shipped with the package), a folder, or a Hugging Face repository.
+        dtype: torch dtype of the weights.
+        device: torch device, for example ``cpu`` or ``cuda:0``.
+        attn: attention implementation of transformers.
+        preset: prompt preset of :func:`osworld_gym.uitars.prompt.build_messages`.
+        history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
+            at once; ``last_k``, the newest k, as OSWorld's agent. ``all`` is the cheapest to train, ``last_k`` the
+            dearest (:mod:`osworld_gym.uitars.history`).
+        history_images: k, the current screenshot included; None with ``all``.
+        max_prompt_tokens: maximum tokens of a prompt; a longer one ends the episode.
+        max_new_tokens: maximum tokens of a response.
+        max_batch_tokens: maximum tokens of a forward pass, including padding.
+        max_rows: maximum rows of a sampling batch.
+        activation_checkpointing: whether an update recomputes activations in the backward pass instead of keeping them:
+            about a third more time, a fraction of the memory, the same results.
+        lora: LoRA adapters.
+        rollout: what samples responses: ``transformers``, the policy in training; ``vllm``, an inference engine that
+            gets its weights before each iteration, with the same tokens.
+        engine: the inference engine; read with ``rollout=vllm`` only.
+    """
+
+    checkpoint: str
+    dtype: Literal["float32", "bfloat16", "float16"]
+    device: str
+    attn: Literal["sdpa", "flash_attention_2"]
+    preset: str
+    history: Literal["all", "evict_block", "last_k"]
+    history_images: Positive | None
+    max_prompt_tokens: Positive
+    max_new_tokens: Positive
+    max_batch_tokens: Positive
+    max_rows: Positive
+    activation_checkpointing: bool
+    lora: LoraSettings
+    rollout: Literal["transformers", "vllm"]
+    engine: EngineSettings
