@@ -10,6 +10,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "bepa": ("torch", "tensordict", "torchrl", "transformers", "hydra", "matplotlib", "rich", "tensorboard"),
     "lora": ("peft",),
     "adam8bit": ("bitsandbytes",),
+    "ray": ("ray",),
 }
 
 

@@ -11,6 +11,7 @@ from bepa_torchrl.experiment.settings import EnvSettings, Settings
 from bepa_torchrl.policies.vllm.errors import engine_version
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suites.registry import SUITES, suite_folder
 
@@ -25,6 +26,7 @@ def check_environment(settings: Settings) -> None:
     Raises:
         ConfigError: ``OSWORLD_ROOT`` or the checkpoint is missing or incomplete.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
+        ImportError: ``cluster.address`` without Ray.
         TaskError: an unknown suite.
         ValueError: an unknown provider or provider option.
         DesktopError: the provider cannot be used on this machine; the message names what is missing and the fix.
@@ -35,6 +37,8 @@ def check_environment(settings: Settings) -> None:
     _check_checkpoint(settings.policy.checkpoint)
     if settings.policy.rollout == "vllm":
         engine_version()
+    if settings.cluster.address is not None:
+        require_extra("ray", "cluster.address")
     _check_desktop(settings.env)
 
 

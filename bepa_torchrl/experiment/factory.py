@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,8 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             f"collect.max_staleness={collect.max_staleness} and collect.order={collect.order} require "
             "collect.mode=async; set it, or leave them out"
         )
+    if collect.mode == "sync" and settings.cluster.address is not None:
+        raise ConfigError(f"cluster.address={settings.cluster.address} requires collect.mode=async; set it")
     if collect.mode == "async" and settings.policy.rollout != "transformers":
         raise ConfigError(
             f"collect.mode=async and policy.rollout={settings.policy.rollout} do not work together yet: evaluations "
@@ -332,20 +335,30 @@ def make_collector(
     if collect.mode == "sync":
         sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
-    sampler = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)  # adapters are merged
-    make = desktop_factory(settings.env.provider, settings.env.options)
-    return local_collector(
-        env,
-        policy,
-        tasks,
-        sampler=sampler,
-        make_vector=lambda: DesktopVector(make, 1, _episode_options(settings, policy), deadline=settings.env.deadline),
-        desktops=settings.env.desktops,
-        max_rows=settings.policy.max_rows,
-        max_staleness=collect.max_staleness,
-        order=collect.order,
-        **options,
-    )
+    return _async_collector(settings, policy, env, tasks, options)
+
+
+def _async_collector(
+    settings: Settings, policy: Policy, env: OSWorldEnv, tasks: Sequence[Task], options: dict[str, Any]
+) -> GroupRolloutCollector:
+    """The collector of ``collect.mode=async``, with its workers."""
+    collect, cluster = settings.collect, settings.cluster
+    # a sampler with its own weights, to which adapters are sent merged
+    sampler = partial(make_policy, with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+    make_desktop = desktop_factory(settings.env.provider, settings.env.options)
+    episode = _episode_options(settings, policy)
+    options |= {
+        "make_vector": partial(DesktopVector, make_desktop, 1, episode, deadline=settings.env.deadline),
+        "desktops": settings.env.desktops,
+        "max_rows": settings.policy.max_rows,
+        "max_staleness": collect.max_staleness,
+        "order": collect.order,
+    }
+    if cluster.address is None:
+        return local_collector(env, policy, tasks, sampler=sampler(), **options)
+    from bepa_torchrl.distributed.ray_rollouts import ray_collector  # requires the extra ``ray``
+
+    return ray_collector(env, policy, tasks, make_policy=sampler, **asdict(cluster), **options)
 
 
 def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:

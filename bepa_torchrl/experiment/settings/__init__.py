@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bepa_torchrl.experiment.settings.bounds import Positive, PositiveFloat
-from bepa_torchrl.experiment.settings.collection import CollectSettings, EvalSettings, RecordSettings
+from bepa_torchrl.experiment.settings.collection import ClusterSettings, CollectSettings, EvalSettings, RecordSettings
 from bepa_torchrl.experiment.settings.desktops import EnvSettings
 from bepa_torchrl.experiment.settings.methods import (
     AdvantageSettings,
@@ -27,6 +27,7 @@ __all__ = [
     "AdvantageSettings",
     "AlgoSettings",
     "CacheSettings",
+    "ClusterSettings",
     "CollectSettings",
     "EngineSettings",
     "EnvSettings",
@@ -61,6 +62,7 @@ class Settings:
         policy: checkpoint, prompts and batches.
         algo: the method.
         collect: rollouts.
+        cluster: where asynchronous rollouts run.
         train: iterations and checkpoints.
         optimizer: AdamW.
         loss: the surrogate.
@@ -85,6 +87,7 @@ class Settings:
     policy: PolicySettings
     algo: AlgoSettings
     collect: CollectSettings
+    cluster: ClusterSettings
     train: TrainSettings
     optimizer: OptimizerSettings
     loss: LossSettings

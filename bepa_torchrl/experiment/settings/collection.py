@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.bounds import Count, NonNegativeFloat, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,24 @@ class CollectSettings:
     mode: Literal["sync", "async"]
     max_staleness: Count
     order: Literal["admission", "completion"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Where the rollouts of ``collect.mode=async`` run.
+
+    Args:
+        address: of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts; None:
+            threads of the training process.
+        workers: actors with desktops; they share ``env.desktops``.
+        replicas: copies of the policy that sample.
+        gpus_per_replica: Ray's GPUs of each copy.
+    """
+
+    address: str | None
+    workers: Positive
+    replicas: Positive
+    gpus_per_replica: NonNegativeFloat
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,3 +88,6 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
     settings = load_config(["collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"])
     with pytest.raises(ConfigError, match=r"do not work together yet"):
         check_settings(settings, algo_named("grpo"), make_tasks(settings))
+    settings = load_config(["cluster.address=auto"])
+    with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):
+        check_settings(settings, algo_named("grpo"), make_tasks(settings))
