@@ -44,6 +44,8 @@ from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experts import load_traces, plan_from_trace
+from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.storage.lock import locked
@@ -179,9 +181,31 @@ class MethodRun:
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
             self.record.episodes(iteration, batch, trainer.collector.last.results)
+        every = config.expert.reroll_every
+        if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
+            extra |= self._reroll(trainer)
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         return extra
+
+    def _reroll(self, trainer: BEPATrainer) -> Metrics:
+        """LEVEL-1 with the current policy, for tasks without a cached trace."""
+        expert, cache = self.config.expert, trainer.replacement.cache
+        assert cache is not None
+        self._sync()
+        return reroll(
+            self.rollout,
+            trainer.collector.env.vector,
+            cache,
+            load_traces(self.folder.parent / "prepared" / "experts"),
+            self.tasks.train,
+            seed=self.config.seed,
+            iteration=trainer.iteration,
+            tries=expert.selfroll_attempts,
+            temperature=self.config.collect.temperature,
+            max_leak=expert.max_leak,
+            plan=lambda trace: plan_from_trace(trace, source=expert.plan_source),
+        )
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:
         config = self.config
@@ -205,7 +229,7 @@ class MethodRun:
 
     def _line(self, iteration: int, phase: str, metrics: dict[str, Any]) -> None:
         now = perf_counter() - self.started
-        self.totals["episodes"] += metrics.get("collect/episodes", 0.0)
+        self.totals["episodes"] += metrics.get("collect/episodes", 0.0) + metrics.get("reroll/episodes", 0.0)
         self.totals["optimizer_steps"] += metrics.get("train/optimizer_steps", metrics.get("sft/optimizer_steps", 0.0))
         self.totals["seconds"] += now
         self.started = perf_counter()

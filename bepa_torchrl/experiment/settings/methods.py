@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from bepa_torchrl.experiment.settings.bounds import Above, NonNegativeFloat, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.bounds import Above, Count, NonNegativeFloat, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class ExpertSettings:
         oracle_style: style of the actions and text of the tasks' oracles.
         plan_source: input of the plan, the raw trace or the converted one.
         selfroll_attempts: self-rollouts per task (LEVEL-1), until one succeeds.
+        reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace,
+            for methods that start from self-rollouts; 0: none (the paper).
         seed_from_converted: whether the converted trace seeds the cache where no self-rollout succeeded.
         max_leak: fraction of thoughts quoting the plan above which a self-rollout is rejected.
         pass_k: attempts of the base policy per task, which define the expert-only set.
@@ -93,6 +95,7 @@ class ExpertSettings:
     oracle_style: Literal["expert", "native"]
     plan_source: Literal["raw", "converted"]
     selfroll_attempts: Positive
+    reroll_every: Count
     seed_from_converted: bool
     max_leak: NonNegativeFloat
     pass_k: Positive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import weakref
@@ -157,6 +158,41 @@ def test_resumed_run_gives_the_uninterrupted_curve(prepared: tuple[Path, tuple[s
         assert timeless[1][line] == pytest.approx(timeless[0][line], rel=1e-4, abs=1e-5)
     first, second = (load_file(folder / name / "policy" / "model.safetensors") for name in ("straight", "broken"))
     assert all((first[key] - second[key]).norm() <= 1e-5 * first[key].norm() for key in first)
+
+
+@pytest.mark.slow
+def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp_path: Path) -> None:
+    """The tiny policy, which follows some plans; what is added is in the cache and its cost in the episodes."""
+    overrides = (
+        "experiment=smoke",
+        "env.train_limit=8",
+        f"runs={tmp_path}",
+        "name=again",
+        "compare=[]",
+        "eval.every=0",
+    )
+    config = load_config(overrides)
+    folder = program.run_folder(config)
+    folder.mkdir()
+    program._prepare(
+        config, folder, program.make_policy(config, seed=0), program.make_tasks(config), Console(quiet=True)
+    )
+    settings = (*overrides, "algo=level1", "expert.reroll_every=1", "eval.final_episodes=0")
+    work(folder, "straight", settings, "train.iterations=2")
+    lines = [line for line in read_lines(folder / "straight" / "iterations.jsonl") if line["phase"] == "rl"]
+    for before, after in itertools.pairwise(lines):
+        assert after["cache/tasks"] == before["cache/tasks"] + before["reroll/added"]
+        assert after["reroll/tasks"] == before["reroll/tasks"] - before["reroll/added"]
+    assert lines[0]["reroll/tasks"] == 8 - lines[0]["cache/tasks"] > 0
+    assert lines[-1]["total/episodes"] == sum(line["collect/episodes"] + line["reroll/episodes"] for line in lines)
+    work(folder, "broken", settings, "train.iterations=1")
+    text = (folder / "broken" / "config.yaml").read_text()
+    resumed = text.replace("resume: false", "resume: true").replace("iterations: 1", "iterations: 2")
+    (folder / "broken" / "config.yaml").write_text(resumed)
+    assert MethodRun(folder / "broken").run() == 0
+    again = [line for line in read_lines(folder / "broken" / "iterations.jsonl") if line["phase"] == "rl"]
+    counted = ("cache/tasks", "reroll/tasks", "reroll/added", "total/episodes")
+    assert [[line[key] for key in counted] for line in again] == [[line[key] for key in counted] for line in lines]
 
 
 @pytest.mark.parametrize(
