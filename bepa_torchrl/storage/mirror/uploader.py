@@ -89,6 +89,8 @@ class RunUploader:
             with ThreadPoolExecutor(_WRITERS) as pool:
                 while True:
                     last = self._closing.wait(self._interval)
+                    if last:
+                        self._send_lost_again()
                     if self._attempt(pool) and last:
                         return
                     if last and self._cancelled.wait(_FIRST_DELAY):
@@ -97,6 +99,13 @@ class RunUploader:
             return
         except Exception as error:  # noqa: BLE001  raised to the caller by check and close
             self._failed = error
+
+    def _send_lost_again(self) -> None:
+        """Forgets what was sent if the store has lost a part of it, as one that was restarted may have."""
+        stored = self._retried(self.store.chunks)
+        if self._recent and not self._recent[-1].chunks() <= stored:
+            self._known = {}
+        self._chunks &= stored
 
     def _attempt(self, pool: ThreadPoolExecutor) -> bool:
         """Uploads the present state; returns whether the store has it. A local disk error is noted, and tried again."""

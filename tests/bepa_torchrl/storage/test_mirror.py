@@ -164,6 +164,18 @@ def test_nothing_is_lost_while_the_store_is_away(run: Path, tmp_path: Path, monk
     assert not (run / ".storage" / "links").exists()
 
 
+def test_what_a_store_has_lost_is_sent_again_at_the_end(run: Path, tmp_path: Path) -> None:
+    """As after a crash of a server that had confirmed writes it had not kept."""
+    inner = LocalStore(tmp_path / "store")
+    store = RunStore(inner, "name")
+    with uploading(run, store):
+        wait_for(store.numbers)
+        for digest in sorted(store.chunks())[::2]:
+            store.remove_chunk(digest)
+    restore(store, tmp_path / "restored")
+    assert content(tmp_path / "restored") == content(run)
+
+
 def test_space_of_old_states_is_returned(run: Path, tmp_path: Path) -> None:
     store = RunStore(LocalStore(tmp_path / "store"), "name")
     for _ in range(2):  # two processes, for what the first leaves
