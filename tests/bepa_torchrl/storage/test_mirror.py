@@ -141,7 +141,7 @@ def test_an_upload_that_breaks_off_leaves_the_earlier_snapshot(run: Path, tmp_pa
 
 
 def test_nothing_is_lost_while_the_store_is_away(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints come and go meanwhile, as with train.keep=1; the last state arrives, and the user is told twice."""
+    """Checkpoints come and go meanwhile, as with train.keep=1; the last state arrives, and the user gets two notes."""
     monkeypatch.setattr("bepa_torchrl.storage.mirror.uploader._LONGEST_DELAY", 0.1)
     flaky, notes = Flaky(LocalStore(tmp_path / "store")), list[str]()
     store = RunStore(flaky, "name")  # type: ignore[arg-type]
