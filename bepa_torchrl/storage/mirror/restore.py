@@ -77,5 +77,5 @@ def _retried(action: Callable[[], Result]) -> Result:
         except StorageError:
             if attempt == _ATTEMPTS - 1:
                 raise
-            time.sleep(0.2 * 2**attempt)
+            time.sleep(0.2 * 2**attempt)  # a store has no event for being back
     raise AssertionError("unreachable")
