@@ -22,13 +22,13 @@ WORDS = ("Thought: click mute", "Action: wait()", "hello world", "open the trash
 
 
 class ShortPromptPolicy(TransformersPolicy):
-    """A small random Qwen2.5-VL in float64 with a chat preset whose text is the instruction alone, to save time.
+    """A small random model in float64 with a chat preset whose text is the instruction alone, to save time.
 
     In float64, so that differences are those of the formulas, not of rounding.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(small_checkpoint(spread=0.1), preset="short", **options)
+    def __init__(self, *, family: str = "qwen2_5_vl", **options: Any) -> None:
+        super().__init__(small_checkpoint(spread=0.1, family=family), preset="short", **options)
         self.model.double()
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bepa_torchrl.sharding.export import export_policy
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.policy import shard_policy
 from bepa_torchrl.sharding.process_group import join_process_group
-from bepa_torchrl.training.optimization_step import gradient_step, has_signal, local_passes
+from bepa_torchrl.training.optimization_step import gradient_step, has_signal, local_passes, trainable
 
 STEPS = (3, 1, 2, 4, 2, 1)
 MAX_TOKENS = 260
@@ -35,9 +36,11 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def made_policy(**options: Any) -> ShortPromptPolicy:
+def made_policy(*, frozen: Sequence[str] = (), **options: Any) -> ShortPromptPolicy:
     """The policy of all tests here."""
-    return ShortPromptPolicy(max_new_tokens=6, **options)
+    policy = ShortPromptPolicy(max_new_tokens=6, **options)
+    trainable(policy, frozen=frozen)
+    return policy
 
 
 def made_batches(policy: ShortPromptPolicy) -> list[TensorDictBase]:

@@ -17,8 +17,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("ranks", "options"),
-    [(2, {}), (3, {"activation_checkpointing": True}), (2, {"train_vision": False})],
-    ids=["two", "three-recomputed", "two-frozen-tower"],
+    [
+        (2, {}),
+        (3, {"activation_checkpointing": True}),
+        (2, {"train_vision": False}),
+        (2, {"frozen": ("layers.0", "visual.blocks.0.attn")}),
+        (2, {"family": "qwen3_vl"}),
+    ],
+    ids=["two", "three-recomputed", "two-frozen-tower", "two-frozen-layers", "two-qwen3"],
 )
 def test_steps_equal_those_of_one_process(tmp_path: Path, ranks: int, options: dict[str, Any]) -> None:
     """Ranks have unequal passes, a group has no signal, and one batch is a single episode."""
