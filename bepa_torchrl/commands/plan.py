@@ -123,6 +123,8 @@ def _settings_to_choose(settings: Settings, found: Mapping[str, Any], rank: int)
         chosen["policy.lora.rank"] = rank
     if "8-bit Adam" in best["name"]:
         chosen["optimizer.kind"] = "adamw_8bit"
+    if found["gpu"]["count"] > 1 and not _missing(best["name"], found["gpu"]["count"]):
+        chosen["train.ranks"] = found["gpu"]["count"]
     return chosen
 
 
@@ -195,14 +197,15 @@ def _table(title: str, rows: Mapping[str, Mapping[str, int]], unit: float) -> It
 
 def _verdict(choice: Mapping[str, Any], gpus: int) -> str:
     fits = f"fits, train.max_tokens up to {choice['max_tokens']:,}" if choice["fits"] else "does not fit"
-    missing = _missing(gpus)
+    missing = _missing(choice["name"], gpus)
     note = f"; not in this version: {missing}" if missing else ""
     return f"{choice['name']}: {fits}; room for {choice['rollouts_that_fit']} rollouts at once{note}"
 
 
-def _missing(gpus: int) -> str:
+def _missing(name: str, gpus: int) -> str:
     """What this version cannot train with, or nothing."""
-    return "several GPUs" if gpus > 1 else ""
+    part = "LoRA" if name.startswith("LoRA") else "8-bit Adam" if "8-bit Adam" in name else ""
+    return f"{part} on several GPUs" if part and gpus > 1 else ""
 
 
 def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
@@ -212,7 +215,7 @@ def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
     seconds = found["seconds"]
     speed = seconds["decoded_tokens_per_second_and_gpu"]
     parts = ", ".join(f"{part.replace('_', ' ')} {seconds[part]:,.0f}" for part in _PARTS)
-    missing = _missing(found["gpu"]["count"])
+    missing = _missing(found["best"], found["gpu"]["count"])
     note = f" (not in this version: {missing})" if missing else ""
     yield f"choose: {found['best']}{note}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in found['settings'].items())}"

@@ -24,13 +24,15 @@ def check_environment(settings: Settings) -> None:
     """Checks what a run requires from this machine, the cheapest check first.
 
     Raises:
-        ConfigError: ``OSWORLD_ROOT`` or the checkpoint is missing or incomplete.
+        ConfigError: ``train.ranks`` and another setting do not work together; ``OSWORLD_ROOT`` or the checkpoint is
+            missing or incomplete.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
         ImportError: ``cluster.address`` without Ray.
         TaskError: an unknown suite.
         ValueError: an unknown provider or provider option.
         DesktopError: the provider cannot be used on this machine; the message names what is missing and the fix.
     """
+    _check_ranks(settings)
     if settings.env.suite not in SUITES:
         suite_folder(Path(settings.env.suite))
     _check_osworld(settings.env.suite)
@@ -40,6 +42,33 @@ def check_environment(settings: Settings) -> None:
     if settings.cluster.address is not None:
         require_extra("ray", "cluster.address")
     _check_desktop(settings.env)
+
+
+def _check_ranks(settings: Settings) -> None:
+    """Checks that the other settings work on several ranks.
+
+    Raises:
+        ConfigError: one does not, or the program was started by torchrun.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError(
+            "bepa train starts its own processes and cannot be started by torchrun; run it once, with train.ranks=N"
+        )
+    ranks, policy = settings.train.ranks, settings.policy
+    if ranks == 1:
+        return
+    for setting, refused, fix in (
+        (f"policy.lora.rank={policy.lora.rank}", policy.lora.rank is not None, "policy.lora.rank=null"),
+        (f"optimizer.kind={settings.optimizer.kind}", settings.optimizer.kind != "adamw", "optimizer.kind=adamw"),
+        (f"collect.mode={settings.collect.mode}", settings.collect.mode != "sync", "collect.mode=sync"),
+    ):
+        if refused:
+            raise ConfigError(f"train.ranks={ranks} and {setting} do not work together; set {fix}, or train.ranks=1")
+    if policy.device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"train.ranks={ranks} takes the GPUs cuda:0 to cuda:{ranks - 1}, got policy.device={policy.device}; "
+            "set policy.device=cuda (CUDA_VISIBLE_DEVICES chooses the GPUs), or policy.device=cpu"
+        )
 
 
 def _check_osworld(suite: str) -> None:

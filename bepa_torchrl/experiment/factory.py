@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torchrl.envs.transforms import Compose
@@ -32,7 +32,7 @@ from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.tiny import tiny_checkpoint
-from bepa_torchrl.training.optimization_step import GroupStepper, parameter_groups
+from bepa_torchrl.training.optimization_step import GroupStepper, local_passes, parameter_groups
 from bepa_torchrl.training.precision import make_adamw
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
 from osworld_gym.episode import EpisodeOptions
@@ -44,6 +44,9 @@ from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.vector import DesktopVector
+
+if TYPE_CHECKING:
+    from bepa_torchrl.sharding.leader import Leader
 
 _log = logging.getLogger(__name__)
 REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
@@ -254,6 +257,7 @@ def make_trainer(
     cache: TaskTraceCache | None,
     *,
     rollout: ActingPolicy | None = None,
+    leader: Leader | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
     on_iteration: OnIteration | None = None,
@@ -262,6 +266,7 @@ def make_trainer(
 
     Args:
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
+        leader: of the ranks over which the policy is divided; None: it is whole.
 
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
@@ -275,15 +280,19 @@ def make_trainer(
     )
     loss = make_method_loss(settings, algo, policy)
     rows = scored_rows(settings.train.old_log_probs, loss)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, rollout=rollout, old_log_probs=rows)
+    fill = None if leader is None else leader.fill_old_log_probs
+    old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
+    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, rollout=rollout)
+    optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
         collector=collector,
         loss_module=loss,
         stepper=GroupStepper(
             policy,
-            make_optimizer(settings, policy),
+            optimizer,
             max_tokens=settings.train.max_tokens,
             clip_norm=settings.optimizer.clip_norm,
+            passes=local_passes if leader is None else leader.passes,
         ),
         iterations=settings.train.iterations,
         replacement=replacement,
@@ -293,6 +302,7 @@ def make_trainer(
         checkpoints=checkpoints,
         save_every=settings.train.save_every,
         keep=settings.train.keep,
+        state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
     )
 
@@ -304,15 +314,15 @@ def make_collector(
     env: OSWorldEnv,
     tasks: Sequence[Task],
     replacement: TraceReplacement,
+    old_log_prob: OldLogProb,
     *,
     rollout: ActingPolicy | None = None,
-    old_log_probs: str,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
     Args:
+        old_log_prob: scores the rows that :func:`scored_rows` selects.
         rollout: samples the rollouts; None: the policy in training.
-        old_log_probs: the rows that :class:`OldLogProb` scores, from :func:`scored_rows`.
     """
     cache, size = replacement.cache, settings.collect.group_size
 
@@ -320,7 +330,6 @@ def make_collector(
         return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
 
     collect = settings.collect
-    old = OldLogProb(policy, rows=old_log_probs, max_tokens=settings.train.max_tokens)
     options: dict[str, Any] = {
         "groups": collect.groups,
         "group_size": size,
@@ -330,7 +339,7 @@ def make_collector(
         "size_of": size_of,
         "retries": collect.retries,
         "close_env": False,
-        "postproc": Compose(replacement, old),
+        "postproc": Compose(replacement, old_log_prob),
     }
     if collect.mode == "sync":
         sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None

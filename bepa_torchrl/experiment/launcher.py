@@ -74,6 +74,7 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
             _check_new(folder)
             check_new_in_store(config, folder.name)
         check_environment(config)
+        _check_gpus(config)
         tasks = make_tasks(config)
         policy = make_policy(config, seed=config.seed)
         for own in configs.values():
@@ -92,6 +93,15 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
         if code == 0:
             _finish(folder, list(configs), config, prepared, tasks, console)
     return code
+
+
+def _check_gpus(config: Settings) -> None:
+    """Raises ConfigError if there are fewer GPUs than ranks."""
+    ranks = config.train.ranks
+    if ranks > 1 and config.policy.device != "cpu" and torch.cuda.device_count() < ranks:
+        raise ConfigError(
+            f"train.ranks={ranks} requires {ranks} GPUs, this machine has {torch.cuda.device_count()}; lower it"
+        )
 
 
 def _methods(config: Settings) -> list[str]:

@@ -65,9 +65,7 @@ class MethodChild:
         """One line on why the process ended, with the path of its log."""
         code, where = self.process.returncode, f"(log: {self.log})"
         if code < 0:
-            number = signal.Signals(-code)
-            hint = f" ({_HINTS[number]})" if number in _HINTS else ""
-            return f"{self.name}: ended by signal {number.name}{hint}; go on with resume=true {where}"
+            return f"{self.name}: {exit_text(code)}; go on with resume=true {where}"
         lines = [line for line in self._lines if line.strip()]
         own = [line for line in lines if line.startswith(f"{self.name}: ")]
         if own or lines:
@@ -93,6 +91,14 @@ class MethodChild:
                     self._notices.append(line.removeprefix(NOTICE))
                 with suppress(OSError), self.log.open("ab") as log:  # the disk may be full; the line is kept in memory
                     log.write(data)
+
+
+def exit_text(code: int) -> str:
+    """How a process ended: its exit code, or (-n) the signal and its likely cause."""
+    if code >= 0:
+        return f"ended with code {code}"
+    number = signal.Signals(-code)
+    return f"ended by signal {number.name}" + (f" ({_HINTS[number]})" if number in _HINTS else "")
 
 
 def end_with_launcher() -> None:

@@ -17,7 +17,7 @@ import json
 import logging
 import shutil
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -35,21 +35,23 @@ from bepa_torchrl.experiment.factory import (
     make_cache,
     make_env,
     make_optimizer,
-    make_policy,
     make_trainer,
     rollout_policy,
 )
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
+from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts import load_traces, plan_from_trace
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
+from bepa_torchrl.sharding.leader import Leader
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
+from bepa_torchrl.training.optimization_step import local_passes
 from bepa_torchrl.training.supervised import fine_tune
 from bepa_torchrl.training.trainer import BEPATrainer, Metrics
 from osworld_gym.atomic import remove_leftovers, write_text
@@ -81,8 +83,9 @@ class MethodRun:
         manifest.check(suite)
         train, held_out = (tuple(map(suite.task, ids)) for ids in (manifest.train, manifest.held_out))
         self.tasks = Tasks(suite, train, held_out)  # from the manifest, without checking again which can run here
-        self.policy: Policy = make_policy(config, seed=config.seed)
-        self.rollout: ActingPolicy = self.policy
+        self.policy: Policy
+        self.leader: Leader | None
+        self.rollout: ActingPolicy
         self.record = RunRecord(folder, images=config.record.images)
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)
         self.started = perf_counter()
@@ -92,8 +95,10 @@ class MethodRun:
         """Trains, evaluates, writes ``results.json`` and the policy; returns the exit code."""
         start = self._start()
         with (
-            rollout_policy(self.config, self.policy, folder=self.folder / _ENGINE) as self.rollout,
+            trained_policy(self.config, self.folder) as (self.policy, self.leader),
+            self._sampler() as self.rollout,
             closing(make_env(self.config, self.rollout, self.tasks.suite)) as env,
+            nullcontext() if self.leader is None else self.leader.explained(),
         ):
             if start is None:
                 self._line(0, "base", self._summary(self.prepared.base.get("sampled")))
@@ -108,6 +113,13 @@ class MethodRun:
                 final = final_evaluation(self.config, self.rollout, env.vector, every)
             self._finish(final)
         return 0
+
+    def _sampler(self) -> AbstractContextManager[ActingPolicy]:
+        """The policy that samples."""
+        engine = self.folder / _ENGINE
+        if self.leader is None:
+            return rollout_policy(self.config, self.policy, folder=engine)
+        return sampling_copy(self.config, self.leader, folder=engine)
 
     def _start(self) -> Path | None:
         """The checkpoint to resume from, or None; removes what was recorded after it."""
@@ -131,6 +143,8 @@ class MethodRun:
 
     def _fine_tune(self, traces: TaskTraceCache) -> None:
         config = self.config
+        if self.leader is not None:
+            self.leader.begin(FINE_TUNING)
         fine_tune(
             self.policy,
             traces,
@@ -141,10 +155,13 @@ class MethodRun:
             clip_norm=config.optimizer.clip_norm,
             seed=config.seed,
             on_epoch=lambda epoch, metrics: self._line(0, "sft", metrics | {"epoch": float(epoch)}),
+            passes=local_passes if self.leader is None else self.leader.passes,
         )
 
     def _reinforce(self, env: OSWorldEnv, start: Path | None) -> None:
         logs = str(self.folder / "logs")
+        if self.leader is not None:
+            self.leader.begin(REINFORCEMENT)
         trainer = make_trainer(
             self.config,
             self.algo,
@@ -153,6 +170,7 @@ class MethodRun:
             self.tasks.train,
             make_cache(self.config, self.algo, *self._traces_of(self.algo.seed_source)),
             rollout=self.rollout,
+            leader=self.leader,
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -263,7 +281,10 @@ class MethodRun:
             "counts": {mode: evaluation.to_json() for mode, evaluation in final.items()},
         }
         shutil.rmtree(self.folder / "policy", ignore_errors=True)  # left from before the run was extended
-        self.policy.save(self.folder / "policy")
+        if self.leader is None:
+            self.policy.save(self.folder / "policy")
+        else:
+            self.leader.export(self.folder / "policy", dtype=getattr(torch, self.config.policy.dtype))
         write_text(self.folder / "results.json", json.dumps(results, indent=1))
 
 

@@ -151,10 +151,10 @@ class Policy(ActingPolicy, TrainablePolicy, Protocol):
 
 @runtime_checkable
 class SyncedPolicy(ActingPolicy, Protocol):
-    """A rollout policy on a separate inference engine that gets its weights from a policy in training."""
+    """A rollout policy with separate weights, an engine's or a copy's, which it gets from a policy in training."""
 
     def sync(self) -> None:
-        """Gives the engine the weights in training, if it has others, and verifies that it uses them.
+        """Takes over the weights in training, if it has others; an engine is verified to use them.
 
         Raises:
             RuntimeError: the engine fails, or does not use these weights afterwards.

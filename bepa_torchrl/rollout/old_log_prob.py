@@ -6,7 +6,7 @@ See docs/definitions.md, "Log-probs and ratios". Runs after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,13 +36,22 @@ class OldLogProb(Transform):
             injected rows (LUFFY, RL+SFT); ``none``: for ``old_policy="current"``. Prompts of injected episodes are
             rendered in each case.
         max_tokens: tokens per forward pass (:func:`bepa_torchrl.data.packing.pack_rows`).
+        fill: sets the log-probs, called as :func:`fill_old_log_probs`, its default; on several ranks
+            :meth:`bepa_torchrl.sharding.leader.Leader.fill_old_log_probs`.
 
     Raises:
         ValueError: an unknown ``rows``, or (from ``forward``) an injected episode that does not fit the model.
         TokenBudgetError: from ``forward``: a row is longer than ``max_tokens``, or the device is out of memory.
     """
 
-    def __init__(self, policy: RolloutPolicy, *, rows: str = "injected", max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self,
+        policy: RolloutPolicy,
+        *,
+        rows: str = "injected",
+        max_tokens: int = MAX_TOKENS,
+        fill: Callable[..., None] | None = None,
+    ) -> None:
         super().__init__()
         if rows not in ROWS:
             raise ValueError(f"rows must be one of {', '.join(ROWS)}; got {rows!r}")
@@ -50,6 +59,7 @@ class OldLogProb(Transform):
             policy,
         )  # in a tuple, so that the transform does not register the module and save or move its weights
         self.rows, self.max_tokens = rows, max_tokens
+        self._fill = fill_old_log_probs if fill is None else fill
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the same batch with OLD_LOG_PROB set in the rows that ``rows`` selects."""
@@ -61,7 +71,7 @@ class OldLogProb(Transform):
                 render_plan_free(policy, episode.rows)
             if self.rows in ("all", "injected" if injected else "sampled"):
                 scored.extend(episode.rows)
-        fill_old_log_probs(policy, scored, max_tokens=self.max_tokens)
+        self._fill(policy, scored, max_tokens=self.max_tokens)
         return tensordict
 
 

@@ -1,4 +1,4 @@
-"""EngineWeightSync: TorchRL's weight synchronisation for a policy on an inference engine of its own."""
+"""EngineWeightSync: TorchRL's weight synchronisation for a policy that samples with separate weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bepa_torchrl.policies.base import SyncedPolicy
 
 
 class EngineWeightSync(WeightSyncScheme):
-    """Lets a collector's ``update_policy_weights_()`` update an inference engine, verified by the policy.
+    """Lets a collector's ``update_policy_weights_()`` update an inference engine or a whole copy of a sharded policy.
 
-    The engine has one receiver, and the policy itself writes, loads and verifies the weights, so there is no transport.
+    There is one receiver, and the policy itself writes, loads and verifies the weights, so there is no transport.
 
     Args:
         policy: the collector's policy; its ``sync`` knows the weights in training.

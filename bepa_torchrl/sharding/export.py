@@ -1,12 +1,18 @@
-"""Saves a sharded policy as a whole checkpoint folder."""
+"""The whole weights of a sharded policy: one at a time, or as a checkpoint folder."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from bepa_torchrl.policies.transformers.checkpoint import no_progress_bars
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
@@ -14,10 +20,32 @@ from bepa_torchrl.sharding.process_group import rank_failures
 from osworld_gym.atomic import new_folder
 
 
-def export_policy(policy: TransformersPolicy, path: str | os.PathLike[str]) -> Path:
+@torch.no_grad()
+def gathered_weights(policy: TransformersPolicy) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole tensor) of every weight under the names of a saved checkpoint, tied ones under each name.
+
+    Every rank iterates to the end, and has one whole tensor at a time, on its device.
+
+    Raises:
+        RankLostError: another rank has exited or is late.
+    """
+    for name, weight in policy.model.state_dict().items():
+        with rank_failures():
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        yield name, whole.detach()
+
+
+def export_policy(
+    policy: TransformersPolicy, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None
+) -> Path:
     """Writes the checkpoint folder that ``policy.save`` writes; every rank calls it, rank 0 writes.
 
     The weights are gathered one at a time into the memory of rank 0's host. Ranks return when the folder is complete.
+
+    Args:
+        policy: the sharded policy.
+        path: the folder; does not exist.
+        dtype: of the written weights, read on rank 0; None: the policy's.
 
     Raises:
         FileExistsError: on every rank that sees ``path``; nothing is overwritten.
@@ -28,12 +56,33 @@ def export_policy(policy: TransformersPolicy, path: str | os.PathLike[str]) -> P
         raise FileExistsError(f"{target} exists; checkpoints are not overwritten: name another folder")
     with rank_failures():
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights = get_model_state_dict(policy.model, options=options)  # empty on the other ranks
+        weights: dict[str, Any] = get_model_state_dict(policy.model, options=options)  # empty on the other ranks
         if dist.get_rank() == 0:
+            tied = _tied(policy.model)
+            weights = {name: weight for name, weight in weights.items() if name not in tied}
+            if dtype is not None:
+                weights = {name: weight.to(dtype) for name, weight in weights.items()}
             with new_folder(target) as folder:
                 with no_progress_bars():
                     policy.model.save_pretrained(folder, state_dict=weights)
+                if dtype is not None:
+                    _write_dtype(folder / "config.json", dtype)
                 policy.processor.tokenizer.save_pretrained(folder)
                 policy.processor.patcher.processor.save_pretrained(folder)
         dist.barrier()
     return target
+
+
+def _tied(model: torch.nn.Module) -> set[str]:
+    """Further names of tied parameters, which ``save_pretrained`` leaves out if they share memory."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return names - {name for name, _ in model.named_parameters()}
+
+
+def _write_dtype(path: Path, dtype: torch.dtype) -> None:
+    """Sets the dtype in a model's config.json and its parts, which have that of the shards."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        if "dtype" in part:
+            part["dtype"] = str(dtype).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,6 +64,17 @@ def shard_policy(policy: TransformersPolicy, mesh: DeviceMesh, *, compute_dtype:
     scorer = policy.scorer
     setattr(model, _FORWARD, scorer._forward)
     register_fsdp_forward_method(model, _FORWARD)
-    scorer._forward = getattr(model, _FORWARD)  # type: ignore[method-assign]
+    scorer._forward = _without_warning(getattr(model, _FORWARD))  # type: ignore[method-assign]
     # one forward pass per call on every rank; the caller's packs bound its tokens
     scorer.max_batch_tokens = scorer.max_rows = sys.maxsize
+
+
+def _without_warning(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """FSDP2 warns of outputs that are views, in case they are changed in place; the scorer's are not."""
+
+    def quiet(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+            return forward(*args)
+
+    return quiet

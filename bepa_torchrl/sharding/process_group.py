@@ -1,11 +1,13 @@
-"""The process group of a torchrun job, and what happens when one of its ranks is lost."""
+"""The process group of a run's ranks or of a torchrun job, and what happens when one of its ranks is lost."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -42,6 +44,34 @@ def join_process_group(*, timeout: float = 600.0) -> torch.device:
     return device
 
 
+def join_local_ranks(file: Path, rank: int, ranks: int, *, device: str, timeout: float) -> torch.device:
+    """Joins the process group of processes on one machine; returns this rank's device.
+
+    Args:
+        file: the same for all ranks, in a folder of this machine; does not exist before the first rank joins.
+        rank: of this process; on CUDA it is also the index of its GPU.
+        ranks: number of processes.
+        device: type of the devices, ``cpu`` (gloo, on the loopback interface) or ``cuda`` (NCCL; tensors on the CPU are
+            sent by gloo).
+        timeout: seconds that a collective operation waits for the other ranks.
+
+    Raises:
+        RankLostError: the other ranks did not join within the timeout.
+    """
+    chosen = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
+    if device == "cuda":
+        torch.cuda.set_device(chosen)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # not reachable from other machines
+    store = dist.FileStore(str(file), ranks)  # type: ignore[attr-defined]
+    limit = timedelta(seconds=timeout)
+    store.set_timeout(limit)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    with rank_failures():
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
+    return chosen
+
+
 @contextmanager
 def rank_failures() -> Iterator[None]:
     """Wraps collective operations.
@@ -55,7 +85,7 @@ def rank_failures() -> Iterator[None]:
         text = str(error).lower()
         if not isinstance(error, dist.DistError) and not any(word in text for word in _WORDS):
             raise
-        rank = os.environ.get("RANK", "?")
+        rank = dist.get_rank() if dist.is_initialized() else os.environ.get("RANK", "?")
         raise RankLostError(
             f"rank {rank} lost another rank of the process group, or it did not answer within the timeout "
             f"({str(error).splitlines()[0]}); see the other ranks' errors, then start all of them again from the "

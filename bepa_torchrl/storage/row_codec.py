@@ -10,16 +10,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors.torch import load, save
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from bepa_torchrl.storage.folder import FolderError, FolderReader, FolderWriter, read_folder, write_folder
+from bepa_torchrl.storage.folder import FolderError, read_folder, write_folder
 from bepa_torchrl.storage.plain import PlainRow, plain_row, row_from_plain
 
 FORMAT, VERSION = "bepa_torchrl.data.step_rows", 1
+
+
+class FileWriter(Protocol):
+    """Receives named files: a :class:`~bepa_torchrl.storage.folder.FolderWriter`, or memory."""
+
+    def add(self, name: str, data: bytes) -> None: ...
+
+    def add_blob(self, folder: str, data: bytes) -> str: ...
+
+
+class FileReader(Protocol):
+    """Returns the files that a :class:`FileWriter` received."""
+
+    def get(self, name: str) -> bytes: ...
 
 
 def save_rows(path: str | Path, rows: Sequence[TensorDictBase]) -> None:
@@ -42,7 +56,7 @@ def load_rows(path: str | Path) -> list[TensorDict]:
     return [row_from_plain(row) for row in get_plain(read_folder(path, format=FORMAT, version=VERSION), "rows")]
 
 
-def add_plain(folder: FolderWriter, name: str, rows: Sequence[PlainRow]) -> None:
+def add_plain(folder: FileWriter, name: str, rows: Sequence[PlainRow]) -> None:
     """Adds one list of plain rows to a folder that is being written, under the sub-folder ``name``."""
     tensors: dict[str, Tensor] = {}
 
@@ -61,7 +75,7 @@ def add_plain(folder: FolderWriter, name: str, rows: Sequence[PlainRow]) -> None
     folder.add(f"{name}/rows.json", json.dumps(table).encode())
 
 
-def get_plain(folder: FolderReader, name: str) -> list[PlainRow]:
+def get_plain(folder: FileReader, name: str) -> list[PlainRow]:
     """The list of plain rows that :func:`add_plain` wrote under ``name``.
 
     Raises:

@@ -20,6 +20,7 @@ from bepa_torchrl.losses import RLSFTLoss
 from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import TrainablePolicy
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
+from bepa_torchrl.sharding.process_group import rank_failures
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def gradient_step(
 
     Raises:
         TokenBudgetError: a row is longer than ``max_tokens``, or the device is out of memory; no step is taken.
+        RankLostError: from ``passes`` on several ranks.
     """
     rows.set(K.DENOMINATOR, loss.denominators(rows))
     every = row_list(rows)
@@ -109,12 +111,10 @@ def gradient_step(
     counts = {"rows": float(len(every)), "rows_computed": float(len(used))}
     if not used:
         return {"loss": 0.0, "grad_norm": 0.0} | counts
-    optimizer.zero_grad(set_to_none=True)
-    outputs, computed = passes(loss, used, max_tokens)
+    outputs, computed, norm = take_step(
+        loss, optimizer, used, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes
+    )
     counts |= computed
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-    optimizer.step()
     merged = merge_metrics(outputs)
     if keep is not None:
         measured = merged
@@ -125,6 +125,32 @@ def gradient_step(
         merged |= rows_with_signal(measured)
     total = sum(value for key, value in merged.items() if key.startswith("loss_"))
     return merged | {"loss": total, "grad_norm": norm} | counts
+
+
+def take_step(
+    loss: LossModule,
+    optimizer: Optimizer,
+    rows: Sequence[TensorDictBase],
+    *,
+    max_tokens: int,
+    clip_norm: float,
+    passes: Passes,
+) -> tuple[list[dict[str, float]], dict[str, float], float]:
+    """The passes over rows that have their denominators, clipping, and the optimiser's step.
+
+    Returns:
+        What ``passes`` returns, and the gradient's norm before clipping.
+
+    Raises:
+        RankLostError: the parameters are sharded, and another rank has exited or is late.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    outputs, counts = passes(loss, rows, max_tokens)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    with rank_failures():
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+    optimizer.step()
+    return outputs, counts, norm
 
 
 def whole(norm: Tensor) -> float:

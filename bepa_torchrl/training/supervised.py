@@ -13,7 +13,7 @@ from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.policies.base import TrainablePolicy
-from bepa_torchrl.training.optimization_step import gradient_step
+from bepa_torchrl.training.optimization_step import Passes, gradient_step, local_passes
 
 
 def fine_tune(
@@ -27,6 +27,7 @@ def fine_tune(
     clip_norm: float,
     seed: int,
     on_epoch: Callable[[int, dict[str, float]], None],
+    passes: Passes = local_passes,
 ) -> None:
     """Token cross-entropy on every row of the traces, ``epochs`` times in a seeded order.
 
@@ -36,6 +37,7 @@ def fine_tune(
         clip_norm: maximum gradient norm.
         seed: seed of the order of the rows.
         on_epoch: called after each epoch with its number (from 1) and its metrics.
+        passes: where micro-batches are computed (:func:`~bepa_torchrl.training.optimization_step.gradient_step`).
 
     Raises:
         ValueError: ``traces`` is empty.
@@ -49,7 +51,8 @@ def fine_tune(
         outputs = []
         for start in range(0, len(rows), batch):
             part = _rows(rows, order[start : start + batch].tolist())
-            outputs.append(gradient_step(loss, optimizer, part, max_tokens=max_tokens, clip_norm=clip_norm))
+            step = gradient_step(loss, optimizer, part, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes)
+            outputs.append(step)
             policy.version += 1
         mean = sum(output["loss"] for output in outputs) / len(outputs)
         on_epoch(epoch + 1, {"sft/loss": mean, "sft/optimizer_steps": float(len(outputs)), "rows": float(len(rows))})

@@ -43,6 +43,8 @@ class BEPATrainer(GRPOTrainer):
         checkpoints: folder of the checkpoints; None: none are written.
         save_every: iterations between two checkpoints; the last iteration is always saved.
         keep: checkpoints kept, the newest ones.
+        state: policy and optimiser as one checkpoint component, with ``dump(folder)`` and ``load(folder)``, if they are
+            divided over several ranks (:class:`bepa_torchrl.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
             is added to the metrics (evaluation, the run's record).
     """
@@ -64,12 +66,14 @@ class BEPATrainer(GRPOTrainer):
         checkpoints: Path | None = None,
         save_every: int = 10,
         keep: int = 2,
+        state: Any | None = None,
         on_iteration: OnIteration | None = None,
     ) -> None:
         self.iterations, self.iteration = iterations, 0
         self.stepper, self.replacement, self.minibatch_groups = stepper, replacement, minibatch_groups
         self.loggers, self.save_every, self.on_iteration = tuple(loggers), save_every, on_iteration
         self.metrics: Metrics = {}
+        self._state = state
         self._minibatches: deque[TensorDictBase] = deque()
         self._started = perf_counter()
         self.saved = None if checkpoints is None else Checkpoints(checkpoints, keep=keep)
@@ -143,9 +147,9 @@ class BEPATrainer(GRPOTrainer):
 
     def _components(self) -> dict[str, Any]:
         """The components of a checkpoint; TorchRL's defaults would save the weights twice (policy and loss)."""
+        whole = {"weights": Weights(self.stepper.policy), "stepper": self.stepper}
         components: dict[str, Any] = {
-            "weights": Weights(self.stepper.policy),
-            "stepper": self.stepper,
+            **(whole if self._state is None else {"sharded": self._state}),
             "collector": self.collector,
             "cache": self.replacement.cache,
             "random": GlobalRNGState(),

@@ -23,6 +23,10 @@ class TrainSettings:
             injected rows' in LUFFY and RL+SFT, and with ``all`` any row's if an iteration takes a single optimiser step
             (all ratios are 1).
         frozen: substrings of parameter names; matching parameters are not trained.
+        ranks: processes over which weights, gradients and the optimiser's state are divided (FSDP2), on one GPU each,
+            ``cuda:0`` to ``cuda:N-1``, or on the CPU; 1: the method's process has all of them. The results do not
+            depend on it, except for rounding.
+        rank_timeout: seconds until a rank that does not answer ends the run, with ``ranks`` above 1.
         save_every: iterations between checkpoints.
         keep: checkpoints kept, the newest ones.
     """
@@ -33,6 +37,8 @@ class TrainSettings:
     max_tokens: Positive
     old_log_probs: Literal["injected", "all"]
     frozen: tuple[str, ...]
+    ranks: Positive
+    rank_timeout: PositiveFloat
     save_every: Positive
     keep: Positive
 

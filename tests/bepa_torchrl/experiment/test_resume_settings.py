@@ -9,7 +9,7 @@ from bepa_torchrl.experiment.run_record import RecordError
 
 SAVED = {
     "name": "p", "resume": False, "threads": 1, "optimizer": {"lr": 1e-6, "betas": [0.9, 0.999]},
-    "train": {"iterations": 12, "max_tokens": 64, "frozen": []}, "eval": {"every": 10},
+    "train": {"iterations": 12, "max_tokens": 64, "frozen": [], "ranks": 2}, "eval": {"every": 10},
     "record": {"every": 5}, "env": {"options": {}},
 }  # fmt: skip
 FIRST = ["experiment=smoke", "name=p"]
@@ -35,6 +35,14 @@ def test_only_what_is_written_out_counts() -> None:
 def test_a_run_can_be_made_longer() -> None:
     changes = {"train.iterations": 40, "train.max_tokens": 32, "eval.every": 2, "record.every": 1, "threads": 2}
     assert asked(*(f"{key}={value}" for key, value in changes.items()), **changes) == changes
+
+
+def test_the_number_of_ranks_may_change_but_not_to_one() -> None:
+    assert asked("train.ranks=3", **{"train.ranks": 3}) == {"train.ranks": 3}
+    with pytest.raises(
+        RecordError, match=r"cannot change train\.ranks: 2 → 1; .* \(train\.ranks from and to 2 or more"
+    ):
+        asked("train.ranks=1", **{"train.ranks": 1})
 
 
 def test_what_stays_equal_may_be_repeated() -> None:

@@ -38,6 +38,15 @@ def test_seven_billion_on_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["best"] == "LoRA r=64, activation checkpointing"
 
 
+def test_full_training_on_several_gpus_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("policy=uitars15_7b", "train.frozen=[visual]", "--gpus", "2")
+    assert planned(capsys, *settings, "--gpu", "h200")["settings"]["train.ranks"] == 2
+    assert main(["plan", *settings, "--gpu", "l40s"]) == 0
+    text = capsys.readouterr().out
+    assert "not in this version: LoRA on several GPUs" in text
+    assert "train.ranks" not in text
+
+
 def test_another_family(capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "policy=qwen3vl_8b")
     assert found["parameters"]["total"] == 8_767_123_696

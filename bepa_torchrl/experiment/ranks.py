@@ -1,0 +1,152 @@
+"""A method's run on several ranks (``train.ranks``): rank 0 is the method's process, which starts the others.
+
+``python -m bepa_torchrl.experiment.ranks FOLDER`` is one of the others. Each rank has a part of the weights, gradients
+and optimiser's state, and computes a part of each step's rows. Rank 0 alone has desktops, cache and record; it samples
+with a whole copy of the policy, or an engine, which gets the weights after each step. Ranks 1, 2, … end with rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim import Optimizer
+from torchrl.objectives.common import LossModule
+
+from bepa_torchrl.experiment.config import read_settings, with_changes
+from bepa_torchrl.experiment.factory import make_optimizer, make_policy, rollout_policy
+from bepa_torchrl.experiment.method_child import LAUNCHER, end_with_launcher, exit_text
+from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.objective import make_method_loss
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.failures import guarded
+from bepa_torchrl.losses import SFTLoss
+from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.sharding.followers import Followers
+from bepa_torchrl.sharding.leader import Leader
+from bepa_torchrl.sharding.policy import shard_policy
+from bepa_torchrl.sharding.process_group import join_local_ranks
+from bepa_torchrl.sharding.rank import FollowingRank
+from bepa_torchrl.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.training.optimization_step import trainable
+
+#: the phases of a run, each with its own loss and optimiser
+FINE_TUNING, REINFORCEMENT = "fine_tuning", "reinforcement"
+#: environment variable with the file in which the ranks find each other
+_MEETING = "BEPA_RANKS_FILE"
+
+
+@contextmanager
+def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, Leader | None]]:
+    """The policy in training and, if it is divided over several ranks, their leader, with the other ranks running.
+
+    Args:
+        folder: the method's folder, from which the other ranks read the settings.
+
+    Raises:
+        RankLostError: another rank does not start.
+    """
+    if settings.train.ranks == 1:
+        yield make_policy(settings, seed=settings.seed), None
+        return
+    with tempfile.TemporaryDirectory(prefix="bepa-ranks-") as shared:
+        meeting = Path(shared) / "store"
+        followers = Followers(
+            [sys.executable, "-u", "-m", "bepa_torchrl.experiment.ranks", str(folder)],
+            settings.train.ranks,
+            name=folder.name,
+            environment={LAUNCHER: str(os.getpid()), _MEETING: str(meeting)},
+            describe=exit_text,
+        )
+        failed = True
+        try:
+            mesh = _join(settings, meeting, 0)
+            policy = _sharded_policy(settings, mesh)
+            yield policy, Leader(policy, mesh, followers)
+            failed = False
+        finally:
+            followers.close(kill=failed)
+            if dist.is_initialized() and not (failed and settings.policy.device != "cpu"):
+                dist.destroy_process_group()  # NCCL's would wait for operations that have failed
+
+
+@contextmanager
+def sampling_copy(settings: Settings, leader: Leader, *, folder: Path) -> Iterator[SamplingCopy]:
+    """What samples in a run on several ranks: a whole copy of the policy, or an engine with its weights.
+
+    Args:
+        folder: folder for the engine's copies of the weights.
+    """
+    copy = make_policy(settings, seed=settings.seed)
+    assert isinstance(copy, TransformersPolicy)
+    with rollout_policy(settings, copy, folder=folder) as sampler:
+        yield SamplingCopy(copy, leader.policy, leader.weights, sampler)
+
+
+def _join(settings: Settings, meeting: Path, rank: int) -> DeviceMesh:
+    """Joins the process group. Raises RankLostError if the other ranks do not within ``train.rank_timeout``."""
+    kind, train = torch.device(settings.policy.device).type, settings.train
+    join_local_ranks(meeting, rank, train.ranks, device=kind, timeout=train.rank_timeout)
+    return init_device_mesh(kind, (train.ranks,))
+
+
+def _sharded_policy(settings: Settings, mesh: DeviceMesh) -> TransformersPolicy:
+    """This rank's shards of the policy, in float32; passes are computed in ``policy.dtype``."""
+    whole = with_changes(settings, {"policy.dtype": "float32"})
+    if mesh.device_type == "cuda":
+        whole = with_changes(whole, {"policy.device": f"cuda:{mesh.get_rank()}"})
+    policy = make_policy(whole, seed=settings.seed)
+    assert isinstance(policy, TransformersPolicy)
+    trainable(policy, frozen=settings.train.frozen)  # before sharding: a frozen tower is not divided
+    half = settings.policy.dtype != "float32"
+    shard_policy(policy, mesh, compute_dtype=getattr(torch, settings.policy.dtype) if half else None)
+    return policy
+
+
+def _make_phase(settings: Settings, policy: TransformersPolicy, phase: str) -> tuple[LossModule, Optimizer]:
+    """The loss and the optimiser that rank 0 makes for the same phase."""
+    if phase == FINE_TUNING:
+        return SFTLoss(policy), make_optimizer(settings, policy, lr=settings.sft.lr)
+    return make_method_loss(settings, algo_named(settings.algo.name), policy), make_optimizer(settings, policy)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The entry point of ranks 1, 2, …; returns the exit code."""
+    end_with_launcher()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all ranks; rank 0 ends the others
+    faulthandler.enable()
+    parser = argparse.ArgumentParser(prog="python -m bepa_torchrl.experiment.ranks", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the method's folder, with its config.yaml")
+    folder: Path = parser.parse_args(arguments).folder
+    rank, meeting = int(os.environ["RANK"]), Path(os.environ[_MEETING])
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+    def follow() -> int:
+        settings = read_settings(folder / "config.yaml")
+        torch.set_num_threads(settings.threads)
+        torch.manual_seed(settings.seed)
+        mesh = _join(settings, meeting, rank)
+        policy = _sharded_policy(settings, mesh)
+        make_phase = partial(_make_phase, settings, policy)
+        FollowingRank(policy, mesh, make_phase, clip_norm=settings.optimizer.clip_norm).follow(sys.stdin)
+        dist.destroy_process_group()
+        return 0
+
+    return guarded(follow, f"{folder.name}: rank {rank}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

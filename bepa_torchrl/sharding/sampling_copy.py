@@ -1,0 +1,98 @@
+"""SamplingCopy: what samples on rank 0 while the policy in training is divided over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.base import ActingPolicy, SyncedPolicy
+from bepa_torchrl.policies.transformers.lora import base_weights
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from osworld_gym.types import PromptContext
+from osworld_gym.uitars.coords import ImageScaling
+
+
+class SamplingCopy:
+    """A :class:`~bepa_torchrl.policies.base.SyncedPolicy`: a whole copy of a sharded policy, which gets its weights.
+
+    Args:
+        copy: has the weights of the sharded policy's version 0, in the dtype in which it samples.
+        trained: the sharded policy.
+        weights: returns the sharded policy's whole weights, one at a time.
+        sampler: samples; ``copy``, or an inference engine that gets its weights from ``copy``.
+    """
+
+    def __init__(
+        self,
+        copy: TransformersPolicy,
+        trained: TransformersPolicy,
+        weights: Callable[[], Iterator[tuple[str, Tensor]]],
+        sampler: ActingPolicy,
+    ) -> None:
+        self.copy, self.trained, self.sampler, self._weights = copy, trained, sampler, weights
+        self.version = sampler.version
+        self._seconds = 0.0
+
+    @property
+    def image_scaling(self) -> ImageScaling:
+        """The sampler's: size limits of the image processor."""
+        return self.sampler.image_scaling
+
+    def encode_response(self, text: str) -> Tensor:
+        """int64 ``[L]``: tokens of a text that was not sampled, end token included."""
+        return self.sampler.encode_response(text)
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """One prompt per context; None if it does not fit the model."""
+        return self.sampler.render(contexts)
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
+    ) -> list[Response]:
+        """One response per prompt, by the weights of the last :meth:`sync`."""
+        return self.sampler.sample(prompts, keys, temperature=temperature)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replaces all weights, until the next :meth:`sync`. Raises ValueError if they do not fit."""
+        self.sampler.load_weights(weights, version=version)
+        self.version = version
+
+    def sync(self) -> None:
+        """Copies the weights in training, one at a time, if the copy has others; then updates the engine, if any.
+
+        Weights are considered equal if their versions are.
+
+        Raises:
+            RankLostError: another rank has exited or is late.
+            RuntimeError: the engine fails, or does not use these weights afterwards.
+        """
+        started = perf_counter()
+        if self.copy.version != self.trained.version:
+            self._copy()
+        if isinstance(self.sampler, SyncedPolicy):
+            self.sampler.sync()
+        self.version = self.sampler.version
+        self._seconds += perf_counter() - started
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        own = base_weights(self.copy.model)
+        for name, weight in self._weights():
+            own[name].copy_(weight)
+        self.copy.encoder.forget()
+        self.copy.version = self.trained.version
+
+    def drain_metrics(self) -> dict[str, float]:
+        """``seconds_sync`` since the last call, and the engine's metrics."""
+        seconds, self._seconds = self._seconds, 0.0
+        engine = self.sampler.drain_metrics() if isinstance(self.sampler, SyncedPolicy) else {}
+        return {"seconds_sync": seconds} | engine
+
+    def close(self) -> None:
+        """Ends the engine, if there is one."""
+        if isinstance(self.sampler, SyncedPolicy):
+            self.sampler.close()

@@ -1,0 +1,175 @@
+"""``train.ranks``: a run on 2 and 3 processes equals that of one; a lost rank ends it, resumably."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.config import read_settings
+from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.failures import INFRASTRUCTURE
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.testing import small_checkpoint
+from bepa_torchrl.training.checkpoint import Weights, damage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+DEADLINE = 300.0
+METHOD = "level2"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two optimiser steps per iteration, so that old log-probs are computed, on injected traces and own rollouts."""
+    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
+    return [
+        "experiment=smoke",
+        f"algo={METHOD}",
+        "compare=[]",
+        f"policy.checkpoint={checkpoint}",
+        "policy.max_new_tokens=8",
+        "env.max_steps=1",
+        "env.desktops=4",
+        "env.train_limit=2",
+        "env.held_out_limit=1",
+        "eval.every=1",
+        "eval.final_episodes=1",
+        "record.every=0",
+        "train.minibatch_groups=1",
+        "train.rank_timeout=200",
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three iterations in one process."""
+    runs = tmp_path_factory.mktemp("runs")
+    assert main([*settings, f"runs={runs}", "name=x", "train.iterations=3"]) == 0
+    return runs / "x"
+
+
+@pytest.fixture(scope="module")
+def divided(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two iterations on 2 ranks."""
+    runs = tmp_path_factory.mktemp("runs")
+    assert main([*settings, f"runs={runs}", "name=x", "train.iterations=2", "train.ranks=2"]) == 0
+    return runs / "x"
+
+
+def iterations(run: Path, method: str = METHOD) -> list[dict[str, Any]]:
+    """The record, without times and the number of micro-batches, which depends on the ranks."""
+    left_out = ("seconds", "micro_batches", "passes_per_rank")
+    lines = read_lines(run / method / "iterations.jsonl")
+    return [{key: v for key, v in line.items() if not any(part in key for part in left_out)} for line in lines]
+
+
+def assert_same_record(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert ours[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-4, abs=1e-4)), key
+
+
+def assert_same_weights(found: Path, expected: Path) -> None:
+    assert load_file(found).keys() == load_file(expected).keys()
+    assert difference(load_policy(found.parent), load_policy(expected.parent)) < 1e-4
+
+
+def difference(some: TransformersPolicy, others: TransformersPolicy) -> float:
+    """The largest between two policies' weights."""
+    pairs = zip(some.parameters(), others.parameters(), strict=True)
+    return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
+
+
+def test_two_ranks_equal_one_process(divided: Path, alone: Path) -> None:
+    expected = iterations(alone)
+    assert all(line["train/optimizer_steps"] == 2 and line["cache/injected"] > 0 for line in expected[1:])
+    assert_same_record(iterations(divided)[:-1], expected[:-2])
+    (last,), (same,) = iterations(divided)[-1:], expected[2:3]  # without an evaluation, which the longer run has here
+    assert_same_record([last], [{key: value for key, value in same.items() if not key.startswith("eval/")}])
+    exported, same = (load_policy(divided / METHOD / "policy") for _ in range(2))
+    (weights,) = (alone / METHOD / "checkpoints" / "iteration-000000000002").glob("components/*-weights")
+    Weights(same).load(weights)
+    assert difference(exported, same) < 1e-4
+    assert difference(exported, load_policy(read_settings(alone / METHOD / "config.yaml").policy.checkpoint)) > 5e-4
+
+
+def test_a_resume_on_three_ranks_goes_on_from_the_newest_intact_checkpoint(
+    divided: Path, alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest checkpoint is damaged: iterations 2 and 3 are computed by 3 ranks from the shards of 2."""
+    folder = tmp_path / "x"
+    shutil.copytree(divided, folder)
+    newest = folder / METHOD / "checkpoints" / "iteration-000000000002"
+    (shard,) = newest.glob("components/*-sharded/shards/rank-1-of-2.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-100] ^= 4
+    shard.write_bytes(bytes(data))
+    resume = ["resume=true", "name=x", f"runs={tmp_path}", "train.iterations=3"]
+    assert main([*resume, "train.ranks=1"]) == 2
+    assert "cannot change train.ranks: 2 → 1" in capsys.readouterr().err
+    assert main([*resume, "train.ranks=3"]) == 0
+    assert "rank-1-of-2.safetensors does not have its checksum" in " ".join(capsys.readouterr().out.split())
+    assert_same_record(iterations(folder), iterations(alone))
+    assert_same_weights(*(run / METHOD / "policy" / "model.safetensors" for run in (folder, alone)))
+    assert damage(folder / METHOD / "checkpoints" / "iteration-000000000003") is None
+
+
+def test_fine_tuning_on_two_ranks_equals_one_process(settings: list[str], tmp_path: Path) -> None:
+    quick = [*settings, "algo=sft", "sft.epochs=1", "sft.lr=3e-4", "eval.final_episodes=0", f"runs={tmp_path}"]
+    assert main([*quick, "name=one"]) == 0
+    assert main([*quick, "name=two", "train.ranks=2"]) == 0
+    assert_same_record(*(iterations(tmp_path / name, "sft") for name in ("two", "one")))
+    assert_same_weights(*(tmp_path / name / "sft" / "policy" / "model.safetensors" for name in ("two", "one")))
+
+
+def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    record = tmp_path / "x" / METHOD / "iterations.jsonl"
+    with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
+        end = time.monotonic() + DEADLINE
+        while not (record.exists() and any(line["iteration"] == 1 for line in read_lines(record))):
+            assert launcher.poll() is None, launcher.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        every = psutil.Process(launcher.pid).children(recursive=True)
+        (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
+        (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
+        follower.send_signal(signal.SIGKILL)
+        _, error = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == INFRASTRUCTURE, error
+    line = error.strip().splitlines()[-1]
+    assert line.startswith(f"{METHOD}: rank 1 of 2 ended by signal SIGKILL")
+    assert "go on with resume=true" in line
+    assert not leader.is_running()
+    assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
+    assert_same_record(iterations(tmp_path / "x"), iterations(alone))
+
+
+def test_the_other_ranks_end_with_rank_0(settings: list[str], tmp_path: Path) -> None:
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=50", "train.ranks=2"]
+    with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE) as launcher:
+        end, found = time.monotonic() + DEADLINE, list[psutil.Process]()
+        while not found:
+            assert launcher.poll() is None, launcher.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.1)
+            every = psutil.Process(launcher.pid).children(recursive=True)
+            with suppress(psutil.NoSuchProcess):
+                found = [child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline()]
+        launcher.kill()
+        gone, alive = psutil.wait_procs(found, timeout=30)
+        assert gone
+        assert not alive
