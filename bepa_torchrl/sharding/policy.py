@@ -48,11 +48,16 @@ def shard_policy(policy: TransformersPolicy, mesh: DeviceMesh, *, compute_dtype:
         )
     visual = model.model.visual
     train_vision = any(parameter.requires_grad for parameter in visual.parameters())
-    precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=model.dtype if compute_dtype else None)
+    precision = MixedPrecisionPolicy(
+        param_dtype=compute_dtype,
+        reduce_dtype=model.dtype if compute_dtype else None,
+        cast_forward_inputs=False,  # a block's rotary angles stay float32, as in a model of this dtype
+    )
     ignored = set() if train_vision else set(visual.parameters())
     if ignored and compute_dtype is not None:
-        visual.to(compute_dtype)
-        ignored = set(visual.parameters())
+        for parameter in visual.parameters():  # not its buffers: rotary frequencies stay float32, as in a loaded model
+            parameter.data = parameter.data.to(compute_dtype)
+        policy.encoder.forget()
     for block in [*(visual.blocks if train_vision else ()), *model.model.language_model.layers]:
         fully_shard(block, mesh=mesh, mp_policy=precision)
     # the root is gathered again for the backward pass: kept whole, it would miss an optimiser step after no_grad

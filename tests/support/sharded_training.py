@@ -20,11 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
 from bepa_torchrl.sharding.export import export_policy
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.policy import shard_policy
 from bepa_torchrl.sharding.process_group import join_process_group
+from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.optimization_step import gradient_step, has_signal, local_passes, trainable
 
 STEPS = (3, 1, 2, 4, 2, 1)
@@ -106,6 +108,20 @@ def train_alone(options: dict[str, Any]) -> tuple[list[dict[str, float]], dict[s
     batches = made_batches(policy)
     outputs = train(policy, optimizer_of(policy), batches, local_passes)
     return outputs, whole_weights(policy)
+
+
+def score_in_half_precision(folder: Path, frozen: Sequence[str]) -> None:
+    """The only rank: scores with a sharded policy whose passes are bfloat16, and with the checkpoint in bfloat16."""
+    join_process_group(timeout=60)
+    path = TransformersPolicy(small_checkpoint(spread=0.1), preset="compact").save(folder / "checkpoint")
+    whole, sharded = (load_policy(path, dtype=dtype, preset="compact") for dtype in (torch.bfloat16, torch.float32))
+    for policy in (whole, sharded):
+        trainable(policy, frozen=frozen)
+    shard_policy(sharded, init_device_mesh("cpu", (1,)), compute_dtype=torch.bfloat16)
+    rows = made_episodes(whole, (1, 2))
+    with torch.no_grad():
+        found, expected = (policy.get_dist(rows).log_probs for policy in (sharded, whole))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
 
 
 def resume_sharded(folder: Path, source: str | None, batches: slice, target: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from process_groups import errors_of, run_ranks
 from safetensors.torch import load_file
-from sharded_training import train_alone, train_sharded
+from sharded_training import score_in_half_precision, train_alone, train_sharded
 
 pytestmark = pytest.mark.slow
 
@@ -53,3 +53,11 @@ def test_half_precision_passes_keep_the_weights_precision(tmp_path: Path) -> Non
     trained = load_file(tmp_path / "weights.safetensors")
     decoder = [name for name in weights if "visual" not in name]
     assert all(trained[name].dtype == weights[name].dtype for name in decoder)
+
+
+@pytest.mark.parametrize("frozen", [(), ("visual",)], ids=["trained-tower", "frozen-tower"])
+def test_half_precision_passes_are_those_of_a_half_precision_checkpoint(
+    tmp_path: Path, frozen: tuple[str, ...]
+) -> None:
+    """Buffers stay float32 (rotary frequencies): the same rounding as in one process."""
+    assert run_ranks(score_in_half_precision, 1, tmp_path, frozen) == [0], errors_of(tmp_path)
