@@ -45,8 +45,8 @@ from bepa_torchrl.training.optimization_step import trainable
 
 #: the phases of a run, each with its own loss and optimiser
 FINE_TUNING, REINFORCEMENT = "fine_tuning", "reinforcement"
-#: environment variable with the file in which the ranks find each other
-_MEETING = "BEPA_RANKS_FILE"
+#: environment variable with the file of the ranks' rendezvous
+_RENDEZVOUS = "BEPA_RANKS_FILE"
 
 
 @contextmanager
@@ -63,17 +63,17 @@ def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, L
         yield make_policy(settings, seed=settings.seed), None
         return
     with tempfile.TemporaryDirectory(prefix="bepa-ranks-") as shared:
-        meeting = Path(shared) / "store"
+        rendezvous = Path(shared) / "store"
         followers = Followers(
             [sys.executable, "-u", "-m", "bepa_torchrl.experiment.ranks", str(folder)],
             settings.train.ranks,
             name=folder.name,
-            environment={LAUNCHER: str(os.getpid()), _MEETING: str(meeting)},
+            environment={LAUNCHER: str(os.getpid()), _RENDEZVOUS: str(rendezvous)},
             describe=exit_text,
         )
         failed = True
         try:
-            mesh = _join(settings, meeting, 0)
+            mesh = _join(settings, rendezvous, 0)
             policy = _sharded_policy(settings, mesh)
             yield policy, Leader(policy, mesh, followers)
             failed = False
@@ -96,10 +96,10 @@ def sampling_copy(settings: Settings, leader: Leader, *, folder: Path) -> Iterat
         yield SamplingCopy(copy, leader.policy, leader.weights, sampler)
 
 
-def _join(settings: Settings, meeting: Path, rank: int) -> DeviceMesh:
+def _join(settings: Settings, rendezvous: Path, rank: int) -> DeviceMesh:
     """Joins the process group. Raises RankLostError if the other ranks do not within ``train.rank_timeout``."""
     kind, train = torch.device(settings.policy.device).type, settings.train
-    join_local_ranks(meeting, rank, train.ranks, device=kind, timeout=train.rank_timeout)
+    join_local_ranks(rendezvous, rank, train.ranks, device=kind, timeout=train.rank_timeout)
     return init_device_mesh(kind, (train.ranks,))
 
 
@@ -131,14 +131,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bepa_torchrl.experiment.ranks", description=__doc__)
     parser.add_argument("folder", type=Path, help="the method's folder, with its config.yaml")
     folder: Path = parser.parse_args(arguments).folder
-    rank, meeting = int(os.environ["RANK"]), Path(os.environ[_MEETING])
+    rank, rendezvous = int(os.environ["RANK"]), Path(os.environ[_RENDEZVOUS])
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     def follow() -> int:
         settings = read_settings(folder / "config.yaml")
         torch.set_num_threads(settings.threads)
         torch.manual_seed(settings.seed)
-        mesh = _join(settings, meeting, rank)
+        mesh = _join(settings, rendezvous, rank)
         policy = _sharded_policy(settings, mesh)
         make_phase = partial(_make_phase, settings, policy)
         FollowingRank(policy, mesh, make_phase, clip_norm=settings.optimizer.clip_norm).follow(sys.stdin)
