@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.tiny.checkpoint import _FOLDER, write_checkpoint, write_notes
 from bepa_torchrl.tiny.cloning import block
-from bepa_torchrl.tiny.evaluate import SPLITS, spread
+from bepa_torchrl.tiny.evaluate import measure
+from bepa_torchrl.tiny.gate import gate_failures
 from bepa_torchrl.tiny.grounding import label_words
 from bepa_torchrl.tiny.pretrain import Pretraining, Recipe, new_model, run, short
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
@@ -35,45 +38,73 @@ def project_tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(corpus)
 
 
-def measure(folder: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """The success rates of a checkpoint on both splits, and the CPU seconds of the evaluation."""
+def measure_folder(folder: Path, episodes: int, seed: int) -> dict[str, Any]:
+    """The figures of :func:`measure` for a checkpoint, how they were measured, and the CPU seconds it took."""
     start = time.process_time()
     policy = load_policy(folder, preset="compact", max_new_tokens=48)
-    found: dict[str, Any] = {split: spread(policy, split, episodes=episodes, seed=seed).to_json() for split in SPLITS}
-    return {"episodes_per_task": episodes, "seed": seed, "temperature": 1.0, **found} | {
-        "cpu_seconds": round(time.process_time() - start, 1)
-    }
+    found = measure(policy, episodes=episodes, seed=seed)
+    how = {"episodes_per_task": episodes, "seed": seed, "temperature": 1.0}
+    return how | found | {"cpu_seconds": round(time.process_time() - start, 1)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Trains, writes and evaluates the checkpoint; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bepa_torchrl.tiny", description=__doc__)
-    parser.add_argument("--out", type=Path, default=_FOLDER, help="checkpoint folder (default: the package's own)")
-    parser.add_argument(
-        "--state", type=Path, default=Path("build/tiny.pt"), help="state of an unfinished run, resumed if it exists"
-    )
-    parser.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
-    parser.add_argument("--episodes", type=int, default=8, help="evaluation episodes per task; 0: none")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the evaluation")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+def train(out: Path, state: Path, share: float, episodes: int, seed: int) -> None:
+    """Trains, writes and evaluates the checkpoint; resumes an unfinished run."""
     tokenizer = project_tokenizer()
-    recipe = short(Recipe(seed=options.seed), options.share)
+    recipe = short(Recipe(seed=seed), share)
     training = Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
-    run(training, options.state, log=lambda line: print(line, flush=True))
+    run(training, state, log=lambda line: print(line, flush=True))
     notes: dict[str, Any] = {
-        "command": f"python -m bepa_torchrl.tiny --share {options.share} --seed {options.seed}",
+        "command": f"python -m bepa_torchrl.tiny --share {share} --seed {seed}",
         "recipe": asdict(recipe),
         "parameters": sum(p.numel() for p in training.model.parameters()),
         "cpu_seconds": {phase: round(seconds, 1) for phase, seconds in training.seconds.items()},
     }
-    write_checkpoint(options.out, training.model, tokenizer, notes)
-    if options.episodes:
-        notes["spread"] = measure(options.out, options.episodes, options.seed)
-        write_notes(options.out, notes)
-        print(notes["spread"])
-    print(f"written: {options.out}")
-    options.state.unlink(missing_ok=True)
+    write_checkpoint(out, training.model, tokenizer, notes)
+    if episodes:
+        notes["measured"] = measure_folder(out, episodes, seed)
+        write_notes(out, notes)
+        show(notes["measured"])
+    print(f"written: {out}")
+    state.unlink(missing_ok=True)
+
+
+def show(measured: Mapping[str, Any]) -> None:
+    """Prints the figures, and which conditions of the gate they fail."""
+    print(json.dumps(measured, indent=2))
+    failures = gate_failures(measured)
+    print("\n".join(failures) if failures else "passes the gate")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    main = argparse.ArgumentParser(prog="python -m bepa_torchrl.tiny", description=__doc__)
+    main.add_argument("--out", type=Path, default=_FOLDER, help="checkpoint folder (default: the package's own)")
+    main.add_argument(
+        "--state", type=Path, default=Path("build/tiny.pt"), help="state of an unfinished run, resumed if it exists"
+    )
+    main.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
+    commands = main.add_subparsers(dest="command", title="instead of training")
+    other = commands.add_parser("measure", help="evaluate a checkpoint and compare it with the gate")
+    other.add_argument("--folder", type=Path, default=_FOLDER, help="checkpoint folder (default: the package's own)")
+    other.add_argument("--json", action="store_true", help="print one JSON object only")
+    for command in (main, other):
+        command.add_argument("--episodes", type=int, default=8, help="evaluation episodes per task")
+        command.add_argument("--seed", type=int, default=0, help="seed of the weights and of the evaluation")
+    return main
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    options = parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    if options.command is None:
+        train(options.out, options.state, options.share, options.episodes, options.seed)
+        return 0
+    measured = measure_folder(options.folder, options.episodes, options.seed)
+    if options.json:
+        print(json.dumps(measured))
+    else:
+        show(measured)
     return 0
 
 

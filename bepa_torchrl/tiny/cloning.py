@@ -1,8 +1,11 @@
 """Behaviour cloning data: the native oracle's responses on many screens, for many tasks, with and without a plan.
 
-There are two kinds of desk (:class:`Desk`). A *plain* one has known tasks only. On a *shuffled* one every label of the
-desktop is at another position, any task may occur, and its plan is in the prompt: the response then follows from plan
-and screen only. So the policy learns to follow a plan without learning the positions of unknown labels.
+There are three kinds of desk (:class:`Desk`). A *plain* one has known tasks only. On a *shuffled* one every label of
+the desktop is at another position, any task may occur, and its plan is in the prompt: the response then follows from
+plan and screen only. So the policy learns to follow a plan without learning the positions of unknown labels. On an
+*expert* desk the expert itself solves a known task in its own dialect: prose, launcher and keyboard. The policy then
+understands that dialect, as a language model understands English and hotkeys; it rarely starts with it, since most
+first steps are the native oracle's, and keeps to it once the last thought is in it.
 
 Each screen has turns for the task that is played on it and for others, those of the same page first: the policy will
 mostly see screens of half-solved tasks, and a prompt's last thought is always the one that led to the screen. Turns of
@@ -14,12 +17,12 @@ screen that another task led to, the settings that the screen does not show are 
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from bepa_torchrl.experts.conversion import LAST_THOUGHT, step_thought
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.trace import ExpertTrace
 from bepa_torchrl.tiny.grounding import grounding_turns, labels_of
@@ -31,18 +34,21 @@ from osworld_gym.tasks.suites.sim.suite import cloning_tasks, sim_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 
-SHUFFLED = 0.35  #: share of shuffled desks
-PLANNED = 0.12  #: share of plain desks' tasks whose prompt contains a plan
+SHUFFLED = 0.45  #: share of shuffled desks
+EXPERT = 0.15  #: share of desks on which the expert acts
+OPENED = 0.2  #: share of the expert's episodes whose first step is part of the data
+PLANNED = 0.35  #: share of plain desks' tasks whose prompt contains a plan
 #: probability of a random click instead of the oracle's step, for tasks on one page and on several; in the latter the
 #: last thought may be the only hint of the progress, which a random click contradicts
 STRAY = {False: 0.05, True: 0.01}
 MAX_STEPS = 15
-GROUNDING = 2  #: grounding turns per screen of a shuffled desk
+GROUNDING = 1  #: grounding turns per screen of a shuffled desk
 #: maximum number of other tasks of a desk: with a page in common, of the same application, any
 OTHERS = (6, 2, 2)
 OPENING = 2  #: maximum number of turns per screen that open another application, with which most tasks would start
 BRIEF = 0.7  #: share of the other tasks' turns that are brief
 DONE = ("done", (Action("finished", content=""),))
+EXPERT_DONE = (LAST_THOUGHT, (Action("finished"),))
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +66,9 @@ class Desk:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"desk {seed}")
         self.seed = seed
-        self.shuffled = self.rng.random() < SHUFFLED
+        kind = self.rng.random()
+        self.shuffled = kind < SHUFFLED
+        self.expert = SHUFFLED <= kind < SHUFFLED + EXPERT
         self.desktop = SimDesktop(shuffle_labels=self.shuffled, seed=seed)
         pool = _all_tasks() if self.shuffled else cloning_tasks()
         self.tasks = self._choose([task for task in pool if not self._already_there(task)])
@@ -102,7 +110,29 @@ class Desk:
         return plan_from_trace(trace)
 
     def episode(self, turns: int) -> list[Screen]:
-        """Screens before each step of the native oracle's run of the first task, with random clicks between."""
+        """Screens before each step of the oracle's run of the first task."""
+        return self._expert_episode() if self.expert else self._native_episode(turns)
+
+    def _expert_episode(self) -> list[Screen]:
+        """The expert's run, its thoughts as conversion writes them. One turn per screen."""
+        desktop, task = self.desktop, self.tasks[0]
+        _prepare(desktop, task)
+        oracle = SimOracle(task, "expert")
+        last: str | None = None
+        screens: list[Screen] = []
+        while len(screens) < MAX_STEPS:
+            step = oracle.next_step(desktop)
+            thought, actions = EXPERT_DONE if step is None else (step_thought(step), step.actions)
+            turn = Turn(task.instruction, thought, actions, None, last, prose=True)
+            screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), (turn,)))
+            if step is None:
+                break
+            desktop.perform(step.actions)
+            last = thought
+        return screens if self.rng.random() < OPENED else screens[1:]
+
+    def _native_episode(self, turns: int) -> list[Screen]:
+        """The native oracle's run, with random clicks between, and turns of the other tasks."""
         task, rng, desktop = self.tasks[0], self.rng, self.desktop
         plan, last, screens = self.plan_for(task), None, []
         oracle = SimOracle(task, "native")
@@ -130,15 +160,18 @@ class Desk:
         Turns that would not occur in their episodes are left out: those that are done already or repeat the last step.
         """
         rng = self.rng
-        fork = copy.deepcopy(self.desktop, {id(self.desktop.catalogue): self.desktop.catalogue})
+        fork = self.desktop.fork()
+        grounding = grounding_turns(self.desktop, GROUNDING, rng) if self.shuffled else []
+        count = max(0, count - len(grounding))
         inside: list[tuple[Task, Turn]] = []
         opening: list[tuple[Task, Turn]] = []
         for task in self.tasks[1:]:
+            if len(inside) == count:
+                break
             turn = _elsewhere(fork, task, last)
             if turn is not None and turn.thought not in ("done", last):
                 (opening if turn.thought.startswith("open ") else inside).append((task, turn))
-        grounding = grounding_turns(self.desktop, GROUNDING, rng) if self.shuffled else []
-        chosen = [*inside, *opening[:OPENING]][: max(0, count - len(grounding))]
+        chosen = [*inside, *opening[:OPENING]][:count]
         asked = [replace(turn, plan=self.plan_for(task), brief=rng.random() < BRIEF) for task, turn in chosen]
         return asked + grounding
 

@@ -1,25 +1,38 @@
-"""Success rates of a base policy on the simulated suite: known tasks, and unknown tasks without and with a plan.
+"""What a base policy must show on the simulated suite before a comparison of methods means anything.
 
-BEPA requires that unknown tasks are rarely solved alone and mostly solved with the expert's plan.
+BEPA requires that unknown tasks are rarely solved alone and mostly solved with the expert's plan; that the expert's
+dialect is understood but not preferred; and that its traces are as far from the policy as the paper's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recorder import record_expert
-from bepa_torchrl.policies.base import Policy
-from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
+from bepa_torchrl.experts.self_rollout import self_roll
+from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.tiny.dialect import EXPERT_START, PrefixedPolicy, share_in_dialect
+from bepa_torchrl.tiny.divergence import divergence, trace_sets
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.suites.sim.suite import KNOWN, UNKNOWN, sim_suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
-SPLITS = ("train", "held_out")
+NUM_ENVS = 64  #: maximum number of desktops at a time
+
+
+class ScalingPolicy(RolloutPolicy, Protocol):
+    """A policy that acts, with the size limits of its image processor."""
+
+    @property
+    def image_scaling(self) -> ImageScaling: ...
 
 
 @dataclass(frozen=True)
@@ -45,31 +58,41 @@ class Spread:
         return {key: round(value, 4) for key, value in asdict(self).items()}
 
 
-def success_rates(
-    policy: Policy,
+def play(
+    policy: ScalingPolicy,
     tasks: Sequence[Task],
     *,
     episodes: int,
     seed: int,
     planned: bool = False,
     temperature: float = 1.0,
-    num_envs: int = 64,
-) -> list[float]:
-    """Share of successful episodes per task; each episode has a separate desktop seed derived from ``seed``."""
+) -> list[EpisodeResult]:
+    """``episodes`` episodes per task, in the tasks' order; each has a separate desktop seed derived from ``seed``.
+
+    Args:
+        policy: acts.
+        tasks: tasks of the simulated suite.
+        episodes: per task.
+        seed: of desktops, sampling and expert's runs.
+        planned: whether the prompts contain the expert's plan, recorded at another seed.
+        temperature: of the sampling.
+    """
     jobs = []
     for number, task in enumerate(tasks):
         plan = expert_plan(task, derive_seed(seed, Stream.EXPERT, number, episodes)) if planned else None
         for slot in range(episodes):
             key = episode_key(seed, Stream.TINY_EVALUATION, int(planned), number, slot)
             jobs.append(EpisodeJob(task, key, desktop_seed(key), number, slot, plan))
-    options = EpisodeOptions(scaling=policy.image_scaling)
-    vector = DesktopVector(SimDesktop, min(num_envs, len(jobs)), options)
+    vector = _desktops(policy, len(jobs))
     try:
-        results = run_episodes(policy, vector, jobs, temperature=temperature)
+        return run_episodes(policy, vector, jobs, temperature=temperature)
     finally:
         vector.close()
-    wins = [result.success for result in results]
-    return [sum(wins[i : i + episodes]) / episodes for i in range(0, len(wins), episodes)]
+
+
+def success_rate(results: Sequence[EpisodeResult]) -> float:
+    """The share of successful episodes."""
+    return sum(result.success for result in results) / len(results)
 
 
 def expert_plan(task: Task, seed: int) -> str:
@@ -77,22 +100,67 @@ def expert_plan(task: Task, seed: int) -> str:
     return plan_from_trace(record_expert(SimDesktop(), task, seed))
 
 
-def spread(policy: Policy, split: str, *, episodes: int, seed: int) -> Spread:
-    """Evaluates a policy on one split of the simulated suite."""
+def spread(policy: ScalingPolicy, split: str, *, episodes: int, seed: int) -> tuple[Spread, list[EpisodeResult]]:
+    """Evaluates a policy on one split of the simulated suite; also returns the episodes without a plan."""
     tasks = sim_suite().split(split)
-    rates = {
-        (tag, planned): success_rates(
+    played = {
+        (tag, planned): play(
             policy, [task for task in tasks if tag in task.tags], episodes=episodes, seed=seed, planned=planned
         )
         for tag in (KNOWN, UNKNOWN)
         for planned in (False, True)
     }
-    mean = {place: sum(found) / len(found) for place, found in rates.items()}
-    alone = rates[UNKNOWN, False]
-    return Spread(
-        known=mean[KNOWN, False],
-        unknown=mean[UNKNOWN, False],
-        unknown_planned=mean[UNKNOWN, True],
-        known_planned=mean[KNOWN, True],
-        never=sum(rate == 0 for rate in alone) / len(alone),
+    alone = played[UNKNOWN, False]
+    solved = {result.job.task.id for result in alone if result.success}
+    found = Spread(
+        known=success_rate(played[KNOWN, False]),
+        unknown=success_rate(alone),
+        unknown_planned=success_rate(played[UNKNOWN, True]),
+        known_planned=success_rate(played[KNOWN, True]),
+        never=1 - len(solved) * episodes / len(alone),
     )
+    return found, [*played[KNOWN, False], *alone]
+
+
+def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
+    """Everything that the gate of :mod:`bepa_torchrl.tiny.gate` is about; rates in [0, 1], at temperature 1.
+
+    Args:
+        policy: a policy for the simulated desktop.
+        episodes: per task and setting.
+        seed: of all random choices.
+
+    Returns:
+        ``train`` and ``held_out``: see :class:`Spread`. ``dialect``: ``prompted_known``, the success rate on known
+        training tasks when every response starts like the expert's, and ``unprompted_share`` of the responses that
+        start so unasked. ``divergence``: see :func:`bepa_torchrl.tiny.divergence.divergence`. ``self_rolled``:
+        training tasks with a self-rollout after one try. ``expert_only``: those of them that ``episodes`` episodes
+        without a plan never solved.
+    """
+    train, rollouts = spread(policy, "train", episodes=episodes, seed=seed)
+    held_out, _ = spread(policy, "held_out", episodes=episodes, seed=seed)
+    tasks = sim_suite().split("train")
+    known = [task for task in tasks if KNOWN in task.tags]
+    prompted = play(PrefixedPolicy(policy, EXPERT_START), known, episodes=episodes, seed=seed)
+    traces = [record_expert(SimDesktop(), task, derive_seed(seed, Stream.EXPERT, i)) for i, task in enumerate(tasks)]
+    vector = _desktops(policy, len(tasks))
+    try:
+        selfrolled = self_roll(policy, vector, traces, tasks, seed=seed)
+    finally:
+        vector.close()
+    solved = {result.job.task.id for result in rollouts if result.success}
+    return {
+        "train": train.to_json(),
+        "held_out": held_out.to_json(),
+        "dialect": {
+            "prompted_known": round(success_rate(prompted), 4),
+            "unprompted_share": round(share_in_dialect(rollouts), 4),
+        },
+        "divergence": divergence(policy, trace_sets(policy, traces, selfrolled, rollouts)),
+        "self_rolled": len(selfrolled.entries),
+        "expert_only": len(set(selfrolled.entries) - solved),
+    }
+
+
+def _desktops(policy: ScalingPolicy, episodes: int) -> DesktopVector:
+    return DesktopVector(SimDesktop, min(NUM_ENVS, episodes), EpisodeOptions(scaling=policy.image_scaling))

@@ -28,7 +28,7 @@ class Rows:
         turns: int64 ``[R, T]``, what follows the shared tokens: the rest of each prompt and its response, padded right.
         screen: int64 ``[R]``, which screenshot a turn is about.
         response: bool ``[R, T]``, True at the tokens of the response, the end token included.
-        thought: bool ``[R, T]``, True at those tokens of the response that are the thought.
+        thought: bool ``[R, T]``, True at those tokens of the response that are the thought, unless it is prose.
         points: int64 ``[N, 2]``, (row, position) of the tokens that predict a coordinate.
         targets: bool ``[N, image tokens]``, the image tokens that each of them should attend to.
     """

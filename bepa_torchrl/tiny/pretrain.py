@@ -27,6 +27,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGenera
 from bepa_torchrl.tiny.cloning import shard
 from bepa_torchrl.tiny.config import tiny_config
 from bepa_torchrl.tiny.grounding import grounding_screen, label_words
+from bepa_torchrl.tiny.muon import Muon
 from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
 from osworld_gym.atomic import write_with
@@ -44,7 +45,9 @@ class Recipe:
         steps: optimiser steps of the four phases.
         batch: screenshots per step; twice as many in *follow*.
         turns: approximate number of turns per screenshot in addition to the played task's; two in *follow*.
-        learning_rate: peak; constant, then linear to zero over the last ``decay`` of all steps.
+        learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
+            ``decay`` of all steps.
+        matrix_rate: of Muon, which trains the weight matrices; same schedule.
         auxiliary: weight of the two auxiliary losses in *ground*.
         auxiliary_clone: weight of the two auxiliary losses in *clone* and *follow*.
         thought: weight of the thought's tokens relative to the response's others, which mostly follow from them.
@@ -53,10 +56,11 @@ class Recipe:
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, ...] = (150, 260, 500, 2700)
+    steps: tuple[int, ...] = (150, 260, 500, 12_000)
     batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3
+    matrix_rate: float = 3e-3
     decay: float = 0.4
     auxiliary: float = 0.3
     auxiliary_clone: float = 0.3
@@ -67,7 +71,7 @@ class Recipe:
 
 
 class Pretraining:
-    """A resumable run: model, probe, optimiser, step, CPU seconds per phase."""
+    """A resumable run: model, probe, optimisers, step, CPU seconds per phase."""
 
     def __init__(
         self, model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
@@ -78,8 +82,16 @@ class Pretraining:
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             self.probe = nn.Linear(_embeddings(model).shape[1], 2 * 8)
-        parameters = [*model.parameters(), *self.probe.parameters()]
-        self.optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        embeddings = _embeddings(model)
+        matrices = [p for p in model.parameters() if p.ndim == 2 and p is not embeddings]
+        others = [p for p in model.parameters() if p.ndim != 2 or p is embeddings]
+        self._parameters = [*matrices, *others, *self.probe.parameters()]
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            Muon(matrices, lr=recipe.matrix_rate),
+            torch.optim.AdamW(
+                [*others, *self.probe.parameters()], lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+            ),
+        )
         words = label_words()
         self._word_index = {word: i for i, word in enumerate(words)}
         # a word has different tokens after a space and after a quote; a number has the same
@@ -99,10 +111,10 @@ class Pretraining:
             done += steps
         raise IndexError(f"all {self.total} steps are done")
 
-    def learning_rate(self) -> float:
-        """Constant, then linear to zero."""
-        left = (self.total - self.step) / max(1.0, self.recipe.decay * self.total)
-        return self.recipe.learning_rate * min(1.0, left)
+    def learning_rates(self) -> tuple[float, float]:
+        """Of Muon and AdamW: constant, then linear to zero."""
+        left = min(1.0, (self.total - self.step) / max(1.0, self.recipe.decay * self.total))
+        return self.recipe.matrix_rate * left, self.recipe.learning_rate * left
 
     def train_step(self) -> dict[str, float]:
         """One optimiser step of the current phase; returns its losses."""
@@ -115,12 +127,13 @@ class Pretraining:
             "follow": self._follow,
         }
         found = losses[name](number)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate()
-        self.optimizer.zero_grad()
+        for optimizer, rate in zip(self.optimizers, self.learning_rates(), strict=True):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
         found["loss"].backward()
-        nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
-        self.optimizer.step()
+        nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.step += 1
         self.seconds[name] += time.process_time() - start
         return {key: float(value.detach()) for key, value in found.items()}
@@ -178,7 +191,7 @@ class Pretraining:
         return {
             "model": self.model.state_dict(),
             "probe": self.probe.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "seconds": dict(self.seconds),
         }
@@ -186,7 +199,8 @@ class Pretraining:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.probe.load_state_dict(state["probe"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.step, self.seconds = state["step"], dict(state["seconds"])
 
     def save(self, path: Path) -> None:

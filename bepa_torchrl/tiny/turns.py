@@ -18,6 +18,7 @@ from osworld_gym.types import Action, Point, PromptContext
 from osworld_gym.uitars.format import format_response
 from osworld_gym.uitars.prompt import build_messages
 
+BUCKETS = 4  #: batches of turns of similar length
 TILE = PATCH * MERGE  #: side of the square that one image token represents, pixels
 _VISION_END = "<|vision_end|>"
 _END = "<|im_end|>"
@@ -33,6 +34,7 @@ class Turn:
         plan: the plan in the prompt, or None.
         last: the thought of the previous response, or None at the first step.
         brief: whether only the response's thought is trained.
+        prose: whether the thought is the expert's prose, most of whose words could as well be others.
     """
 
     instruction: str
@@ -41,6 +43,7 @@ class Turn:
     plan: str | None = None
     last: str | None = None
     brief: bool = False
+    prose: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def pixel_values(screens: Sequence[Screen]) -> Tensor:
     return x.reshape(-1, 3 * 2 * PATCH * PATCH)
 
 
-def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = 4) -> Packed:
+def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = BUCKETS) -> Packed:
     """Converts all turns of screenshots of one size to token rows, sorted by length into ``buckets`` batches."""
     height, width, _ = screens[0].pixels.shape
     grid = torch.tensor([[1, height // PATCH, width // PATCH]] * len(screens))
@@ -120,7 +123,7 @@ def _rows(
         is_response[i, len(prompt) : end] = True
         thought = tokenizer(f" {turn.thought}")["input_ids"]
         assert response[1 : 1 + len(thought)] == thought, turn.thought
-        is_thought[i, len(prompt) + 1 :][: len(thought)] = True
+        is_thought[i, len(prompt) + 1 :][: len(thought)] = not turn.prose
         starts = [len(prompt) + j for j, token in enumerate(response) if token == box]
         for start, tile in zip(starts, [] if turn.brief else _tiles(turn.actions, height, width), strict=True):
             # box ( x , y ): the bracket predicts x, the comma predicts y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,16 @@ class SimDesktop(Desktop):
         self._files.clear()
 
     # -- privileged: for oracles, cloning and tests ---------------------------------------------------------------
+    def fork(self) -> SimDesktop:
+        """An independent desktop in the same state."""
+        twin = copy.copy(self)
+        twin._state = copy.deepcopy(self._state, {id(self.catalogue): self.catalogue})
+        twin._luck = random.Random()
+        twin._luck.setstate(self._luck.getstate())
+        twin._frame, twin._drawn = np.zeros_like(self._frame), {}
+        twin._held, twin._files = list(self._held), dict(self._files)
+        return twin
+
     def scene(self) -> Scene:
         """The current content of every tile."""
         if self._scene is None:

@@ -62,8 +62,8 @@ def test_learning_rate_is_constant_then_falls_to_zero(tokenizer: PreTrainedToken
     found = []
     for step in (0, 60, 80, 99):
         run.step = step
-        found.append(run.learning_rate())
-    assert found == pytest.approx([1.5e-3, 1.5e-3, 0.75e-3, 1.5e-3 / 40])
+        found += run.learning_rates()
+    assert found == pytest.approx([3e-3, 1.5e-3, 3e-3, 1.5e-3, 1.5e-3, 0.75e-3, 3e-3 / 40, 1.5e-3 / 40])
     run.step = 45
     assert run.phase() == ("clone", 5)
 

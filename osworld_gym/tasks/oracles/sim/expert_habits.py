@@ -1,14 +1,17 @@
 """Carries out a move in the expert's style: launcher, shortcuts, search by typing, with Agent S2's texts and calls.
 
-Deliberately unlike the policy: one step may be several inputs, almost none of them a click, and the text is long.
+Deliberately unlike the policy: one step may be several inputs, almost none of them a click, and the text is prose.
 ``intent`` is the step as a line of a plan: it names labels, never keys or coordinates, so that a policy that acts
 differently can follow it.
 """
 
 from __future__ import annotations
 
+import random
+
 from osworld_gym.desktops.sim.desktop import SimDesktop
 from osworld_gym.tasks.oracles.base import ExpertStep
+from osworld_gym.tasks.oracles.sim.expert_prose import analysis, next_action
 from osworld_gym.tasks.oracles.sim.moves import Move
 from osworld_gym.tasks.oracles.sim.native_habits import spot
 from osworld_gym.types import Action
@@ -16,12 +19,19 @@ from osworld_gym.types import Action
 Inputs = tuple[tuple[Action, ...], str, str]  #: the actions to perform, the tool-level call, its pyautogui code
 
 
-def expert_step(move: Move, desktop: SimDesktop, first: bool) -> ExpertStep:
-    """The move as one step of the expert. ``first``: there is no previous action to verify."""
+def expert_step(move: Move, desktop: SimDesktop, first: bool, rng: random.Random) -> ExpertStep:
+    """The move as one step of the expert.
+
+    Args:
+        move: the oracle's decision.
+        desktop: its present state.
+        first: whether there is no previous action to verify.
+        rng: chooses the words of the text.
+    """
     actions, call, code = _inputs(move, desktop)
     return ExpertStep(
         subtask=move.subtask,
-        plan=_executor_plan(move, desktop, call, first),
+        plan=_executor_plan(move, desktop, call, first, rng),
         reflection=None if first else "The trajectory is going as planned; the last action had the expected effect.",
         call=call,
         pyautogui=code,
@@ -103,7 +113,7 @@ def _drag(move: Move, desktop: SimDesktop) -> Inputs:
     return (Action("drag", start=start, end=end),), call, code
 
 
-def _executor_plan(move: Move, desktop: SimDesktop, call: str, first: bool) -> str:
+def _executor_plan(move: Move, desktop: SimDesktop, call: str, first: bool, rng: random.Random) -> str:
     before = (
         "No previous action has been taken yet, so nothing to verify."
         if first
@@ -111,40 +121,7 @@ def _executor_plan(move: Move, desktop: SimDesktop, call: str, first: bool) -> s
     )
     return (
         f"(Previous action verification)\n{before}\n\n"
-        f"(Screenshot Analysis)\n{_analysis(desktop)}\n\n"
-        f"(Next Action)\n{_next_action(move)}\n\n"
+        f"(Screenshot Analysis)\n{analysis(desktop, rng)}\n\n"
+        f"(Next Action)\n{next_action(move, rng)}\n\n"
         f"(Grounded Action)\n```python\n{call}\n```"
     )
-
-
-def _analysis(desktop: SimDesktop) -> str:
-    state = desktop.inner
-    if state.popup is not None:
-        return f"A pop-up about {state.popup.title} covers the desktop and must be closed before anything else."
-    if state.dialog is not None:
-        return f"A dialog asks whether to {state.dialog.kind} {state.dialog.file}."
-    if state.menu is not None:
-        return f"The context menu of the file {state.menu.file} is open."
-    if state.app is None:
-        return "The desktop is empty, no application window is open."
-    tab = f" and its tab {state.tab} is active" if state.tab else ""
-    return f"The window of the application {state.app} is open{tab}."
-
-
-def _next_action(move: Move) -> str:
-    how = {
-        "popup": "Press escape to close the pop-up.",
-        "close": f"Press escape to close the {move.word} that is in the way.",
-        "app": f"Use the launcher to open the application {move.word}.",
-        "tab": f"Use the keyboard shortcut to go to the tab {move.word}.",
-        "press": f"Type the label {move.word} to focus it and press enter.",
-        "double": f"Type the name of the file {move.word} and press enter to open it.",
-        "find": f"Type the name of the file {move.word} so that the list shows it.",
-        "file_menu": f"Select the file {move.word} by typing its name and open its context menu.",
-        "fill": f"Focus the field and overwrite its text with {move.word}.",
-        "typing": f"Overwrite the text with {move.word}.",
-        "drag": f"Drag the file {move.word} and drop it on {move.other[-1] if move.other else ''}.",
-    }[move.kind]
-    if move.kind == "press" and move.target[0] == "answer":
-        return f"Answer the dialog with {move.word} by the keyboard."
-    return how

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import zlib
+
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim.desktop import SimDesktop
 from osworld_gym.desktops.sim.goals import KINDS, Goal, reached
@@ -42,6 +45,7 @@ class SimOracle:
         self.task, self.style, self._goals = task, style, goals
         self._first = True
         self._at: tuple[str, ...] = ()
+        self._rng: random.Random | None = None  # of the expert's words
 
     def next_step(self, desktop: Desktop) -> ExpertStep | None:
         """The next step, or None when every goal is reached.
@@ -59,8 +63,10 @@ class SimOracle:
             return native_step(move, desktop)
         if move.kind not in ("popup", "close") and desktop.scene().top == DESK:
             move = self._announce(goal, desktop) or move
+        if self._rng is None:  # the same words for the same task on the same first screen
+            self._rng = random.Random(f"prose {self.task.id} {zlib.crc32(desktop.screenshot().pixels.tobytes())}")
         first, self._first = self._first, False
-        return expert_step(move, desktop, first)
+        return expert_step(move, desktop, first, self._rng)
 
     def _announce(self, goal: Goal, desktop: SimDesktop) -> Move | None:
         """Opens application and tab once, even if already open, so that the plan is valid from any other screen."""

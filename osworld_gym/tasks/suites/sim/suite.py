@@ -42,10 +42,9 @@ def _task(instance: Instance, number: int) -> Task:
     )
 
 
-#: number of tasks per pool and split; the others are only in ``all`` (known ones are used for cloning)
-TRAIN_PER_POOL = 21
-HELD_OUT_PER_POOL = 27
-#: unknown topics that are only in held_out, to test transfer from other topics
+#: split → number of known tasks in it, and of unknown ones; the other tasks are only in ``all``
+SPLIT_SIZES = {"train": 32, "held_out": 32, "validation": 16}
+#: unknown topics that are not in train, to test transfer from other topics
 TRANSFER = (
     "save_field",
     "secure_host",
@@ -58,46 +57,55 @@ TRANSFER = (
 )
 
 
-def _split(pool: list[tuple[str, str]], transfer: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits (topic, id) pairs into ids of (train, held_out).
+def _split(pool: list[tuple[str, str]], transfer: Sequence[str]) -> dict[str, list[str]]:
+    """Splits (topic, id) pairs by :data:`SPLIT_SIZES`, from all topics in turn.
 
-    ``train`` gets one instance of each of ``TRAIN_PER_POOL`` topics, ``held_out`` gets others, from all topics in turn.
-    So a held-out task is a variant of training tasks (the opposite, another value, another combination), except for the
-    topics of ``transfer``, which are only in ``held_out``.
+    So a held-out task is mostly a variant of training tasks (the opposite, another value, another combination), except
+    for the topics of ``transfer``, which are not in ``train``.
     """
     topics: dict[str, list[str]] = {}
     for topic, task_id in pool:
         topics.setdefault(topic, []).append(task_id)
-    trainable = [topic for topic in topics if topic not in transfer]
-    train = []
-    for i in range(min(TRAIN_PER_POOL, len(trainable))):
-        ids = topics[
-            trainable[i * len(trainable) // TRAIN_PER_POOL] if len(trainable) > TRAIN_PER_POOL else trainable[i]
-        ]
-        train.append(ids.pop(i % 2 if len(ids) > 1 else 0))
-    rounds = max(len(ids) for ids in topics.values())
-    dealt = [ids[i] for i in range(rounds) for ids in topics.values() if i < len(ids)]
-    return train, dealt[:HELD_OUT_PER_POOL]
+    # train leaves at least half of each topic to the other splits
+    trainable = {topic: (len(ids) + 1) // 2 for topic, ids in topics.items() if topic not in transfer}
+    return {
+        split: _deal(
+            topics, count, trainable if split == "train" else {topic: len(ids) for topic, ids in topics.items()}
+        )
+        for split, count in SPLIT_SIZES.items()
+    }
+
+
+def _deal(topics: dict[str, list[str]], count: int, limits: dict[str, int]) -> list[str]:
+    """Removes ``count`` ids from the topics' lists, one of each topic in turn, at most ``limits[topic]`` of a topic."""
+    dealt: list[str] = []
+    for turn in range(max(limits.values())):
+        for number, topic in enumerate(topic for topic, limit in limits.items() if turn < limit):
+            if len(dealt) < count and topics[topic]:
+                # every other toggle is turned off, every other one on
+                dealt.append(topics[topic].pop(number % 2 if turn == 0 and len(topics[topic]) > 1 else 0))
+    if len(dealt) < count:
+        raise ValueError(f"expected at least {count} tasks, got {len(dealt)}")
+    return dealt
 
 
 @lru_cache(maxsize=1)
 def sim_suite() -> Suite:
-    """The suite ``sim``. Splits: ``train`` and ``held_out``, each half ``known``, half ``unknown`` by tag.
+    """The suite ``sim``. Splits ``train``, ``held_out`` and ``validation``, each half known, half unknown by tag.
 
     ``known`` tasks only need what the base policy's cloning data covers; ``unknown`` tasks need something else (a
-    setting, a file, a verb), alone or together with known things. ``split("all")`` has every instance.
+    setting, a file, a verb), alone or together with known things. ``validation`` is for choosing hyper-parameters and
+    is in no result. ``split("all")`` has every instance.
     """
     instances = [(instance, i) for template in TEMPLATES for i, instance in enumerate(template())]
     tasks = tuple(_task(instance, i) for instance, i in instances)
-    train: list[str] = []
-    held_out: list[str] = []
+    splits: dict[str, list[str]] = {name: [] for name in SPLIT_SIZES}
     for known in (True, False):
         pairs = zip(instances, tasks, strict=True)
         pool = [(instance.topic, task.id) for (instance, _), task in pairs if instance.known == known]
-        mine = _split(pool, () if known else TRANSFER)
-        train.extend(mine[0])
-        held_out.extend(mine[1])
-    return Suite("sim", tasks, {"train": train, "held_out": held_out})
+        for name, ids in _split(pool, () if known else TRANSFER).items():
+            splits[name].extend(ids)
+    return Suite("sim", tasks, splits)
 
 
 def cloning_tasks() -> tuple[Task, ...]:

@@ -162,8 +162,18 @@ def two_tabs() -> Iterator[Instance]:
 
 def toggle_slide() -> Iterator[Instance]:
     for a, slider, level in (("mute", "level", "50"), ("mute", "level", "75"), ("boost", "level", "25"),
-                             ("dim", "glow", "40"), ("warm", "glow", "60")):  # fmt: skip
+                             ("dim", "glow", "40"), ("warm", "glow", "60"), ("mute", "level", "25"),
+                             ("mute", "level", "100"), ("boost", "level", "75"), ("boost", "level", "50"),
+                             ("dim", "glow", "80"), ("warm", "glow", "20"), ("dim", "glow", "20"),
+                             ("warm", "glow", "80")):  # fmt: skip
         yield _settings("toggle_slide", f"turn off {a} and move {slider} to {level}", {a: False, slider: level})
+
+
+def toggle_choose() -> Iterator[Instance]:
+    for a, group in (("snooze", "ring"), ("contrast", "colors"), ("mono", "device"), ("weekend", "ring"),
+                     ("spam", "reply")):  # fmt: skip
+        for option in CATALOGUE.place(group)[2].options:
+            yield _settings("toggle_choose", f"turn on {a} and set {group} to {option}", {a: True, group: option})
 
 
 def two_apps() -> Iterator[Instance]:
@@ -241,6 +251,6 @@ def file_and_toggle() -> Iterator[Instance]:
 
 TEMPLATES: tuple[Callable[[], Iterator[Instance]], ...] = (
     toggle_on, toggle_off, choose, choose_apply, slide, timer, connect, pick_city, save_field, send, secure_host, mark,
-    two_toggles, two_tabs, toggle_slide, two_apps, connect_and_toggle, open_file, delete_file, drag_file, copy_file,
-    rename_file, move_file, restore_file, empty_trash, file_and_toggle,
+    two_toggles, two_tabs, toggle_slide, toggle_choose, two_apps, connect_and_toggle, open_file, delete_file, drag_file,
+    copy_file, rename_file, move_file, restore_file, empty_trash, file_and_toggle,
 )  # fmt: skip

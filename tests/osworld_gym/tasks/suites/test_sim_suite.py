@@ -13,7 +13,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.tasks.evaluation.metrics.sim import sim_state
 from osworld_gym.tasks.oracles.sim.oracle import SimOracle
 from osworld_gym.tasks.suites.sim.corpus import THOUGHT_VERBS, vocabulary
-from osworld_gym.tasks.suites.sim.suite import cloning_tasks, sim_suite
+from osworld_gym.tasks.suites.sim.suite import SPLIT_SIZES, cloning_tasks, sim_suite
 from osworld_gym.tasks.suites.sim.templates import TEMPLATES
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
@@ -47,10 +47,16 @@ def test_pools_and_splits():
     assert len({tag for task in SUITE.tasks for tag in task.tags if tag.startswith("template:")}) >= 24
     assert len(SUITE.tasks) >= 90
     assert len({task.instruction for task in SUITE.tasks}) == len(SUITE.tasks)
-    count = {split: Counter(task.tags[0] for task in SUITE.split(split)) for split in ("train", "held_out")}
-    assert count["train"] == {"known": 21, "unknown": 21}
-    assert count["held_out"]["known"] >= 20
-    assert count["held_out"]["unknown"] >= 20
+    count = {split: Counter(task.tags[0] for task in SUITE.split(split)) for split in SPLIT_SIZES}
+    assert count == {
+        "train": {"known": 32, "unknown": 32},
+        "held_out": {"known": 32, "unknown": 32},
+        "validation": {"known": 16, "unknown": 16},
+    }
+    split_ids = [task.id for split in SPLIT_SIZES for task in SUITE.split(split)]
+    assert len(split_ids) == len(set(split_ids))
+    trained = {task.tags[1] for task in SUITE.split("train") if "unknown" in task.tags}
+    assert not trained & {"template:secure_host", "template:archive", "template:copy_file", "template:restore_file"}
     assert all("known" in task.tags for task in cloning_tasks())
 
 

@@ -1,0 +1,68 @@
+"""The expert's dialect under the policy: how often it is used unprompted, and how well when it is prompted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.rollout.episodes import EpisodeResult
+from osworld_gym.tasks.oracles.sim.expert_prose import FIRST_WORD
+from osworld_gym.types import PromptContext
+from osworld_gym.uitars.coords import ImageScaling
+
+#: every response of the expert starts like this, none of the native oracle's
+EXPERT_START = f"Thought: {FIRST_WORD}"
+
+
+class PrefixedPolicy:
+    """A policy whose responses all start with a given text; the policy writes the rest.
+
+    Args:
+        policy: writes the rest.
+        start: the beginning of each response.
+    """
+
+    def __init__(self, policy: Policy, start: str) -> None:
+        self._policy, self._start = policy, start
+        self._tokens = policy.encode_response(start)[:-1]  # without the end token
+        self.version = policy.version
+
+    @property
+    def image_scaling(self) -> ImageScaling:
+        """The policy's."""
+        return self._policy.image_scaling
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """The policy's prompts, each followed by the beginning of the response."""
+        return [
+            prompt and replace(prompt, tokens=torch.cat([prompt.tokens, self._tokens]))
+            for prompt in self._policy.render(contexts)
+        ]
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
+    ) -> list[Response]:
+        """Responses with the beginning in their text; tokens and log-probs are those of the rest."""
+        found = self._policy.sample(prompts, keys, temperature=temperature)
+        return [replace(response, text=self._start + response.text) for response in found]
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replaces the policy's weights."""
+        self._policy.load_weights(weights, version=version)
+        self.version = version
+
+
+def share_in_dialect(results: Sequence[EpisodeResult]) -> float:
+    """The share of all responses of the episodes that start like the expert's; 0 without a response."""
+    texts = [
+        cast(str, row[K.RESPONSE]) for result in results if result.rows is not None for row in row_list(result.rows)
+    ]
+    return sum(text.startswith(EXPERT_START) for text in texts) / len(texts) if texts else 0.0

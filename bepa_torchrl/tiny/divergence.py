@@ -1,0 +1,99 @@
+"""How far each set of traces is from the policy: tail mass and Jensen-Shannon divergence (paper, figure "histogram").
+
+Every trace is scored token by token under the base policy, with prompts without a plan. The reference are the policy's
+own rollouts of the same tasks, successes and failures. The sets:
+
+- ``raw``: the expert's text as it wrote it; ``converted``: the same traces in the policy's format (D_conv);
+- ``level1``: successful self-rollouts with the expert's plan (D_self);
+- ``level2``: the cache after one round of rollouts: the policy's own success where it had one, else LEVEL-1's trace;
+- ``on_policy``: the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt
+from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.experts.conversion import convert
+from bepa_torchrl.experts.raw import raw_pairs
+from bepa_torchrl.experts.rows import trace_rows
+from bepa_torchrl.experts.self_rollout import SelfRolloutSet
+from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.functional import jensen_shannon, probability_histogram, tail_mass
+from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.rollout.episodes import EpisodeResult
+
+SETS = ("raw", "converted", "level1", "level2", "on_policy")
+_BATCH = 64  # rows per forward pass
+
+
+def trace_sets(
+    policy: Policy, traces: Sequence[ExpertTrace], selfrolled: SelfRolloutSet, rollouts: Sequence[EpisodeResult]
+) -> dict[str, list[TensorDictBase]]:
+    """The rows of every set; see the module's text.
+
+    Args:
+        policy: renders prompts and encodes the expert's text.
+        traces: the expert's successful traces.
+        selfrolled: D_self.
+        rollouts: the policy's episodes without a plan.
+    """
+    raw, converted = [], []
+    for trace in traces:
+        task = (trace.task_id, trace.instruction)
+        raw += row_list(trace_rows(policy, *task, raw_pairs(trace), source=K.Source.raw_expert))
+        converted += row_list(trace_rows(policy, *task, convert(trace, policy.image_scaling)))
+    own: dict[str, TensorDictBase] = {}
+    for result in rollouts:
+        if result.success and result.rows is not None:
+            own.setdefault(result.job.task.id, result.rows)
+    level1 = {task_id: entry.rows for task_id, entry in selfrolled.entries.items()}
+    level2 = {task_id: own.get(task_id, rows) for task_id, rows in level1.items()}
+    return {
+        "raw": raw,
+        "converted": converted,
+        "level1": [row for rows in level1.values() for row in row_list(rows)],
+        "level2": [row for rows in level2.values() for row in row_list(rows)],
+        "on_policy": [row for result in rollouts if result.rows is not None for row in row_list(result.rows)],
+    }
+
+
+def token_log_probs(policy: Policy, rows: Sequence[TensorDictBase]) -> Tensor:
+    """float32 ``[L]``, nats: the log-probs of all response tokens of the rows under the policy."""
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            prompts = [Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])) for row in batch]
+            found += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
+    return torch.cat(found)
+
+
+def divergence(policy: Policy, sets: Mapping[str, Sequence[TensorDictBase]]) -> dict[str, dict[str, float]]:
+    """The distance of each set from ``on_policy``.
+
+    Args:
+        policy: the base policy.
+        sets: from :func:`trace_sets`.
+
+    Returns:
+        Per set: ``tail`` (share of tokens with p < 0.2), ``js`` (to ``on_policy``, nats), ``nats`` (mean log-prob) and
+        ``tokens`` (their number).
+    """
+    scored = {name: token_log_probs(policy, rows) for name, rows in sets.items()}
+    reference = probability_histogram(scored["on_policy"])
+    return {
+        name: {
+            "tail": round(float(tail_mass(log_probs)), 4),
+            "js": round(float(jensen_shannon(probability_histogram(log_probs), reference)), 4),
+            "nats": round(float(log_probs.mean()), 4),
+            "tokens": float(log_probs.numel()),
+        }
+        for name, log_probs in scored.items()
+    }
