@@ -28,7 +28,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
+    x: Tensor = matrix.T if tall else matrix
     x = x / x.norm().clamp_min(1e-7)
     for _ in range(STEPS):
         square = x @ x.T

@@ -1,0 +1,207 @@
+"""docs/results.md and its figures, from the result files alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from benchmarks.study.records import Result, ResultError, check_same, read_result
+from benchmarks.study.statistics import Estimate, Rates, difference, estimate
+from benchmarks.study.variants import PARTS, VARIANTS
+from osworld_gym.atomic import write_text, write_with
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+SETS = ("train", "expert_only", "held_out/known", "held_out/unknown")
+MODE = "sampled"
+MIN_SEEDS = 3  #: fewer give no interval worth the name
+Study = Mapping[str, Sequence[Result]]  #: variant → its results, by seed
+
+
+def read_study(folder: Path) -> dict[str, list[Result]]:
+    """All result files by variant, sorted by seed.
+
+    Raises:
+        ResultError: a file is damaged, unknown, or made with another code or base policy than the others.
+    """
+    found: dict[str, list[Result]] = defaultdict(list)
+    for path in sorted(folder.glob("*.json")):
+        result = read_result(path)
+        if path.name != result.path or result.variant not in VARIANTS:
+            raise ResultError(f"{path.name}: no variant of this study has this name; remove the file")
+        found[result.variant].append(result)
+    check_same(result for results in found.values() for result in results)
+    return {name: sorted(results, key=lambda result: result.seed) for name, results in found.items()}
+
+
+def rates(results: Sequence[Result], part: str, seeds: Sequence[int], *, base: bool = False) -> Rates | None:
+    """Success rates ``[S, K]`` of the tasks that are in ``part`` under every seed; None if there is none.
+
+    The expert-only tasks differ by seed, since the self-rollouts do: then a row is the seed's mean, ``[S, 1]``.
+    """
+    chosen = [result for result in results if result.seed in seeds]
+    per_seed = [_rates_of(result, part, base=base) for result in chosen]
+    if not per_seed or not all(per_seed):
+        return None
+    common = [task for task in per_seed[0] if all(task in found for found in per_seed)]
+    if part == "expert_only":
+        return np.array([[mean(found.values())] for found in per_seed])
+    return np.array([[found[task] for task in common] for found in per_seed])
+
+
+def _rates_of(result: Result, part: str, *, base: bool) -> dict[str, float]:
+    counts = (result.base_counts if base else result.counts)[MODE]
+    return {task: counts[task][0] / counts[task][1] for task in result.sets.get(part, ()) if counts[task][1]}
+
+
+def common_seeds(study: Study, names: Sequence[str]) -> list[int]:
+    """The seeds that all of these variants have."""
+    return sorted(set.intersection(*({result.seed for result in study[name]} for name in names)))
+
+
+def cell(found: Estimate | None) -> str:
+    """``mean (low to high)`` in percent."""
+    if found is None:
+        return "–"
+    return f"{100 * found.mean:.1f} ({100 * found.low:.0f} to {100 * found.high:.0f})"
+
+
+def table(study: Study, names: Sequence[str]) -> list[str]:
+    """Success by task set of the base policy and each variant, Markdown lines."""
+    lines = ["| method | seeds | " + " | ".join(SETS) + " | rollouts | updates |", "|" + "---|" * (len(SETS) + 4)]
+    present = [name for name in names if len(study.get(name, ())) >= MIN_SEEDS]
+    for name in [*(["base"] if present else []), *present]:
+        results = study[present[0] if name == "base" else name]
+        seeds = [result.seed for result in results]
+        cells = []
+        for part in SETS:
+            found = rates(results, part, seeds, base=name == "base")
+            cells.append(cell(None if found is None else estimate(found)))
+        cost = ["", ""] if name == "base" else _costs(results, name)
+        lines.append("| " + " | ".join([name, str(len(seeds)), *cells, *cost]) + " |")
+    return lines
+
+
+def _costs(results: Sequence[Result], name: str) -> list[str]:
+    """Rollouts (LEVEL-1's counted where the method uses them) and optimiser steps, means over seeds."""
+    uses = VARIANTS[name].algo in ("bepa", "level1", "sft_self")
+    rollouts = mean(r.totals["episodes"] + uses * r.preparation["self_roll_episodes"] for r in results)
+    return [f"{rollouts:.0f}", f"{mean(r.totals['optimizer_steps'] for r in results):.0f}"]
+
+
+def differences(study: Study, names: Sequence[str], reference: str) -> list[str]:
+    """Paired differences to one method in points, Markdown lines; ``*``: the interval excludes 0."""
+    lines = [f"| minus {reference} | " + " | ".join(SETS) + " |", "|" + "---|" * (len(SETS) + 1)]
+    for name in names:
+        if name == reference or min(len(study.get(name, ())), len(study.get(reference, ()))) < MIN_SEEDS:
+            continue
+        seeds = common_seeds(study, (name, reference))
+        if len(seeds) < MIN_SEEDS:
+            continue
+        cells = []
+        for part in SETS:
+            one, other = (rates(study[each], part, seeds) for each in (name, reference))
+            if one is None or other is None:
+                cells.append("–")
+                continue
+            found = difference(one, other)
+            cells.append(cell(found) + ("*" if found.sign else ""))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def draw(study: Study, names: Sequence[str], path: Path) -> None:
+    """Learning curves: success of the rollouts against iterations, mean over seeds with the range of the seeds."""
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
+    panels = (("collect/success", "rollouts on training tasks"), ("eval/train", "evaluation, training tasks"),
+              ("eval/expert_only", "evaluation, expert-only tasks"))  # fmt: skip
+    for axis, (key, title) in zip(axes, panels, strict=True):
+        for name in names:
+            points: dict[float, list[float]] = defaultdict(list)
+            for result in study.get(name, ()):
+                for line in result.curve:
+                    if key in line:
+                        points[line["iteration"]].append(line[key])
+            at = sorted(points)
+            if not at:
+                continue
+            axis.plot(at, [mean(points[i]) for i in at], label=name)
+            axis.fill_between(at, [min(points[i]) for i in at], [max(points[i]) for i in at], alpha=0.15)
+        axis.set(title=title, xlabel="iteration", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
+    plt.close(figure)
+
+
+def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: str) -> None:
+    """Writes the page from the result files of ``folder``.
+
+    Args:
+        folder: of the result files; the figure is written there as well.
+        page: the Markdown file.
+        measured: figures of the base policy (:func:`bepa_torchrl.tiny.evaluate.measure`).
+        command: what made the results.
+
+    Raises:
+        ResultError: see :func:`read_study`; or no variant has enough seeds.
+    """
+    study = read_study(folder)
+    if not any(len(results) >= MIN_SEEDS for results in study.values()):
+        raise ResultError(f"{folder}: no variant has results of {MIN_SEEDS} seeds, fewer give no interval")
+    any_result = next(iter(study.values()))[0]
+    lines = [
+        "# Results on the simulated desktop",
+        "",
+        "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
+        "",
+        f"`{command}`, commit {any_result.commit[:9]}, {any_result.machine}, torch on the CPU. One file per run:",
+        "[results/](results/). Sampled success at temperature 1 in %, 8 episodes per task; in brackets the 95 %",
+        "interval by a paired bootstrap over seeds and tasks. `expert_only`: training tasks that the base policy",
+        "solves with the expert's plan and not in 8 tries without; they differ by seed. `rollouts` includes LEVEL-1's.",
+        "",
+        "## The base policy",
+        "",
+        *base_table(measured),
+        "",
+    ]
+    for part, variants in PARTS.items():
+        names = [variant.name for variant in variants]
+        reference = ["bepa", "grpo"] if part != "methods" else []
+        if any(len(study.get(name, ())) >= MIN_SEEDS for name in names):
+            lines += [f"## {part.capitalize()}", "", *table(study, [*reference, *names]), ""]
+            lines += [f"- `{v.name}`: {v.about}" for v in variants if v.about and v.name in study]
+            for other in ("grpo", "bepa"):
+                if other in study:
+                    lines += ["", *differences(study, names, other)]
+            lines.append("")
+    draw(study, ("grpo", "bepa", "level1", "replacement"), folder / "curves.png")
+    lines += ["![Success over training](results/curves.png)", ""]
+    write_text(page, "\n".join(lines))
+
+
+def base_table(measured: Mapping[str, Any]) -> list[str]:
+    """The base policy's success rates and the distance of each set of traces, Markdown lines."""
+    lines = ["| split | known | unknown | unknown with the plan | known with the plan |", "|---|---|---|---|---|"]
+    for split in ("train", "held_out"):
+        values = (measured[split][key] for key in ("known", "unknown", "unknown_planned", "known_planned"))
+        lines.append(f"| {split} | " + " | ".join(f"{100 * value:.1f}" for value in values) + " |")
+    dialect = measured["dialect"]
+    lines += [
+        "",
+        f"Prompted into the expert's dialect it solves {100 * dialect['prompted_known']:.0f} % of the known tasks;",
+        f"unprompted, {100 * dialect['unprompted_share']:.1f} % of its responses are in it.",
+        "",
+        "| traces | tokens with p < 0.2, % | JS to the policy's rollouts | mean log-prob, nats |",
+        "|---|---|---|---|",
+    ]
+    for name, found in measured["divergence"].items():
+        lines.append(f"| {name} | {100 * found['tail']:.1f} | {found['js']:.3f} | {found['nats']:.2f} |")
+    return lines

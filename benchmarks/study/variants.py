@@ -1,0 +1,82 @@
+"""What is compared: each variant is a method with settings; all of them start from the same base policy and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: settings of every run of the study
+COMMON = (
+    "train.iterations=40",
+    "eval.every=10",
+    "eval.episodes=2",
+    "eval.final_episodes=8",
+    "record.every=0",
+    "expert.pass_k=8",
+)
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of the comparison.
+
+    Args:
+        name: of its result files.
+        algo: the method, a key of :data:`bepa_torchrl.experiment.methods.ALGOS`.
+        about: what differs from the method's usual settings.
+        settings: in addition to :data:`COMMON` and the method's tuned ones.
+        preparation: settings that change what is prepared before training; variants with equal ones share it.
+    """
+
+    name: str
+    algo: str
+    about: str = ""
+    settings: tuple[str, ...] = ()
+    preparation: tuple[str, ...] = ()
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All of its settings, without the tuned ones."""
+        return (f"algo={self.algo}", *COMMON, *self.preparation, *self.settings)
+
+
+METHODS = (
+    Variant("grpo", "grpo"),
+    Variant("bepa", "bepa"),
+    Variant("level1", "level1"),
+    Variant("level2", "level2"),
+    Variant("replacement", "replacement"),
+    Variant("luffy", "luffy"),
+    Variant("arpo", "arpo"),
+    Variant("sft", "sft"),
+    Variant("sft_self", "sft_self"),
+    Variant("rl_sft", "rl_sft"),
+    Variant("sft_rl", "sft_rl"),
+    Variant(
+        "grpo_16",
+        "grpo",
+        "16 rollouts per task: more sampling than LEVEL-1's self-rollouts cost",
+        ("collect.group_size=16",),
+    ),
+    Variant(
+        "bound",
+        "bepa",
+        "an upper bound: up to 64 self-rollouts per task",
+        preparation=("expert.selfroll_attempts=64",),
+    ),
+)
+SENSITIVITY = (
+    Variant("bepa_n4", "bepa", "4 rollouts per task", ("collect.group_size=4",)),
+    Variant("bepa_n16", "bepa", "16 rollouts per task", ("collect.group_size=16",)),
+    Variant("bepa_shortest", "bepa", "the shortest success enters the cache", ("cache.rule=shortest",)),
+    Variant("bepa_likeliest", "bepa", "the likeliest success enters the cache", ("cache.rule=highest_logprob",)),
+    Variant("bepa_tries4", "bepa", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
+    Variant("level1_tries4", "level1", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
+)
+LONG = (
+    Variant("bepa_long", "bepa", "150 iterations", ("train.iterations=150", "eval.every=25")),
+    Variant("level1_long", "level1", "150 iterations", ("train.iterations=150", "eval.every=25")),
+    Variant("grpo_long", "grpo", "150 iterations", ("train.iterations=150", "eval.every=25")),
+)
+PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG}
+VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}

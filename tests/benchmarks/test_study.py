@@ -1,0 +1,130 @@
+"""The study: settings of every run load, result files are checked, the page is made from files alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.study import runner
+from benchmarks.study.page import read_study, write_page
+from benchmarks.study.records import Result, ResultError, code_hash, config_hash, read_result
+from benchmarks.study.runner import Run, run_missing, up_to_date
+from benchmarks.study.tuning import GRIDS, runs_of, score, trials
+from benchmarks.study.variants import VARIANTS, Variant
+from bepa_torchrl.experiment.config import load_config, with_changes
+
+TASKS = [f"t{i}" for i in range(6)]
+SETS = {"train": TASKS[:4], "held_out/known": TASKS[4:5], "held_out/unknown": TASKS[5:], "expert_only": TASKS[:2]}
+RATES = dict.fromkeys(("known", "unknown", "unknown_planned", "known_planned"), 0.5)
+MEASURED = {
+    "train": RATES,
+    "held_out": RATES,
+    "dialect": {"prompted_known": 0.6, "unprompted_share": 0.02},
+    "divergence": {"raw": {"tail": 0.9, "js": 0.5, "nats": -9.0}},
+}
+
+
+def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
+    counts = dict.fromkeys(TASKS, (wins, 8))
+    fields: dict[str, Any] = {
+        "variant": variant, "seed": seed, "config": "c", "code": "k", "base": "b", "commit": "0123456789",
+        "machine": "m", "sets": SETS, "counts": {"sampled": counts}, "base_counts": {"sampled": dict.fromkeys(TASKS, (1, 8))},
+        "totals": {"episodes": 100.0, "optimizer_steps": 7.0, "seconds": 3.0},
+        "preparation": {"self_roll_episodes": 64.0}, "curve": [{"iteration": 1.0, "collect/success": 0.25}],
+    }  # fmt: skip
+    return Result(**(fields | changes))
+
+
+def test_the_settings_of_every_run_load_and_differ() -> None:
+    runs = [*runs_of(list(VARIANTS.values()), (0, 1)), *trials()]
+    hashes = {config_hash(run.settings()) for run in runs}
+    assert len(hashes) == len(runs)
+    assert len({len(grid) for grid in GRIDS.values()}) == 1  # an equal number of trials for every method
+    long = Run(VARIANTS["bepa_long"], 3).settings()
+    assert (long.train.iterations, long.seed, long.algo.name) == (150, 3, "bepa")
+    trial = trials()[0].settings()
+    assert (trial.env.train_split, trial.env.held_out_split, trial.train.iterations) == ("validation", None, 15)
+
+
+def test_the_hash_of_settings_ignores_names_only() -> None:
+    settings = load_config(["compare=[]"])
+    assert config_hash(with_changes(settings, {"name": "x", "processes": 7})) == config_hash(settings)
+    assert config_hash(with_changes(settings, {"optimizer.lr": 0.5})) != config_hash(settings)
+
+
+def test_the_hash_of_code_ignores_docstrings_only(tmp_path: Path) -> None:
+    folder = tmp_path / "bepa_torchrl" / "losses"
+    folder.mkdir(parents=True)
+    found = []
+    for text in ('"""One."""\nX = 1\n', '"""Other."""\nX = 1  # why\n', '"""One."""\nX = 2\n'):
+        (folder / "a.py").write_text(text)
+        found.append(code_hash(tmp_path))
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
+    for seed in range(3):
+        result("grpo", seed, 2).write(tmp_path / "results")
+        result("bepa", seed, 6).write(tmp_path / "results")
+    write_page(tmp_path / "results", tmp_path / "results.md", MEASURED, "make results")
+    text = (tmp_path / "results.md").read_text()
+    assert "| base | 3 | 12.5 (12 to 12) |" in text
+    assert "| grpo | 3 | 25.0 (25 to 25) |" in text
+    assert "| 100 | 7 |" in text  # GRPO's rollouts
+    assert "| 164 | 7 |" in text  # BEPA's include LEVEL-1's 64
+    assert "| bepa | 50.0 (50 to 50)* |" in text
+    assert "| raw | 90.0 | 0.500 | -9.00 |" in text
+    assert (tmp_path / "results" / "curves.png").stat().st_size > 5000
+
+
+def test_results_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) -> None:
+    result("grpo", 0, 2).write(tmp_path)
+    with pytest.raises(ResultError, match="no variant has results of 3 seeds"):
+        write_page(tmp_path, tmp_path / "page.md", MEASURED, "x")
+    result("grpo", 1, 2, code="other", commit="fedcba9876").write(tmp_path)
+    with pytest.raises(ResultError, match=r"grpo-1\.json was made with another code than grpo-0\.json"):
+        read_study(tmp_path)
+    (tmp_path / "grpo-1.json").write_text('{"variant": "gr')
+    with pytest.raises(ResultError, match=r"grpo-1\.json: not a result file of this version"):
+        read_study(tmp_path)
+    (tmp_path / "grpo-1.json").unlink()
+    (tmp_path / "unknown-1.json").write_text((tmp_path / "grpo-0.json").read_text())
+    with pytest.raises(ResultError, match=r"unknown-1\.json"):
+        read_study(tmp_path)
+
+
+def test_a_score_is_the_mean_over_tasks() -> None:
+    one = result("grpo", 0, 2, counts={"sampled": {"t0": (8, 8), "t1": (0, 8), "t2": (4, 8), "t3": (2, 4)}})
+    assert score(one) == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two small runs that share a preparation; then nothing is left to do; a changed setting is run again."""
+    small = ("experiment=smoke", "env.max_steps=3", "eval.every=0", "record.every=0")
+    monkeypatch.setattr(Variant, "overrides", property(lambda self: (f"algo={self.algo}", *small, *self.settings)))
+    runs = [Run(Variant("grpo", "grpo"), 0), Run(Variant("bepa", "bepa"), 0)]
+    lines: list[str] = []
+    work, out = tmp_path / "work", tmp_path / "out"
+    assert run_missing(runs, work, out, processes=2, log=lines.append) == 0
+    assert sum(line.endswith("prepares") for line in lines) == 1
+    found = {path.name: read_result(path) for path in out.iterdir()}
+    assert set(found) == {"grpo-0.json", "bepa-0.json"}
+    assert found["bepa-0.json"].curve[-1]["iteration"] == 2
+    assert all(up_to_date(run, out) for run in runs)
+    monkeypatch.setattr(runner, "MethodChild", None)  # nothing may start
+    assert run_missing(runs, work, out, processes=2, log=lines.append) == 0
+    assert lines[-1] == "2 of 2 results exist; 0 to run"
+    monkeypatch.undo()
+    monkeypatch.setattr(Variant, "overrides", property(lambda self: (f"algo={self.algo}", *small, *self.settings)))
+    (out / "grpo-0.json").unlink()  # as if killed before the result was written: the finished training is not repeated
+    assert run_missing(runs, work, out, processes=1, log=lines.append) == 0
+    assert "grpo-0: continues" in lines
+    again = json.loads((out / "grpo-0.json").read_text())
+    assert again["counts"] == json.loads(json.dumps(found["grpo-0.json"].counts))
+    assert not up_to_date(Run(runs[0].variant, 0, ("optimizer.lr=0.1",)), out)
