@@ -105,8 +105,8 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 	$(BIN)/python -m benchmarks.faults $(WRITE)
 	$(BIN)/python -m benchmarks.official_controller $(WRITE)
 
-results: $(call extras,test)  ## all ten methods, seeds and intervals, into docs/results.md (about an hour on two cores)
-	$(BIN)/python -m benchmarks.methods
+results: $(call extras,test)  ## the comparison of methods: runs what is missing, then docs/results.md (hours; resumable)
+	$(BIN)/python -m benchmarks.study
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint and its base policy (minutes)
 	$(BIN)/python -m bepa_torchrl.tiny

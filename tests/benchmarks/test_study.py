@@ -31,7 +31,8 @@ def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
     counts = dict.fromkeys(TASKS, (wins, 8))
     fields: dict[str, Any] = {
         "variant": variant, "seed": seed, "config": "c", "code": "k", "base": "b", "commit": "0123456789",
-        "machine": "m", "sets": SETS, "counts": {"sampled": counts}, "base_counts": {"sampled": dict.fromkeys(TASKS, (1, 8))},
+        "machine": "m", "sets": SETS, "counts": {"sampled": counts},
+        "base_counts": {"sampled": dict.fromkeys(TASKS, (1, 8))},
         "totals": {"episodes": 100.0, "optimizer_steps": 7.0, "seconds": 3.0},
         "preparation": {"self_roll_episodes": 64.0}, "curve": [{"iteration": 1.0, "collect/success": 0.25}],
     }  # fmt: skip
