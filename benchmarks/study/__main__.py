@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.study.page import MIN_SEEDS, write_page
+from benchmarks.study.estimates import MIN_SEEDS
+from benchmarks.study.page import write_page
 from benchmarks.study.records import FOLDER, ROOT
 from benchmarks.study.runner import run_missing
 from benchmarks.study.tuning import choose, runs_of, trials

@@ -9,10 +9,11 @@ from statistics import mean
 from typing import Any
 
 import matplotlib
-import numpy as np
 
+from benchmarks.study.claims import claims_table
+from benchmarks.study.estimates import MIN_SEEDS, Study, common_seeds, interval_text, rates
 from benchmarks.study.records import Result, ResultError, check_same, read_result
-from benchmarks.study.statistics import Estimate, Rates, difference, estimate
+from benchmarks.study.statistics import difference, estimate
 from benchmarks.study.variants import PARTS, VARIANTS
 from osworld_gym.atomic import write_text, write_with
 
@@ -20,9 +21,6 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 SETS = ("train", "expert_only", "held_out/known", "held_out/unknown")
-MODE = "sampled"
-MIN_SEEDS = 3  #: fewer give no interval worth the name
-Study = Mapping[str, Sequence[Result]]  #: variant → its results, by seed
 
 
 def read_study(folder: Path) -> dict[str, list[Result]]:
@@ -41,38 +39,6 @@ def read_study(folder: Path) -> dict[str, list[Result]]:
     return {name: sorted(results, key=lambda result: result.seed) for name, results in found.items()}
 
 
-def rates(results: Sequence[Result], part: str, seeds: Sequence[int], *, base: bool = False) -> Rates | None:
-    """Success rates ``[S, K]`` of the tasks that are in ``part`` under every seed; None if there is none.
-
-    The expert-only tasks differ by seed, since the self-rollouts do: then a row is the seed's mean, ``[S, 1]``.
-    """
-    chosen = [result for result in results if result.seed in seeds]
-    per_seed = [_rates_of(result, part, base=base) for result in chosen]
-    if not per_seed or not all(per_seed):
-        return None
-    common = [task for task in per_seed[0] if all(task in found for found in per_seed)]
-    if part == "expert_only":
-        return np.array([[mean(found.values())] for found in per_seed])
-    return np.array([[found[task] for task in common] for found in per_seed])
-
-
-def _rates_of(result: Result, part: str, *, base: bool) -> dict[str, float]:
-    counts = (result.base_counts if base else result.counts)[MODE]
-    return {task: counts[task][0] / counts[task][1] for task in result.sets.get(part, ()) if counts[task][1]}
-
-
-def common_seeds(study: Study, names: Sequence[str]) -> list[int]:
-    """The seeds that all of these variants have."""
-    return sorted(set.intersection(*({result.seed for result in study[name]} for name in names)))
-
-
-def cell(found: Estimate | None) -> str:
-    """``mean (low to high)`` in percent."""
-    if found is None:
-        return "–"
-    return f"{100 * found.mean:.1f} ({100 * found.low:.0f} to {100 * found.high:.0f})"
-
-
 def table(study: Study, names: Sequence[str]) -> list[str]:
     """Success by task set of the base policy and each variant, Markdown lines."""
     lines = ["| method | seeds | " + " | ".join(SETS) + " | rollouts | updates |", "|" + "---|" * (len(SETS) + 4)]
@@ -83,7 +49,7 @@ def table(study: Study, names: Sequence[str]) -> list[str]:
         cells = []
         for part in SETS:
             found = rates(results, part, seeds, base=name == "base")
-            cells.append(cell(None if found is None else estimate(found)))
+            cells.append(interval_text(None if found is None else estimate(found)))
         cost = ["", ""] if name == "base" else _costs(results, name)
         lines.append("| " + " | ".join([name, str(len(seeds)), *cells, *cost]) + " |")
     return lines
@@ -112,7 +78,7 @@ def differences(study: Study, names: Sequence[str], reference: str) -> list[str]
                 cells.append("–")
                 continue
             found = difference(one, other)
-            cells.append(cell(found) + ("*" if found.sign else ""))
+            cells.append(interval_text(found) + ("*" if found.sign else ""))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
@@ -182,6 +148,8 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
                 if other in study:
                     lines += ["", *differences(study, names, other)]
             lines.append("")
+    if len(claims := claims_table(study)) > 2:
+        lines += ["## The paper's claims", "", *claims, ""]
     draw(study, ("grpo", "bepa", "level1", "replacement"), folder / "curves.png")
     lines += ["![Success over training](results/curves.png)", ""]
     write_text(page, "\n".join(lines))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.study import runner
+from benchmarks.study.claims import verdict
 from benchmarks.study.page import read_study, write_page
 from benchmarks.study.records import Result, ResultError, code_hash, config_hash, read_result
 from benchmarks.study.runner import Run, run_missing, up_to_date
+from benchmarks.study.statistics import Estimate
 from benchmarks.study.tuning import GRIDS, runs_of, score, trials
 from benchmarks.study.variants import VARIANTS, Variant
 from bepa_torchrl.experiment.config import load_config, with_changes
@@ -77,8 +79,17 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
     assert "| 100 | 7 |" in text  # GRPO's rollouts
     assert "| 164 | 7 |" in text  # BEPA's include LEVEL-1's 64
     assert "| bepa | 50.0 (50 to 50)* |" in text
+    assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) | holds |" in text
+    assert "level1" not in text  # there are no results of it
     assert "| raw | 90.0 | 0.500 | -9.00 |" in text
     assert (tmp_path / "results" / "curves.png").stat().st_size > 5000
+
+
+def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
+    assert verdict(Estimate(0.1, 0.02, 0.2), 5.0) == "holds"
+    assert verdict(Estimate(-0.1, -0.2, -0.02), -5.0) == "holds"
+    assert verdict(Estimate(-0.1, -0.2, -0.02), 5.0) == "does not hold"
+    assert verdict(Estimate(0.1, -0.02, 0.2), 5.0) == "undecided"
 
 
 def test_results_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) -> None:
