@@ -176,13 +176,16 @@ def _permuted(names: list[Any], rng: random.Random) -> list[Any]:
 
 
 def shuffled(catalogue: Catalogue, rng: random.Random) -> Catalogue:
-    """Permutes the names of applications, tabs, controls (within their kind) and files.
+    """Permutes the names of controls (within their kind) and files; in half of the cases those of apps, of tabs, too.
 
-    Only the screen or a plan then shows where a setting is. Settings keep their names and values, so every task keeps
-    its verifier. A list with marks and the commit buttons stay with their tab.
+    Only the screen or a plan then shows where a setting is, also where applications and tabs look as usual. Settings
+    keep their names and values, so every task keeps its verifier. A list with marks and the commit buttons stay with
+    their tab.
     """
-    apps = _permuted([app.name for app in catalogue.apps], rng)
-    tabs = _permuted([tab.name for app in catalogue.apps for tab in app.tabs], rng)
+    apps = [app.name for app in catalogue.apps]
+    tabs = [tab.name for app in catalogue.apps for tab in app.tabs]
+    apps = _permuted(apps, rng) if rng.random() < 0.5 else apps
+    tabs = _permuted(tabs, rng) if rng.random() < 0.5 else tabs[::-1]  # dealt from the end
     decks = {
         kind: _permuted([c for c in catalogue.controls() if c.kind == kind], rng)
         for kind in (TOGGLE, CHOICE, SLIDER, LIST, FIELD)
