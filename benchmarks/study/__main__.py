@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.study.estimates import MIN_SEEDS
 from benchmarks.study.page import write_page
 from benchmarks.study.records import FOLDER, ROOT
+from benchmarks.study.replay import keep
 from benchmarks.study.runner import run_missing
 from benchmarks.study.tuning import choose, runs_of, trials
 from benchmarks.study.variants import PARTS, SEEDS, VARIANTS
@@ -38,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--processes", type=int, default=2)
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters")
     found.add_argument("--page", action="store_true", help="only rebuild the page")
+    found.add_argument(
+        "--replay", action="store_true", help="keep the metrics of the run that a test repeats"
+    )
     return found
 
 
@@ -63,8 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def job() -> int:
         measured = base_figures()
-        if len(set(options.seeds)) < MIN_SEEDS and not options.tune:
+        if len(set(options.seeds)) < MIN_SEEDS and not (options.tune or options.replay):
             raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
+        if options.replay:
+            keep(options.work / "replay")
+            return 0
         if options.tune:
             out = options.work / "tuning"
             failed = run_missing(trials(), options.work, out, processes=options.processes, log=say)

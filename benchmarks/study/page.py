@@ -8,17 +8,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import matplotlib
-
 from benchmarks.study.claims import claims_table
 from benchmarks.study.estimates import MIN_SEEDS, Study, common_seeds, interval_text, rates
+from benchmarks.study.figures import CURVES, DYNAMICS, draw
 from benchmarks.study.records import Result, ResultError, check_same, read_result
 from benchmarks.study.statistics import difference, estimate
 from benchmarks.study.variants import PARTS, VARIANTS
-from osworld_gym.atomic import write_text, write_with
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from osworld_gym.atomic import write_text
 
 SETS = ("train", "expert_only", "held_out/known", "held_out/unknown")
 
@@ -83,30 +79,6 @@ def differences(study: Study, names: Sequence[str], reference: str) -> list[str]
     return lines
 
 
-def draw(study: Study, names: Sequence[str], path: Path) -> None:
-    """Learning curves: success of the rollouts against iterations, mean over seeds with the range of the seeds."""
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
-    panels = (("collect/success", "rollouts on training tasks"), ("eval/train", "evaluation, training tasks"),
-              ("eval/expert_only", "evaluation, expert-only tasks"))  # fmt: skip
-    for axis, (key, title) in zip(axes, panels, strict=True):
-        for name in names:
-            points: dict[float, list[float]] = defaultdict(list)
-            for result in study.get(name, ()):
-                for line in result.curve:
-                    if key in line:
-                        points[line["iteration"]].append(line[key])
-            at = sorted(points)
-            if not at:
-                continue
-            axis.plot(at, [mean(points[i]) for i in at], label=name)
-            axis.fill_between(at, [min(points[i]) for i in at], [max(points[i]) for i in at], alpha=0.15)
-        axis.set(title=title, xlabel="iteration", ylim=(0, 1))
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
-    plt.close(figure)
-
-
 def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: str) -> None:
     """Writes the page from the result files of ``folder``.
 
@@ -150,8 +122,19 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
             lines.append("")
     if len(claims := claims_table(study)) > 2:
         lines += ["## The paper's claims", "", *claims, ""]
-    draw(study, ("grpo", "bepa", "level1", "replacement"), folder / "curves.png")
-    lines += ["![Success over training](results/curves.png)", ""]
+    shown = ("grpo", "bepa", "level1", "replacement")
+    draw(study, shown, CURVES, folder / "curves.png")
+    draw(study, shown, DYNAMICS, folder / "dynamics.png")
+    lines += [
+        "## Over training",
+        "",
+        "Means over seeds; the band is their range.",
+        "",
+        "![Success over training](results/curves.png)",
+        "",
+        "![Cache, entropy and log-probs over training](results/dynamics.png)",
+        "",
+    ]
     write_text(page, "\n".join(lines))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -11,29 +10,17 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from bepa_torchrl.experiment.config import settings_to_dict
+from bepa_torchrl.experiment.config import load_config, settings_to_dict
 from bepa_torchrl.experiment.settings import Settings
 from osworld_gym.atomic import write_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "results"
-#: code that decides what a run gives; the rest may change without making results old
-_CODE = (
-    "bepa_torchrl/cache",
-    "bepa_torchrl/data",
-    "bepa_torchrl/evaluation",
-    "bepa_torchrl/experts",
-    "bepa_torchrl/functional",
-    "bepa_torchrl/losses",
-    "bepa_torchrl/policies",
-    "bepa_torchrl/rollout",
-    "bepa_torchrl/training",
-    "osworld_gym/desktops/sim",
-    "osworld_gym/tasks/oracles/sim",
-    "osworld_gym/tasks/suites/sim",
-    "osworld_gym/uitars",
-)
+#: Version of the code that decides what a run gives. Raise it with every change that alters the results of a run with
+#: equal settings; the test that replays a short run (benchmarks/study/replay.py) fails when that was forgotten.
+CODE = 1
 #: settings that do not change a result
 _INDIFFERENT = ("name", "runs", "resume", "processes", "threads", "compare", "record")
 
@@ -49,8 +36,8 @@ class Result:
     Args:
         variant: its name.
         seed: of task order, desktops and sampling.
-        config: hash of its settings, see :func:`config_hash`.
-        code: hash of the code, see :func:`code_hash`.
+        settings: all that it depends on, see :func:`kept_settings`.
+        code: :data:`CODE` of its time.
         base: SHA-256 of the base policy's weights.
         commit: of the repository when it ran.
         machine: processor and number of cores.
@@ -64,8 +51,8 @@ class Result:
 
     variant: str
     seed: int
-    config: str
-    code: str
+    settings: Mapping[str, Any]
+    code: int
     base: str
     commit: str
     machine: str
@@ -119,25 +106,39 @@ def check_same(results: Iterable[Result]) -> None:
                 )
 
 
-def config_hash(settings: Settings) -> str:
-    """Hash of the settings that a result depends on (12 hexadecimal digits)."""
-    kept = {key: value for key, value in settings_to_dict(settings).items() if key not in _INDIFFERENT}
-    return _digest(json.dumps(kept, sort_keys=True).encode())
+def kept_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that a result depends on, by dotted name."""
+    found = _flat(settings_to_dict(settings))
+    return {key: value for key, value in found.items() if key.split(".")[0] not in _INDIFFERENT}
 
 
-def code_hash(root: Path = ROOT) -> str:
-    """Hash of the code that a result depends on, without comments and docstrings (12 hexadecimal digits)."""
-    digest = hashlib.sha256()
-    for folder in _CODE:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode())
-            digest.update(ast.dump(_without_docstrings(ast.parse(path.read_text(encoding="utf-8")))).encode())
-    return digest.hexdigest()[:12]
+def other_settings(made: Mapping[str, Any], wanted: Settings) -> list[str]:
+    """The names of the settings in which a result differs from a run; empty if it is that run's.
+
+    A setting that did not exist when the result was made counts as its default.
+
+    Args:
+        made: :attr:`Result.settings`.
+        wanted: the run's settings.
+    """
+    now, defaults = kept_settings(wanted), kept_settings(load_config())
+    before = {key: made.get(key, defaults.get(key)) for key in now | dict(made)}
+    return sorted(key for key, value in before.items() if key not in now or now[key] != value)
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file (12 hexadecimal digits)."""
-    return _digest(path.read_bytes())
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def commit(root: Path = ROOT) -> str:
@@ -158,16 +159,3 @@ def commit(root: Path = ROOT) -> str:
 def machine() -> str:
     """Processor and number of cores."""
     return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:12]
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:]
-    return tree

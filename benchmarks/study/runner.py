@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.study.records import Result, code_hash, commit, config_hash, file_hash, machine, read_result
+from benchmarks.study.records import (
+    CODE,
+    Result,
+    commit,
+    file_hash,
+    kept_settings,
+    machine,
+    other_settings,
+    read_result,
+)
 from benchmarks.study.variants import Variant
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml, with_changes
@@ -21,14 +31,16 @@ from bepa_torchrl.experiment.preparation import expert_traces, load_preparation,
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.tiny import tiny_checkpoint
+from bepa_torchrl.training.step_metrics import SUFFIX
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suites.registry import load_suite
 
 #: metrics of an iteration that a result keeps
 CURVE = (
     "iteration", "collect/success", "groups", "groups_failed", "groups_solved", "cache/refreshed", "cache/injected",
-    "cache/staleness", "cache/tasks", "eval/train", "eval/held_out", "eval/expert_only", "train/entropy",
-    "train/off_policy_log_prob", "train/on_policy_log_prob", "total/episodes", "total/optimizer_steps", "total/seconds",
+    "cache/staleness", "cache/tasks", "cache/js", "cache/tail", "eval/train", "eval/held_out", "eval/expert_only",
+    "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
+    "total/optimizer_steps", "total/seconds",
 )  # fmt: skip
 Log = Callable[[str], None]
 
@@ -108,7 +120,7 @@ def up_to_date(run: Run, out: Path) -> bool:
     if not path.exists():
         return False
     found = read_result(path)
-    return (found.config, found.code, found.base) == (config_hash(run.settings()), code_hash(), base_hash())
+    return (found.code, found.base) == (CODE, base_hash()) and not other_settings(found.settings, run.settings())
 
 
 def base_hash() -> str:
@@ -122,7 +134,7 @@ def _start(run: Run, work: Path, log: Log) -> MethodChild:
     _prepare(run, root, log)
     folder, settings = root / run.variant.name, run.settings()
     config = folder / "config.yaml"
-    if config.exists() and config_hash(read_settings(config)) != config_hash(settings):
+    if config.exists() and other_settings(kept_settings(read_settings(config)), settings):
         shutil.rmtree(folder)  # of other settings, which no result can be made from
     resume = config.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,8 +172,8 @@ def summarise(run: Run, work: Path) -> Result:
     return Result(
         variant=run.variant.name,
         seed=run.seed,
-        config=config_hash(settings),
-        code=code_hash(),
+        settings=kept_settings(settings),
+        code=CODE,
         base=base_hash(),
         commit=commit(),
         machine=machine(),
@@ -170,5 +182,14 @@ def summarise(run: Run, work: Path) -> Result:
         base_counts={mode: found.to_json() for mode, found in prepared.base.items()},
         totals=results["totals"],
         preparation=prepared.metrics,
-        curve=[{key: round(float(line[key]), 5) for key in CURVE if line.get(key) is not None} for line in lines],
+        curve=[_curve_point(line) for line in lines],
     )
+
+
+def _curve_point(line: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of one iteration that a result keeps.
+
+    Injected rows always have a signal, so that their log-prob over the computed rows is that over all rows.
+    """
+    found = {key: line.get(key, line.get(key + SUFFIX)) for key in CURVE}
+    return {key: round(float(value), 5) for key, value in found.items() if value is not None}

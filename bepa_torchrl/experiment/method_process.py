@@ -28,6 +28,7 @@ from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import (
@@ -196,6 +197,8 @@ class MethodRun:
         extra: dict[str, Any] = {}
         if config.eval.every and iteration % config.eval.every == 0 and iteration < config.train.iterations:
             extra |= self._summary(self._quick_evaluation(trainer))
+            if trainer.replacement.cache is not None:
+                extra |= cache_divergence(self.policy, trainer.replacement.cache, batch)
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
             self.record.episodes(iteration, batch, trainer.collector.last.results)

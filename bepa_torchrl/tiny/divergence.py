@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.evaluation.divergence import token_log_probs
 from bepa_torchrl.experts.conversion import convert
 from bepa_torchrl.experts.raw import raw_pairs
 from bepa_torchrl.experts.rows import trace_rows
@@ -30,7 +28,6 @@ from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.episodes import EpisodeResult
 
 SETS = ("raw", "converted", "level1", "level2", "on_policy")
-_BATCH = 64  # rows per forward pass
 
 
 def trace_sets(
@@ -62,17 +59,6 @@ def trace_sets(
         "level2": [row for rows in level2.values() for row in row_list(rows)],
         "on_policy": [row for result in rollouts if result.rows is not None for row in row_list(result.rows)],
     }
-
-
-def token_log_probs(policy: Policy, rows: Sequence[TensorDictBase]) -> Tensor:
-    """float32 ``[L]``, nats: the log-probs of all response tokens of the rows under the policy."""
-    found = []
-    with torch.no_grad():
-        for start in range(0, len(rows), _BATCH):
-            batch = rows[start : start + _BATCH]
-            prompts = [Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])) for row in batch]
-            found += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
-    return torch.cat(found)
 
 
 def divergence(policy: Policy, sets: Mapping[str, Sequence[TensorDictBase]]) -> dict[str, dict[str, float]]:

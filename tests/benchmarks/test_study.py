@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.study import runner
 from benchmarks.study.claims import verdict
+from benchmarks.study.figures import CURVES, DYNAMICS, Panel, curve
 from benchmarks.study.page import read_study, write_page
-from benchmarks.study.records import Result, ResultError, code_hash, config_hash, read_result
+from benchmarks.study.records import Result, ResultError, kept_settings, other_settings, read_result
 from benchmarks.study.runner import Run, run_missing, up_to_date
 from benchmarks.study.statistics import Estimate
 from benchmarks.study.tuning import GRIDS, runs_of, score, trials
@@ -32,7 +33,7 @@ MEASURED = {
 def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
     counts = dict.fromkeys(TASKS, (wins, 8))
     fields: dict[str, Any] = {
-        "variant": variant, "seed": seed, "config": "c", "code": "k", "base": "b", "commit": "0123456789",
+        "variant": variant, "seed": seed, "settings": {}, "code": 1, "base": "b", "commit": "0123456789",
         "machine": "m", "sets": SETS, "counts": {"sampled": counts},
         "base_counts": {"sampled": dict.fromkeys(TASKS, (1, 8))},
         "totals": {"episodes": 100.0, "optimizer_steps": 7.0, "seconds": 3.0},
@@ -43,8 +44,7 @@ def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
 
 def test_the_settings_of_every_run_load_and_differ() -> None:
     runs = [*runs_of(list(VARIANTS.values()), (0, 1)), *trials()]
-    hashes = {config_hash(run.settings()) for run in runs}
-    assert len(hashes) == len(runs)
+    assert len({json.dumps(kept_settings(run.settings())) for run in runs}) == len(runs)
     assert len({len(grid) for grid in GRIDS.values()}) == 1  # an equal number of trials for every method
     long = Run(VARIANTS["bepa_long"], 3).settings()
     assert (long.train.iterations, long.seed, long.algo.name) == (150, 3, "bepa")
@@ -52,20 +52,15 @@ def test_the_settings_of_every_run_load_and_differ() -> None:
     assert (trial.env.train_split, trial.env.held_out_split, trial.train.iterations) == ("validation", None, 15)
 
 
-def test_the_hash_of_settings_ignores_names_only() -> None:
+def test_a_result_belongs_to_settings_that_differ_in_names_or_in_new_defaults_only() -> None:
     settings = load_config(["compare=[]"])
-    assert config_hash(with_changes(settings, {"name": "x", "processes": 7})) == config_hash(settings)
-    assert config_hash(with_changes(settings, {"optimizer.lr": 0.5})) != config_hash(settings)
-
-
-def test_the_hash_of_code_ignores_docstrings_only(tmp_path: Path) -> None:
-    folder = tmp_path / "bepa_torchrl" / "losses"
-    folder.mkdir(parents=True)
-    found = []
-    for text in ('"""One."""\nX = 1\n', '"""Other."""\nX = 1  # why\n', '"""One."""\nX = 2\n'):
-        (folder / "a.py").write_text(text)
-        found.append(code_hash(tmp_path))
-    assert found[0] == found[1] != found[2]
+    made = kept_settings(settings)
+    assert other_settings(made, with_changes(settings, {"name": "x", "processes": 7})) == []
+    assert other_settings(made, with_changes(settings, {"optimizer.lr": 0.5})) == ["optimizer.lr"]
+    older = {key: value for key, value in made.items() if key != "optimizer.lr"}
+    assert other_settings(older, settings) == []  # made before the setting existed
+    assert other_settings(older, with_changes(settings, {"optimizer.lr": 0.5})) == ["optimizer.lr"]
+    assert other_settings(made | {"optimizer.gone": 1}, settings) == ["optimizer.gone"]
 
 
 def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
@@ -85,6 +80,16 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
     assert (tmp_path / "results" / "curves.png").stat().st_size > 5000
 
 
+def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
+    lines = [
+        [{"iteration": 1.0, "a": 0.2, "total/seconds": 10.0}],
+        [{"iteration": 1.0, "a": 0.6, "total/seconds": 30.0}, {"iteration": 2.0, "total/seconds": 60.0}],
+    ]
+    study = {"grpo": [result("grpo", seed, 1, curve=points) for seed, points in enumerate(lines)]}
+    assert curve(study, "grpo", Panel("a", "", against="total/seconds")) == [(20.0, pytest.approx(0.4), 0.2, 0.6)]
+    assert curve(study, "bepa", Panel("a", "")) == []
+
+
 def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert verdict(Estimate(0.1, 0.02, 0.2), 5.0) == "holds"
     assert verdict(Estimate(-0.1, -0.2, -0.02), -5.0) == "holds"
@@ -96,7 +101,7 @@ def test_results_that_do_not_belong_together_are_refused_by_name(tmp_path: Path)
     result("grpo", 0, 2).write(tmp_path)
     with pytest.raises(ResultError, match="no variant has results of 3 seeds"):
         write_page(tmp_path, tmp_path / "page.md", MEASURED, "x")
-    result("grpo", 1, 2, code="other", commit="fedcba9876").write(tmp_path)
+    result("grpo", 1, 2, code=2, commit="fedcba9876").write(tmp_path)
     with pytest.raises(ResultError, match=r"grpo-1\.json was made with another code than grpo-0\.json"):
         read_study(tmp_path)
     (tmp_path / "grpo-1.json").write_text('{"variant": "gr')
@@ -118,7 +123,7 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two small runs that share a preparation; then nothing is left to do; a changed setting is run again."""
-    small = ("experiment=smoke", "env.max_steps=3", "eval.every=0", "record.every=0")
+    small = ("experiment=smoke", "env.max_steps=3", "eval.every=1", "record.every=0")
     monkeypatch.setattr(Variant, "overrides", property(lambda self: (f"algo={self.algo}", *small, *self.settings)))
     runs = [Run(Variant("grpo", "grpo"), 0), Run(Variant("bepa", "bepa"), 0)]
     lines: list[str] = []
@@ -127,7 +132,12 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     assert sum(line.endswith("prepares") for line in lines) == 1
     found = {path.name: read_result(path) for path in out.iterdir()}
     assert set(found) == {"grpo-0.json", "bepa-0.json"}
-    assert found["bepa-0.json"].curve[-1]["iteration"] == 2
+    last = found["bepa-0.json"].curve[-1]
+    assert last["iteration"] == 2
+    assert last.keys() >= {"cache/injected", "cache/refreshed", "collect/entropy", "total/episodes", "total/seconds"}
+    points = [point for run in found.values() for point in run.curve]
+    drawn = {panel.key for panel in (*CURVES, *DYNAMICS)} - {"eval/held_out", "eval/expert_only"}
+    assert drawn <= {key for point in points for key in point}, "a panel without values"
     assert all(up_to_date(run, out) for run in runs)
     monkeypatch.setattr(runner, "MethodChild", None)  # nothing may start
     assert run_missing(runs, work, out, processes=2, log=lines.append) == 0

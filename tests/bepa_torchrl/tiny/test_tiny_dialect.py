@@ -13,7 +13,8 @@ from bepa_torchrl.experts.self_rollout import self_roll
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.tiny.dialect import EXPERT_START, PrefixedPolicy, share_in_dialect
-from bepa_torchrl.tiny.divergence import SETS, divergence, token_log_probs, trace_sets
+from bepa_torchrl.evaluation.divergence import token_log_probs
+from bepa_torchrl.tiny.divergence import SETS, divergence, trace_sets
 from bepa_torchrl.tiny.evaluate import play, success_rate
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions

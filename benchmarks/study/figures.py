@@ -1,0 +1,92 @@
+"""The figures of docs/results.md: learning curves and what drives them, as in the paper's figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import matplotlib
+
+from benchmarks.study.estimates import Study
+from osworld_gym.atomic import write_with
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One diagram: a metric of the curve against another one.
+
+    Args:
+        key: the metric on the vertical axis.
+        title: of the diagram.
+        against: the metric on the horizontal axis; means over seeds where it is not the iteration.
+        rate: whether the vertical axis is 0 to 1.
+    """
+
+    key: str
+    title: str
+    against: str = "iteration"
+    rate: bool = True
+
+
+CURVES = (
+    Panel("collect/success", "success of the rollouts, training tasks"),
+    Panel("eval/train", "evaluation, training tasks"),
+    Panel("eval/expert_only", "evaluation, expert-only tasks"),
+    Panel("eval/held_out", "evaluation, held-out tasks"),
+    Panel("collect/success", "success of the rollouts", against="total/episodes"),
+    Panel("collect/success", "success of the rollouts", against="total/seconds"),
+)
+DYNAMICS = (
+    Panel("cache/refreshed", "cache entries refreshed per iteration", rate=False),
+    Panel("cache/injected", "groups with an injected trace per iteration", rate=False),
+    Panel("cache/js", "JS divergence of the cache from the rollouts, nats", rate=False),
+    Panel("collect/entropy", "entropy, nats per token", rate=False),
+    Panel("train/log_prob_off_policy", "log-prob of injected tokens, nats", rate=False),
+    Panel("collect/log_prob_success", "log-prob of successful rollouts' tokens, nats", rate=False),
+)
+LABELS = {"total/episodes": "rollouts of the training", "total/seconds": "seconds, two runs at a time"}
+
+
+def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path) -> None:
+    """Draws the mean over seeds with the range of the seeds; a panel without a value stays empty.
+
+    Args:
+        study: all results.
+        names: the variants to show.
+        panels: the diagrams, three in a row.
+        path: of the PNG file, written atomically.
+    """
+    rows = -(-len(panels) // 3)
+    figure, axes = plt.subplots(rows, 3, figsize=(13, 3.6 * rows), constrained_layout=True, squeeze=False)
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        for name in names:
+            points = curve(study, name, panel)
+            if points:
+                at, middle, low, high = (list(column) for column in zip(*points, strict=True))
+                axis.plot(at, middle, label=name)
+                axis.fill_between(at, low, high, alpha=0.15)
+        axis.set(title=panel.title, xlabel=LABELS.get(panel.against, panel.against))
+        if panel.rate:
+            axis.set_ylim(0, 1)
+        axis.grid(alpha=0.3)
+    axes[0][0].legend()
+    write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
+    plt.close(figure)
+
+
+def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, float, float]]:
+    """Position, mean, minimum and maximum over seeds at each iteration that has the metric, by iteration."""
+    values: Mapping[float, list[float]] = defaultdict(list)
+    positions: Mapping[float, list[float]] = defaultdict(list)
+    for result in study.get(name, ()):
+        for line in result.curve:
+            if panel.key in line and panel.against in line:
+                values[line["iteration"]].append(line[panel.key])
+                positions[line["iteration"]].append(line[panel.against])
+    return [(mean(positions[i]), mean(values[i]), min(values[i]), max(values[i])) for i in sorted(values)]

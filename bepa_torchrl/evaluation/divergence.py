@@ -1,0 +1,56 @@
+"""How far a trace cache is from the policy that it guides: the paper's histogram measures, during training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from bepa_torchrl.cache.buffer import TaskTraceCache
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt
+from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.functional import jensen_shannon, probability_histogram, tail_mass
+from bepa_torchrl.policies.base import Policy
+
+_BATCH = 64  # rows per forward pass
+
+
+def token_log_probs(policy: Policy, rows: Sequence[TensorDictBase]) -> Tensor:
+    """float32 ``[L]``, nats: the log-probs of all response tokens of the rows under the policy.
+
+    Raises:
+        ValueError: no row.
+    """
+    if not rows:
+        raise ValueError("expected at least one row whose response is scored, got none")
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            prompts = [Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])) for row in batch]
+            found += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
+    return torch.cat(found)
+
+
+def cache_divergence(policy: Policy, cache: TaskTraceCache, batch: TensorDictBase) -> dict[str, float]:
+    """The distance of the cached traces from the rollouts of a batch; empty without a trace or a sampled row.
+
+    Args:
+        policy: the current policy, which scores the traces.
+        cache: the traces, one per task.
+        batch: a collector's rows ``[R]``; injected ones are left out, the others count with their log-probs as sampled.
+
+    Returns:
+        ``cache/js``: Jensen-Shannon divergence of the token probabilities' histograms, nats. ``cache/tail``: share of
+        the cached traces' tokens with p < 0.2.
+    """
+    cached = [row for task_id in cache.task_ids() for row in row_list(cache.get_trace(task_id))]
+    sampled = [row[K.ROLLOUT_LOG_PROB] for row in row_list(batch) if not bool(row[K.OFF_POLICY].any())]
+    if not cached or not sampled:
+        return {}
+    scored = token_log_probs(policy, cached)
+    js = jensen_shannon(probability_histogram(scored), probability_histogram(torch.cat(sampled)))
+    return {"cache/js": float(js), "cache/tail": float(tail_mass(scored))}
