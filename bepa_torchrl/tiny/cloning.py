@@ -35,7 +35,7 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 
 SHUFFLED = 0.45  #: share of shuffled desks
-EXPERT = 0.15  #: share of desks on which the expert acts
+EXPERT = 0.2  #: share of desks on which the expert acts
 OPENED = 0.2  #: share of the expert's episodes whose first step is part of the data
 PLANNED = 0.35  #: share of plain desks' tasks whose prompt contains a plan
 #: probability of a random click instead of the oracle's step, for tasks on one page and on several; in the latter the

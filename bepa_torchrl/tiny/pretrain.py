@@ -56,7 +56,7 @@ class Recipe:
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, ...] = (150, 260, 500, 12_000)
+    steps: tuple[int, ...] = (150, 260, 500, 16_000)
     batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3

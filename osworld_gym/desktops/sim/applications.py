@@ -98,14 +98,15 @@ def _toggle(name: str, known: bool = True) -> Control:
     return Control(name, TOGGLE, known=known)
 
 
+# Most unknown settings are on pages without a known one: without a plan nothing leads there, with a plan all is said.
 _SOUND = App("sound", (
     Tab("volume", (_toggle("mute"), _toggle("boost", False), Control("level", SLIDER, ("25", "50", "75", "100")))),
-    Tab("output", (Control("device", CHOICE, ("speaker", "headset", "hdmi")), _toggle("mono", False))),
-    Tab("alerts", (_toggle("chime"), _toggle("beep", False), _toggle("bell", False))),
+    Tab("output", (Control("device", CHOICE, ("speaker", "headset", "hdmi")), _toggle("chime"))),
+    Tab("alerts", (_toggle("mono", False), _toggle("beep", False), _toggle("bell", False))),
 ))  # fmt: skip
 _DISPLAY = App("display", (
-    Tab("theme", (Control("colors", CHOICE, ("light", "dark", "auto")), _toggle("contrast", False))),
-    Tab("night", (_toggle("warm"), _toggle("dim", False),
+    Tab("theme", (Control("colors", CHOICE, ("light", "dark", "auto")), _toggle("warm"))),
+    Tab("night", (_toggle("contrast", False), _toggle("dim", False),
                   Control("glow", SLIDER, ("20", "40", "60", "80"), known=False))),
     Tab("screen", (Control("scale", CHOICE, ("small", "medium", "large"), known=False),
                    Control("motion", CHOICE, ("slow", "normal", "fast"))), commit="apply"),
@@ -115,7 +116,7 @@ _NETWORK = App("network", (
         "home", "cafe", "office", "guest", "library", "hotel", "airport", "station")))),
     Tab("proxy", (Control("server", FIELD), Control("host", FIELD, known=False), _toggle("secure", False)),
         commit="save"),
-    Tab("share", (_toggle("hotspot"), _toggle("sync", False), _toggle("visible", False))),
+    Tab("share", (_toggle("hotspot", False), _toggle("sync", False), _toggle("visible", False))),
 ))  # fmt: skip
 _MAIL = App("mail", (
     Tab("inbox", (Control("letter", LIST, ("anna", "bob", "carol", "dave", "erin", "frank", "gina", "hugo"),
@@ -125,9 +126,9 @@ _MAIL = App("mail", (
                   Control("reply", CHOICE, ("never", "daily", "always"), known=False))),
 ))  # fmt: skip
 _CLOCK = App("clock", (
-    Tab("alarm", (_toggle("snooze"), _toggle("weekend", False), Control("ring", CHOICE, ("soft", "loud", "silent")))),
-    Tab("zone", (Control("city", LIST, (
-        "paris", "tokyo", "cairo", "lima", "oslo", "delhi", "sydney", "rome"), known=False),)),
+    Tab("alarm", (_toggle("snooze"), Control("ring", CHOICE, ("soft", "loud", "silent")))),
+    Tab("zone", (_toggle("weekend", False), Control("city", LIST, (
+        "paris", "tokyo", "cairo", "lima", "oslo", "delhi", "sydney", "rome"), known=False))),
     Tab("timer", (Control("minutes", SLIDER, ("5", "10", "20", "30")), _toggle("repeat", False)), commit="start"),
 ))  # fmt: skip
 

@@ -14,25 +14,31 @@ from osworld_gym.tasks.oracles.sim.moves import Move
 
 #: the analysis starts with this word, the policy's own thoughts never do
 FIRST_WORD = "The"
+_WHICH = ("current", "present", "latest", "newest", "actual", "whole", "entire", "given")
 _VIEW = ("screen", "view", "picture", "image", "display", "screenshot", "frame", "desktop")
+_SURELY = ("clearly", "plainly", "surely", "still", "only", "mostly", "also", "really")
 _SHOWS = ("shows", "has", "holds", "displays", "presents", "contains", "reveals", "gives")
+_SO_FAR = ("already", "currently", "presently", "visibly", "evidently", "apparently", "obviously", "meanwhile")
 _LEAD = ("Next", "Now", "So", "Then", "Hence", "Thus", "Therefore", "Here")
 _MODAL = ("will", "should", "can", "must", "shall", "may", "might", "could")
+_HOW = ("gladly", "safely", "gently", "calmly", "promptly", "neatly", "kindly", "firmly")
 _USE = ("use", "take", "try", "call", "pick", "apply", "choose", "employ")
 _MANNER = ("first", "directly", "quickly", "again", "carefully", "simply", "today", "indeed")
-VARIED = (_VIEW, _SHOWS, _LEAD, _MODAL, _USE, _MANNER)  #: the positions that vary, in order of the text
+_AIM = ("continue", "proceed", "advance", "progress", "succeed", "help", "finish", "work")
+#: the positions that vary, in order of the text
+VARIED = (_WHICH, _VIEW, _SURELY, _SHOWS, _SO_FAR, _LEAD, _MODAL, _HOW, _USE, _MANNER, _AIM)
 
 
 def analysis(desktop: SimDesktop, rng: random.Random) -> str:
     """One sentence about what the screen shows."""
-    view, shows = (rng.choice(words) for words in VARIED[:2])
-    return f"{FIRST_WORD} {view} {shows} {_shown(desktop)}."
+    which, view, surely, shows, so_far = (rng.choice(words) for words in VARIED[:5])
+    return f"{FIRST_WORD} {which} {view} {surely} {shows} {_shown(desktop)} {so_far}."
 
 
 def next_action(move: Move, rng: random.Random) -> str:
     """One sentence about the next step."""
-    lead, modal, use, manner = (rng.choice(words) for words in VARIED[2:])
-    return f"{lead} I {modal} {use} {_means(move)} {manner}."
+    lead, modal, how, use, manner, aim = (rng.choice(words) for words in VARIED[5:])
+    return f"{lead} I {modal} {how} {use} {_means(move)} {manner} to {aim}."
 
 
 def _shown(desktop: SimDesktop) -> str:

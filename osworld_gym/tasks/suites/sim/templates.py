@@ -155,23 +155,19 @@ def two_toggles() -> Iterator[Instance]:
 
 
 def two_tabs() -> Iterator[Instance]:
-    for a, group, option in (("mute", "device", "headset"), ("chime", "device", "hdmi"), ("warm", "colors", "dark"),
+    for a, group, option in (("mute", "device", "headset"), ("mute", "device", "hdmi"), ("mute", "device", "speaker"),
                              ("beep", "device", "speaker"), ("dim", "colors", "light")):  # fmt: skip
         yield _settings("two_tabs", f"turn on {a} and set {group} to {option}", {a: True, group: option})
 
 
 def toggle_slide() -> Iterator[Instance]:
-    for a, slider, level in (("mute", "level", "50"), ("mute", "level", "75"), ("boost", "level", "25"),
-                             ("dim", "glow", "40"), ("warm", "glow", "60"), ("mute", "level", "25"),
-                             ("mute", "level", "100"), ("boost", "level", "75"), ("boost", "level", "50"),
-                             ("dim", "glow", "80"), ("warm", "glow", "20"), ("dim", "glow", "20"),
-                             ("warm", "glow", "80")):  # fmt: skip
-        yield _settings("toggle_slide", f"turn off {a} and move {slider} to {level}", {a: False, slider: level})
+    for a, slider in (("mute", "level"), ("boost", "level"), ("dim", "glow"), ("contrast", "glow")):
+        for level in CATALOGUE.place(slider)[2].options[-3:]:
+            yield _settings("toggle_slide", f"turn off {a} and move {slider} to {level}", {a: False, slider: level})
 
 
 def toggle_choose() -> Iterator[Instance]:
-    for a, group in (("snooze", "ring"), ("contrast", "colors"), ("mono", "device"), ("weekend", "ring"),
-                     ("spam", "reply")):  # fmt: skip
+    for a, group in (("snooze", "ring"), ("warm", "colors"), ("chime", "device"), ("spam", "reply")):
         for option in CATALOGUE.place(group)[2].options:
             yield _settings("toggle_choose", f"turn on {a} and set {group} to {option}", {a: True, group: option})
 
@@ -183,7 +179,7 @@ def two_apps() -> Iterator[Instance]:
 
 
 def connect_and_toggle() -> Iterator[Instance]:
-    for name, b in (("cafe", "hotspot"), ("hotel", "mute"), ("office", "sync"), ("guest", "digest")):
+    for name, b in (("cafe", "chime"), ("hotel", "mute"), ("office", "sync"), ("guest", "digest")):
         yield _settings("connect_toggle", f"connect to {name} then turn off {b}", {"access": name, b: False})
 
 
