@@ -39,9 +39,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--processes", type=int, default=2)
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters")
     found.add_argument("--page", action="store_true", help="only rebuild the page")
-    found.add_argument(
-        "--replay", action="store_true", help="keep the metrics of the run that a test repeats"
-    )
+    found.add_argument("--replay", action="store_true", help="keep the metrics of the run that a test repeats")
     return found
 
 

@@ -78,5 +78,9 @@ LONG = (
     Variant("level1_long", "level1", "150 iterations", ("train.iterations=150", "eval.every=25")),
     Variant("grpo_long", "grpo", "150 iterations", ("train.iterations=150", "eval.every=25")),
 )
-PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG}
+BEYOND = (
+    Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, where there is no trace", ("expert.reroll_every=5",)),
+    Variant("level1_reroll", "level1", "the same, static", ("expert.reroll_every=5",)),
+)  # fmt: skip
+PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND}
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}

@@ -7,13 +7,13 @@ import torch
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.evaluation.divergence import token_log_probs
 from bepa_torchrl.experts.conversion import convert
 from bepa_torchrl.experts.recorder import record_expert
 from bepa_torchrl.experts.self_rollout import self_roll
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.tiny.dialect import EXPERT_START, PrefixedPolicy, share_in_dialect
-from bepa_torchrl.evaluation.divergence import token_log_probs
 from bepa_torchrl.tiny.divergence import SETS, divergence, trace_sets
 from bepa_torchrl.tiny.evaluate import play, success_rate
 from osworld_gym.desktops.sim import SimDesktop
