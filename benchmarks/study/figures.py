@@ -75,7 +75,10 @@ def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path
         if panel.rate:
             axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
-    axes[0][0].legend()
+    for axis in axes.flat:
+        if axis.lines:
+            axis.legend()
+            break
     write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
     plt.close(figure)
 

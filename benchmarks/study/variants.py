@@ -79,7 +79,7 @@ LONG = (
     Variant("grpo_long", "grpo", "150 iterations", ("train.iterations=150", "eval.every=25")),
 )
 BEYOND = (
-    Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, where there is no trace", ("expert.reroll_every=5",)),
+    Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),
     Variant("level1_reroll", "level1", "the same, static", ("expert.reroll_every=5",)),
 )  # fmt: skip
 PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND}
