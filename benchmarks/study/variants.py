@@ -81,6 +81,14 @@ LONG = (
 BEYOND = (
     Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),
     Variant("level1_reroll", "level1", "the same, static", ("expert.reroll_every=5",)),
-)  # fmt: skip
+    Variant("bepa_need", "bepa", "injected advantages weighted by need", ("cache.injected_weight=need",)),
+    Variant("bepa_k4", "bepa", "only groups with 4 successes refresh the cache", ("cache.min_successes=4",)),
+    Variant(
+        "bepa_budget",
+        "bepa",
+        "as many self-rollouts as bepa_tries4 at most, where they are needed",
+        preparation=("expert.selfroll_budget=256",),
+    ),
+)
 PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND}
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}

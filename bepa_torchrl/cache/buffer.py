@@ -262,6 +262,11 @@ class TaskTraceCache(ReplayBuffer):
             self._injections[task_id] = self._injections.get(task_id, 0) + 1
             return noted
 
+    def counts(self, task_id: str) -> tuple[int, int]:
+        """How often a trace of the task was injected, and how often the task was refreshed, in all."""
+        with self._replay_lock:
+            return self._injections.get(task_id, 0), self._refreshes.get(task_id, 0)
+
     def stats(self) -> dict[str, int | float | bool]:
         """TorchRL's counters and ours: tasks, refreshes, injections, evictions."""
         with self._replay_lock:

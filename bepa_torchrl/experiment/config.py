@@ -97,6 +97,9 @@ def _check_method(settings: Settings, given: Sequence[str]) -> None:
     for key in ("algo.preset", "algo.gamma"):
         if key in given and not luffy:
             raise ConfigError(f"{key} is read by algo=luffy only, got algo={settings.algo.name}; leave it out")
+    expert = settings.expert
+    if expert.selfroll_budget is not None and "expert.selfroll_attempts" in given and not expert.reroll_every:
+        raise ConfigError("expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out")
     length = settings.loss.max_length
     released = luffy and settings.algo.preset == "released"
     aggregation = "algo.preset=released" if released else f"loss.aggregation={settings.loss.aggregation}"

@@ -275,6 +275,8 @@ def make_trainer(
         cache,
         injection=algo.injection,
         refresh=algo.refresh,
+        min_successes=settings.cache.min_successes,
+        weight=settings.cache.injected_weight,
         std=advantage_std(algo, settings.advantage.std, luffy_preset=settings.algo.preset),
         eps=settings.advantage.eps,
     )

@@ -166,6 +166,7 @@ def self_roll_all(
         tasks,
         seed=settings.seed,
         tries=settings.expert.selfroll_attempts,
+        budget=settings.expert.selfroll_budget,
         temperature=settings.collect.temperature,
         max_leak=settings.expert.max_leak,
         plan=lambda trace: plan_from_trace(trace, source=settings.expert.plan_source),

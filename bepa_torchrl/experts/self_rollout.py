@@ -83,11 +83,12 @@ def self_roll(
     *,
     seed: int = 0,
     tries: int = 1,
+    budget: int | None = None,
     temperature: float = 1.0,
     max_leak: float = 1.0,
     plan: Callable[[ExpertTrace], str] = plan_from_trace,
 ) -> SelfRolloutSet:
-    """Runs each task with its experts' plans and keeps the first success per task.
+    """Runs each task with its experts' plans until a success, which is kept. One attempt of every open task at a time.
 
     Args:
         policy: the base policy.
@@ -95,35 +96,43 @@ def self_roll(
         traces: successful traces of any number of experts, the preferred expert's first; failed ones are skipped.
         tasks: the tasks to run; traces of other tasks are skipped.
         seed: of desktops and sampling; episode keys are (stream SELF_ROLLOUT, expert index, task number, attempt).
-        tries: attempts per task and expert.
+        tries: maximum number of attempts per task and expert, the first expert's before the second's.
+        budget: episodes of all tasks together, instead of ``tries``: open tasks are tried again, with one expert after
+            the other, until it is spent; episodes lost to infrastructure failures count. None: no such limit.
         temperature: sampling temperature.
         max_leak: a success with a larger ``leak`` is rejected; 1.0 keeps all.
         plan: φ, maps a trace to its plan; a trace for which it raises TraceError is skipped.
 
     Raises:
-        ValueError: ``tries`` is below 1.
+        ValueError: ``tries`` or ``budget`` is below 1.
     """
     if tries < 1:
         raise ValueError(f"self_roll: tries must be at least 1, got {tries}")
+    if budget is not None and budget < 1:
+        raise ValueError(f"self_roll: budget must be at least 1, or None; got {budget}")
     by_id = {task.id: (number, task) for number, task in enumerate(tasks)}
     queues, unplanned = _queues(traces, by_id, plan)
     entries: dict[str, SelfRollout] = {}
     leaks: list[float] = []
-    episodes = failures = leaking = turn = 0
-    while open_ids := [i for i in queues if i not in entries and turn < len(queues[i])]:
-        chosen = {i: queues[i][turn] for i in open_ids}
-        jobs = [_job(by_id[i], chosen[i][1], (seed, turn, attempt)) for i in open_ids for attempt in range(tries)]
+    episodes = failures = leaking = number = 0
+    left = budget
+    while True:
+        places = {i: _place(number, len(queues[i]), tries, budget) for i in queues if i not in entries}
+        jobs = [_job(by_id[i], queues[i][at[0]][1], seed, at) for i, at in places.items() if at is not None][:left]
+        if not jobs:
+            break
+        number, left = number + 1, None if left is None else left - len(jobs)
         for result in run_episodes(policy, vector, jobs, temperature=temperature):
             failures += result.failure is not None
             episodes += result.failure is None
-            entry = _entry(policy, result, *chosen[result.job.task.id])
+            turn, _ = cast(tuple[int, int], places[result.job.task.id])
+            entry = _entry(policy, result, *queues[result.job.task.id][turn])
             if entry is None:
                 continue
             leaks += _leaks(entry.rows, entry.plan)
             leaking += entry.leak > max_leak
             if entry.leak <= max_leak:
-                entries.setdefault(result.job.task.id, entry)
-        turn += 1
+                entries[result.job.task.id] = entry
     return SelfRolloutSet(entries, episodes, failures, unplanned, leaking, sum(leaks) / len(leaks) if leaks else 0.0)
 
 
@@ -161,9 +170,16 @@ def _queues(
     return queues, unplanned
 
 
-def _job(numbered: tuple[int, Task], plan: str, where: tuple[int, int, int]) -> EpisodeJob:
+def _place(number: int, experts: int, tries: int, budget: int | None) -> tuple[int, int] | None:
+    """The expert's index and the attempt with it of a task's attempt ``number``; None if it has no more attempts."""
+    if budget is not None:
+        return number % experts, number // experts
+    return (number // tries, number % tries) if number < experts * tries else None
+
+
+def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int]) -> EpisodeJob:
     number, task = numbered
-    seed, turn, attempt = where
+    turn, attempt = at
     key = episode_key(seed, Stream.SELF_ROLLOUT, turn, number, attempt)
     return EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=attempt, plan=plan)
 

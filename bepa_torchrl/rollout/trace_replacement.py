@@ -21,6 +21,9 @@ from bepa_torchrl.data.step_rows import EpisodeOfRows, number, row_list, stack_r
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.whole_groups import whole_groups
 
+#: factors of an injected trace's advantage
+WEIGHTS = ("one", "need")
+
 
 class Injection(StrEnum):
     """When a cached trace enters a group."""
@@ -66,13 +69,17 @@ class TraceReplacement(Transform):
         cache: the traces; None only with ``injection=never`` and ``refresh=False``.
         injection: see :class:`Injection`.
         refresh: whether the policy's successes enter the cache.
+        min_successes: successes that a group must have for that; 1 in the paper.
+        weight: factor of the injected trace's advantage with ``on_failure``: ``one`` (the paper), or ``need``, the
+            share of the task's groups so far, this one included, that had no success.
         std: rule for the standard deviation, see :func:`~bepa_torchrl.functional.group_advantage`.
         eps: added to the standard deviation.
 
     After each call ``reports`` contains one :class:`GroupReport` per group.
 
     Raises:
-        ValueError: no cache although one is required; from ``forward``: rows that are not complete groups
+        ValueError: no cache although one is required, ``min_successes`` below 1, or ``need`` for a method that does not
+            both inject on failure and refresh; from ``forward``: rows that are not complete groups
             (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
@@ -82,6 +89,8 @@ class TraceReplacement(Transform):
         *,
         injection: Injection | str = Injection.on_failure,
         refresh: bool = True,
+        min_successes: int = 1,
+        weight: str = "one",
         std: str = "population",
         eps: float = 1e-6,
     ) -> None:
@@ -89,6 +98,15 @@ class TraceReplacement(Transform):
         self.injection, self.refresh = Injection(injection), refresh
         if cache is None and (refresh or self.injection is not Injection.never):
             raise ValueError(f"injection={self.injection.value} with refresh={refresh} requires a cache, got None")
+        if min_successes < 1:
+            raise ValueError(f"min_successes must be >= 1, got {min_successes}")
+        if weight not in WEIGHTS:
+            raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}; got {weight!r}")
+        if weight == "need" and self.injection not in (Injection.never, Injection.on_failure):
+            raise ValueError(f"cache.injected_weight=need is for injection=on_failure, got {self.injection.value}")
+        if weight == "need" and self.injection is Injection.on_failure and not refresh:
+            raise ValueError("cache.injected_weight=need counts refreshes, which this method does not make; use bepa")
+        self.min_successes, self.weight = min_successes, weight
         self.cache, self.std, self.eps = cache, std, eps
         self.reports: list[GroupReport] = []
 
@@ -109,7 +127,7 @@ class TraceReplacement(Transform):
         successes = [episode for episode in members if episode.reward == 1.0]
         report: dict[str, Any] = {"valid": len(members), "successes": len(successes)}
         supervised: list[TensorDictBase] = []
-        if successes and self.refresh:
+        if len(successes) >= self.min_successes and self.refresh:
             self._refresh(successes)
             report["refreshed"] = True
         trace = self._trace(group, bool(successes))
@@ -124,9 +142,18 @@ class TraceReplacement(Transform):
                 supervised = trace.rows
         self.reports.append(GroupReport(group[0].group_id, group[0].task_id, **report))
         set_advantages(members, std=self.std, eps=self.eps)
+        if "replaced_slot" in report and self.weight == "need":
+            self._weigh(members[0])
         for row in supervised:
             row.set(K.ADVANTAGE, torch.zeros(1, 1))
         return [row for episode in members for row in episode.rows] + supervised
+
+    def _weigh(self, trace: EpisodeOfRows) -> None:
+        """Multiplies the injected trace's advantage by the share of the task's groups that had no success."""
+        assert self.cache is not None
+        injections, refreshes = self.cache.counts(trace.task_id)
+        for row in trace.rows:
+            row.set(K.ADVANTAGE, cast(torch.Tensor, row.get(K.ADVANTAGE)) * (injections / (injections + refreshes)))
 
     def _refresh(self, successes: Sequence[EpisodeOfRows]) -> None:
         assert self.cache is not None

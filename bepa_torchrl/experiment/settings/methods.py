@@ -67,10 +67,15 @@ class CacheSettings:
 
     Args:
         rule: which success of a group enters the cache; ``all``: each of them, in slot order.
+        min_successes: successes that a group must have to refresh the cache; 1 in the paper.
+        injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
+            task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
     """
 
     rule: Literal["random", "shortest", "highest_logprob", "all"]
+    min_successes: Positive
+    injected_weight: Literal["one", "need"]
     max_tasks: Positive | None
 
 
@@ -83,7 +88,9 @@ class ExpertSettings:
             saved traces; empty: the tasks' own oracles are recorded.
         oracle_style: style of the actions and text of the tasks' oracles.
         plan_source: input of the plan, the raw trace or the converted one.
-        selfroll_attempts: self-rollouts per task (LEVEL-1), until one succeeds.
+        selfroll_attempts: maximum number of self-rollouts per task (LEVEL-1), which end with the first success.
+        selfroll_budget: self-rollouts of all tasks together before training, instead of ``selfroll_attempts`` for each:
+            unsolved tasks are tried again until it is spent (not in the paper); None: no such budget.
         reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace,
             for methods that start from self-rollouts; 0: none (the paper).
         seed_from_converted: whether the converted trace seeds the cache where no self-rollout succeeded.
@@ -95,6 +102,7 @@ class ExpertSettings:
     oracle_style: Literal["expert", "native"]
     plan_source: Literal["raw", "converted"]
     selfroll_attempts: Positive
+    selfroll_budget: Positive | None
     reroll_every: Count
     seed_from_converted: bool
     max_leak: NonNegativeFloat

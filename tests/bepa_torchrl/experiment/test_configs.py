@@ -233,6 +233,14 @@ def test_a_users_folder_adds_files_which_are_checked_too(tmp_path: Path) -> None
         load_config([], config_dir=tmp_path / "no")
 
 
+def test_a_budget_of_self_rollouts_replaces_their_number_per_task() -> None:
+    both = ["expert.selfroll_budget=9", "expert.selfroll_attempts=2"]
+    with pytest.raises(ConfigError, match=r"selfroll_budget is used instead of expert\.selfroll_attempts"):
+        load_config(both)
+    assert load_config([*both, "expert.reroll_every=5"]).expert.selfroll_attempts == 2  # which re-rolling reads
+    assert load_config(both[:1]).expert.selfroll_budget == 9
+
+
 # --- the run folder's file ------------------------------------------------------------------------------------------
 
 

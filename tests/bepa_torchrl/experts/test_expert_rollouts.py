@@ -179,7 +179,23 @@ def test_hybrid_takes_the_first_expert_whose_self_roll_succeeded() -> None:
             plan=lambda t: "1. Press" if (t.task_id, t.expert) in helps else "1. Look",
         )
     assert {task: entry.expert for task, entry in rolled.entries.items()} == {"lamp-0": "s2", "lamp-1": "owl"}
-    assert rolled.episodes == 6  # two tasks with two attempts by s2, then lamp-1 with two attempts by owl
+    assert rolled.episodes == 4  # one by s2 for lamp-0; two by s2 for lamp-1, then one by owl
+
+
+@pytest.mark.parametrize(("budget", "solved", "episodes"), [(1, 1, 1), (3, 2, 3), (9, 2, 9)])
+def test_a_budget_is_spent_on_open_tasks(budget: int, solved: int, episodes: int) -> None:
+    """Tasks 0 and 1 succeed at the first attempt, 2 and 3 never."""
+    traces, tasks = [lamp_trace(i) for i in range(4)], [lamp_task(i) for i in range(4)]
+    with lamp_vector(2) as vector:
+        rolled = self_roll(
+            Policy("Press"),
+            vector,
+            traces,
+            tasks,
+            budget=budget,
+            plan=lambda t: "1. Press" if t.task_id in ("lamp-0", "lamp-1") else "1. Look",
+        )
+    assert (len(rolled.entries), rolled.episodes) == (solved, episodes)
 
 
 def test_leaks_are_counted_and_can_be_refused() -> None:
@@ -194,6 +210,8 @@ def test_leaks_are_counted_and_can_be_refused() -> None:
     assert not plan_leaks("click button", "1. Click button")
     with pytest.raises(ValueError, match="tries must be at least 1"), lamp_vector(1) as vector:
         self_roll(policy, vector, *arguments, tries=0)
+    with pytest.raises(ValueError, match="budget must be at least 1"), lamp_vector(1) as vector:
+        self_roll(policy, vector, *arguments, budget=0)
 
 
 def test_plan_free_rows_refuse_what_does_not_fit() -> None:

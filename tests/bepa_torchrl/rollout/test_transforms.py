@@ -115,6 +115,39 @@ def test_static_cache_is_not_refreshed() -> None:
     assert cache.metadata("lamp-0").source == "self_rolled"
 
 
+def test_refresh_requires_the_least_number_of_successes() -> None:
+    cache = seeded(0, 1)
+    transform = TraceReplacement(cache, min_successes=2)
+    batch = groups({0: "-+-", 1: "-++"})
+    assert [(r.successes, r.refreshed, r.injected) for r in _reports(transform, batch)] == [
+        (1, False, None),
+        (2, True, None),
+    ]
+    assert [cache.metadata(f"lamp-{i}").source for i in (0, 1)] == ["self_rolled", "on_policy"]
+
+
+def test_need_weighs_the_injected_trace_by_the_share_of_failed_groups() -> None:
+    """Fail: 1/1; success; fail: 2 of 3 groups. N = 2 has advantages +1 and -1; only the trace's is multiplied."""
+    transform = TraceReplacement(seeded(0), weight="need")
+    for outcomes, advantages in (("--", (1.0, -1.0)), ("+-", (1.0, -1.0)), ("--", (2 / 3, -1.0))):
+        ((first, second),) = table(transform(groups({0: outcomes})))
+        assert (first[2], second[2]) == pytest.approx(advantages, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_successes": 0}, "min_successes must be >= 1, got 0"),
+        ({"weight": "often"}, "weight must be one of one, need; got 'often'"),
+        ({"weight": "need", "refresh": False}, "counts refreshes"),
+        ({"weight": "need", "injection": "always"}, "is for injection=on_failure, got always"),
+    ],
+)
+def test_refused_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TraceReplacement(seeded(0), **options)
+
+
 def test_total_failure_without_a_trace_stays_and_has_no_advantage() -> None:
     transform = TraceReplacement(seeded(7))
     assert table(transform(groups({0: "---"}))) == [[(slot, "on_policy", 0.0, False) for slot in range(3)]]
