@@ -90,5 +90,14 @@ BEYOND = (
         preparation=("expert.selfroll_budget=256",),
     ),
 )
-PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND}
+STALENESS = tuple(
+    Variant(
+        f"bepa_stale{bound}",
+        "bepa",
+        f"asynchronous rollouts, staleness {bound}",
+        ("collect.mode=async", f"collect.max_staleness={bound}"),
+    )
+    for bound in (1, 2, 4)
+)
+PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND, "staleness": STALENESS}
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
