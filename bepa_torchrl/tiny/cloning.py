@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bepa_torchrl.experts.conversion import LAST_THOUGHT, step_thought
@@ -34,10 +34,7 @@ from osworld_gym.tasks.suites.sim.suite import cloning_tasks, sim_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 
-SHUFFLED = 0.45  #: share of shuffled desks
-EXPERT = 0.2  #: share of desks on which the expert acts
 OPENED = 0.2  #: share of the expert's episodes whose first step is part of the data
-PLANNED = 0.35  #: share of plain desks' tasks whose prompt contains a plan
 #: probability of a random click instead of the oracle's step, for tasks on one page and on several; in the latter the
 #: last thought may be the only hint of the progress, which a random click contradicts
 STRAY = {False: 0.05, True: 0.01}
@@ -51,6 +48,25 @@ DONE = ("done", (Action("finished", content=""),))
 EXPERT_DONE = (LAST_THOUGHT, (Action("finished"),))
 
 
+@dataclass(frozen=True)
+class Shares:
+    """What the desks are made of; the others are plain desks, on which the native oracle acts.
+
+    Args:
+        shuffled: share of shuffled desks.
+        expert: share of desks on which the expert acts.
+        planned: share of plain desks' tasks whose prompt contains a plan.
+    """
+
+    shuffled: float
+    expert: float
+    planned: float
+
+
+READING = Shares(shuffled=0.45, expert=0.2, planned=0.35)  #: for learning to read the screen
+ACTING = Shares(shuffled=0.28, expert=0.36, planned=0.6)  #: afterwards: more plans and more of the expert's dialect
+
+
 @lru_cache(maxsize=1)
 def _all_tasks() -> tuple[Task, ...]:
     return sim_suite().tasks
@@ -61,14 +77,16 @@ class Desk:
 
     Args:
         seed: seed of all random choices.
+        shares: what desks are made of.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shares: Shares = READING) -> None:
         self.rng = random.Random(f"desk {seed}")
         self.seed = seed
         kind = self.rng.random()
-        self.shuffled = kind < SHUFFLED
-        self.expert = SHUFFLED <= kind < SHUFFLED + EXPERT
+        self.shares = shares
+        self.shuffled = kind < shares.shuffled
+        self.expert = shares.shuffled <= kind < shares.shuffled + shares.expert
         self.desktop = SimDesktop(shuffle_labels=self.shuffled, seed=seed)
         pool = _all_tasks() if self.shuffled else cloning_tasks()
         self.tasks = self._choose([task for task in pool if not self._already_there(task)])
@@ -96,7 +114,7 @@ class Desk:
 
     def plan_for(self, task: Task) -> str | None:
         """The expert's plan if the prompt is to contain one, else None."""
-        if not self.shuffled and self.rng.random() >= PLANNED:
+        if not self.shuffled and self.rng.random() >= self.shares.planned:
             return None
         if task.id not in self._plans:
             self._plans[task.id] = self._expert_plan(task)
@@ -247,23 +265,23 @@ def _files_untouched(desktop: SimDesktop, task: Task) -> bool:
     ) and not any(name.endswith("2") for names in state.folders.values() for name in names)
 
 
-def block(number: int, *, screens: int = 64, turns: int = 8) -> list[Screen]:
+def block(number: int, *, screens: int = 64, turns: int = 8, shares: Shares = READING) -> list[Screen]:
     """``screens`` screens with about ``turns + 1`` turns each, from episodes of many desks, in random order."""
     rng = random.Random(f"block {number}")
     found: list[Screen] = []
     desk = 0
     while len(found) < screens:
-        found += Desk(number * 1_000 + desk).episode(turns)
+        found += Desk(number * 1_000 + desk, shares).episode(turns)
         desk += 1
     rng.shuffle(found)
     return found[:screens]
 
 
-def shard(step: int, *, batch: int, turns: int) -> Sequence[Screen]:
+def shard(step: int, *, batch: int, turns: int, shares: Shares = READING) -> Sequence[Screen]:
     """The screens of one training step: ``batch`` of a block of ``4 * batch``."""
-    return _cached_block(step // 4, 4 * batch, turns)[step % 4 * batch :][:batch]
+    return _cached_block(step // 4, 4 * batch, turns, shares)[step % 4 * batch :][:batch]
 
 
 @lru_cache(maxsize=2)
-def _cached_block(number: int, screens: int, turns: int) -> list[Screen]:
-    return block(number, screens=screens, turns=turns)
+def _cached_block(number: int, screens: int, turns: int, shares: Shares) -> list[Screen]:
+    return block(number, screens=screens, turns=turns, shares=shares)

@@ -1,4 +1,4 @@
-"""Pretrains the tiny base policy by behaviour cloning, in four phases (about fifteen CPU minutes on one core).
+"""Pretrains the tiny base policy by behaviour cloning, in five phases (about two hours on two cores).
 
 1. *align*: each labelled image token is classified into its label's word embedding, so that reading is learnt first.
 2. *ground*: "click mute" → its coordinates, several labels per screenshot. Two auxiliary losses speed it up: the
@@ -7,6 +7,7 @@
 3. *clone*: the native oracle's responses for many tasks per screenshot, some of them grounding.
 4. *follow*: more screenshots with fewer tasks each, so that most responses are about the task that led to the screen,
    as in episodes; most of the learning happens here (docs/log.md).
+5. *act*: the same with fewer shuffled desks, more plans and more of the expert's dialect.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
 
-from bepa_torchrl.tiny.cloning import shard
+from bepa_torchrl.tiny.cloning import ACTING, shard
 from bepa_torchrl.tiny.config import tiny_config
 from bepa_torchrl.tiny.grounding import grounding_screen, label_words
 from bepa_torchrl.tiny.muon import Muon
@@ -32,8 +33,9 @@ from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
 from osworld_gym.atomic import write_with
 
-PHASES = ("align", "ground", "clone", "follow")
+PHASES = ("align", "ground", "clone", "follow", "act")
 _FOLLOW = 500_000  #: offset of the data of phase *follow*
+_ACT = 600_000  #: offset of the data of phase *act*
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
 
 
@@ -42,21 +44,21 @@ class Recipe:
     """Hyper-parameters of the pretraining.
 
     Args:
-        steps: optimiser steps of the four phases.
-        batch: screenshots per step; twice as many in *follow*.
-        turns: approximate number of turns per screenshot in addition to the played task's; two in *follow*.
+        steps: optimiser steps of the five phases.
+        batch: screenshots per step; twice as many in *follow* and *act*.
+        turns: approximate number of turns per screenshot in addition to the played task's; two in *follow* and *act*.
         learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
             ``decay`` of all steps.
         matrix_rate: of Muon, which trains the weight matrices; same schedule.
         auxiliary: weight of the two auxiliary losses in *ground*.
-        auxiliary_clone: weight of the two auxiliary losses in *clone* and *follow*.
+        auxiliary_clone: weight of the two auxiliary losses after *ground*.
         thought: weight of the thought's tokens relative to the response's others, which mostly follow from them.
         clip: maximum gradient norm.
         seed: seed of the weights.
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, ...] = (150, 260, 500, 16_000)
+    steps: tuple[int, ...] = (150, 260, 500, 7764, 9326)
     batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3
@@ -125,6 +127,7 @@ class Pretraining:
             "ground": self._ground,
             "clone": self._clone,
             "follow": self._follow,
+            "act": self._act,
         }
         found = losses[name](number)
         for optimizer, rate in zip(self.optimizers, self.learning_rates(), strict=True):
@@ -167,6 +170,10 @@ class Pretraining:
 
     def _follow(self, number: int) -> dict[str, Tensor]:
         screens = shard(self.recipe.data + _FOLLOW + number, batch=2 * self.recipe.batch, turns=2)
+        return self._responses(screens, self.recipe.auxiliary_clone)
+
+    def _act(self, number: int) -> dict[str, Tensor]:
+        screens = shard(self.recipe.data + _ACT + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
         return self._responses(screens, self.recipe.auxiliary_clone)
 
     def _responses(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bepa_torchrl.experts.conversion import LAST_THOUGHT
-from bepa_torchrl.tiny.cloning import Desk, block
+from bepa_torchrl.tiny.cloning import ACTING, READING, Desk, Shares, block
 from bepa_torchrl.tiny.grounding import VERBS, grounding_screen, label_words
 from bepa_torchrl.tiny.turns import Screen
 from osworld_gym.desktops.sim import SimDesktop
@@ -39,6 +39,16 @@ def test_unknown_tasks_are_only_asked_on_shuffled_desks_with_a_plan(episodes: li
                 assert turn.plan.startswith("1. ")
     assert asked_unknown > 50
     assert 5 <= sum(desk.shuffled for desk in DESKS) <= 25
+
+
+def test_the_shares_decide_what_desks_are_made_of() -> None:
+    """200 desks: within four standard deviations, at most 0.14."""
+    for shares in (READING, ACTING):
+        desks = [Desk(seed, shares) for seed in range(200)]
+        assert sum(desk.shuffled for desk in desks) / 200 == pytest.approx(shares.shuffled, abs=0.14)
+        assert sum(desk.expert for desk in desks) / 200 == pytest.approx(shares.expert, abs=0.14)
+    plain = [Desk(seed, Shares(shuffled=0.0, expert=0.0, planned=1.0)) for seed in range(5)]
+    assert all(turn.plan for desk in plain for screen in desk.episode(1) for turn in screen.turns[:1])
 
 
 def test_every_response_parses_back(episodes: list[tuple[Desk, list[Screen]]]) -> None:
