@@ -1,4 +1,4 @@
-"""Pretrains the tiny base policy by behaviour cloning, in five phases (about two hours on two cores).
+"""Pretrains the tiny base policy by behaviour cloning, in six phases (about two hours on two cores).
 
 1. *align*: each labelled image token is classified into its label's word embedding, so that reading is learnt first.
 2. *ground*: "click mute" → its coordinates, several labels per screenshot. Two auxiliary losses speed it up: the
@@ -8,6 +8,7 @@
 4. *follow*: more screenshots with fewer tasks each, so that most responses are about the task that led to the screen,
    as in episodes; most of the learning happens here (docs/log.md).
 5. *act*: the same with fewer shuffled desks, more plans and more of the expert's dialect.
+6. *polish*: the same again, after the learning rate fell to zero, from a part of it down to zero.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -33,9 +34,10 @@ from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
 from osworld_gym.atomic import write_with
 
-PHASES = ("align", "ground", "clone", "follow", "act")
+PHASES = ("align", "ground", "clone", "follow", "act", "polish")
 _FOLLOW = 500_000  #: offset of the data of phase *follow*
 _ACT = 600_000  #: offset of the data of phase *act*
+_POLISH = 700_000  #: offset of the data of phase *polish*
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
 
 
@@ -44,11 +46,11 @@ class Recipe:
     """Hyper-parameters of the pretraining.
 
     Args:
-        steps: optimiser steps of the five phases.
-        batch: screenshots per step; twice as many in *follow* and *act*.
-        turns: approximate number of turns per screenshot in addition to the played task's; two in *follow* and *act*.
+        steps: optimiser steps of the six phases.
+        batch: screenshots per step; twice as many from *follow* on.
+        turns: approximate number of turns per screenshot in addition to the played task's; two from *follow* on.
         learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
-            ``decay`` of all steps.
+            ``decay`` of the steps before *polish*; in *polish* from ``polish`` times its value linear to zero.
         matrix_rate: of Muon, which trains the weight matrices; same schedule.
         auxiliary: weight of the two auxiliary losses in *ground*.
         auxiliary_clone: weight of the two auxiliary losses after *ground*.
@@ -58,12 +60,13 @@ class Recipe:
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, ...] = (150, 260, 500, 7764, 9326)
+    steps: tuple[int, ...] = (150, 260, 500, 7764, 9326, 5000)
     batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3
     matrix_rate: float = 3e-3
     decay: float = 0.4
+    polish: float = 0.5
     auxiliary: float = 0.3
     auxiliary_clone: float = 0.3
     thought: float = 4.0
@@ -114,8 +117,12 @@ class Pretraining:
         raise IndexError(f"all {self.total} steps are done")
 
     def learning_rates(self) -> tuple[float, float]:
-        """Of Muon and AdamW: constant, then linear to zero."""
-        left = min(1.0, (self.total - self.step) / max(1.0, self.recipe.decay * self.total))
+        """Of Muon and AdamW: constant, linear to zero, and in *polish* linear to zero again."""
+        polish, rest = self.recipe.steps[-1], self.total - self.step
+        if rest > polish:
+            left = min(1.0, (rest - polish) / max(1.0, self.recipe.decay * (self.total - polish)))
+        else:
+            left = self.recipe.polish * rest / polish
         return self.recipe.matrix_rate * left, self.recipe.learning_rate * left
 
     def train_step(self) -> dict[str, float]:
@@ -128,6 +135,7 @@ class Pretraining:
             "clone": self._clone,
             "follow": self._follow,
             "act": self._act,
+            "polish": self._polish,
         }
         found = losses[name](number)
         for optimizer, rate in zip(self.optimizers, self.learning_rates(), strict=True):
@@ -174,6 +182,10 @@ class Pretraining:
 
     def _act(self, number: int) -> dict[str, Tensor]:
         screens = shard(self.recipe.data + _ACT + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
+        return self._responses(screens, self.recipe.auxiliary_clone)
+
+    def _polish(self, number: int) -> dict[str, Tensor]:
+        screens = shard(self.recipe.data + _POLISH + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
         return self._responses(screens, self.recipe.auxiliary_clone)
 
     def _responses(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:
