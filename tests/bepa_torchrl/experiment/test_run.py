@@ -206,7 +206,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         (["env.train_limit=0"], 2, "no task left"),
         (["collect.group_size=1"], 2, "collect.group_size=1: bepa requires at least 2"),
         (["collect.group_size=2", "algo=luffy"], 2, "collect.group_size=2: luffy requires at least 3"),
-        (["collect.groups=43"], 2, "collect.groups=43 requires 43 different training tasks"),
+        (["collect.groups=65"], 2, "collect.groups=65 requires 65 different training tasks"),
         (
             ["policy.checkpoint=./nowhere"],
             2,
