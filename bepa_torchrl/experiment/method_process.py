@@ -50,6 +50,7 @@ from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.sharding.leader import Leader
+from bepa_torchrl.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
 from bepa_torchrl.training.optimization_step import local_passes
@@ -198,7 +199,8 @@ class MethodRun:
         if config.eval.every and iteration % config.eval.every == 0 and iteration < config.train.iterations:
             extra |= self._summary(self._quick_evaluation(trainer))
             if trainer.replacement.cache is not None:
-                extra |= cache_divergence(self.policy, trainer.replacement.cache, batch)
+                whole = self.rollout.copy if isinstance(self.rollout, SamplingCopy) else self.policy
+                extra |= cache_divergence(whole, trainer.replacement.cache, batch)
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
             self.record.episodes(iteration, batch, trainer.collector.last.results)

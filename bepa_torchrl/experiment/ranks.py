@@ -34,10 +34,9 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.policies.base import Policy
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.sharding.followers import Followers
 from bepa_torchrl.sharding.leader import Leader
-from bepa_torchrl.sharding.policy import shard_policy
+from bepa_torchrl.sharding.policy import ShardablePolicy, shard_policy
 from bepa_torchrl.sharding.process_group import join_local_ranks
 from bepa_torchrl.sharding.rank import FollowingRank
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
@@ -91,7 +90,7 @@ def sampling_copy(settings: Settings, leader: Leader, *, folder: Path) -> Iterat
         folder: folder for the engine's copies of the weights.
     """
     copy = make_policy(settings, seed=settings.seed)
-    assert isinstance(copy, TransformersPolicy)
+    assert isinstance(copy, ShardablePolicy)
     with rollout_policy(settings, copy, folder=folder) as sampler:
         yield SamplingCopy(copy, leader.policy, leader.weights, sampler)
 
@@ -103,20 +102,20 @@ def _join(settings: Settings, rendezvous: Path, rank: int) -> DeviceMesh:
     return init_device_mesh(kind, (train.ranks,))
 
 
-def _sharded_policy(settings: Settings, mesh: DeviceMesh) -> TransformersPolicy:
+def _sharded_policy(settings: Settings, mesh: DeviceMesh) -> ShardablePolicy:
     """This rank's shards of the policy, in float32; passes are computed in ``policy.dtype``."""
     whole = with_changes(settings, {"policy.dtype": "float32"})
     if mesh.device_type == "cuda":
         whole = with_changes(whole, {"policy.device": f"cuda:{mesh.get_rank()}"})
     policy = make_policy(whole, seed=settings.seed)
-    assert isinstance(policy, TransformersPolicy)
+    assert isinstance(policy, ShardablePolicy)
     trainable(policy, frozen=settings.train.frozen)  # before sharding: a frozen tower is not divided
     half = settings.policy.dtype != "float32"
     shard_policy(policy, mesh, compute_dtype=getattr(torch, settings.policy.dtype) if half else None)
     return policy
 
 
-def _make_phase(settings: Settings, policy: TransformersPolicy, phase: str) -> tuple[LossModule, Optimizer]:
+def _make_phase(settings: Settings, policy: ShardablePolicy, phase: str) -> tuple[LossModule, Optimizer]:
     """The loss and the optimiser that rank 0 makes for the same phase."""
     if phase == FINE_TUNING:
         return SFTLoss(policy), make_optimizer(settings, policy, lr=settings.sft.lr)

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 
+ShardablePolicy = TransformersPolicy  #: what :func:`shard_policy` divides
 _FORWARD = "bepa_score"
 
 

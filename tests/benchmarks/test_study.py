@@ -42,6 +42,7 @@ def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
     return Result(**(fields | changes))
 
 
+@pytest.mark.slow
 def test_the_settings_of_every_run_load_and_differ() -> None:
     runs = [*runs_of(list(VARIANTS.values()), (0, 1)), *trials()]
     assert len({json.dumps(kept_settings(run.settings())) for run in runs}) == len(runs)

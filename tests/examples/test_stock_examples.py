@@ -11,8 +11,8 @@ from repository import ROOT
 
 @pytest.mark.timeout(300)
 def test_stock_collector_gives_advantages_and_a_loss() -> None:
-    """Two batches complete three groups of eight, one of them with both successes and failures."""
-    advantages, loss = runpy.run_path(str(ROOT / "examples" / "stock_collector.py"))["main"](2)
+    """Six batches complete eight groups of eight, some of them with both successes and failures."""
+    advantages, loss = runpy.run_path(str(ROOT / "examples" / "stock_collector.py"))["main"](6)
     groups = [advantages[i : i + 8] for i in range(0, len(advantages), 8)]
     assert len(advantages) % 8 == 0
     assert all(sum(group) == pytest.approx(0.0, abs=1e-4) for group in groups)
@@ -24,7 +24,7 @@ def test_stock_collector_gives_advantages_and_a_loss() -> None:
 def test_stock_replay_buffer_takes_optimiser_steps() -> None:
     path = ROOT / "examples" / "stock_replay_buffer.py"
     assert len(path.read_text().splitlines()) <= 80
-    losses = runpy.run_path(str(path))["main"](2)
+    losses = runpy.run_path(str(path))["main"](6)
     assert losses
     assert all(abs(loss) < 10 for loss in losses)
 
