@@ -1,4 +1,4 @@
-"""The queue, the rollout service and the desktops' workers as Ray actors; requires the extra ``ray``.
+"""The queue and the desktops' workers as Ray actors; requires the extra ``ray``.
 
 Only the process that starts a run imports this module. Actors do not depend on each other's clocks, and no call waits
 without a deadline.
@@ -11,23 +11,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from torch import Tensor
 
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.distributed.queue_service import QueueService
-from bepa_torchrl.distributed.rollout_service import RolloutService
-from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
-_CALLERS = 256  #: simultaneous calls of the queue's or a service's actor: at least the desktops of the run
+CALLERS = 256  #: simultaneous calls of the queue's or a service's actor: at least the desktops of the run
 _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
 
 
@@ -64,13 +61,6 @@ class ActorClient:
         return call
 
 
-class _Service(RolloutService):
-    """A rollout service that makes its policy in the actor's process."""
-
-    def __init__(self, make_policy: Callable[[], RolloutPolicy], max_rows: int) -> None:
-        super().__init__(make_policy(), max_rows=max_rows)
-
-
 class _Node(EnvWorker):
     """The desktops of one node."""
 
@@ -103,24 +93,7 @@ def connect(address: str | None = None, **options: Any) -> None:
 
 def start_queue(**options: Any) -> Any:
     """The queue's actor, with the arguments of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`."""
-    return ray.remote(QueueService).options(num_cpus=0, max_concurrency=_CALLERS).remote(**options)
-
-
-def start_service(make_policy: Callable[[], RolloutPolicy], *, max_rows: int = 64, **resources: Any) -> Any:
-    """A rollout service's actor; ``resources`` are Ray's, for example ``num_gpus=1``."""
-    return ray.remote(_Service).options(max_concurrency=_CALLERS, **resources).remote(make_policy, max_rows)
-
-
-def publisher(services: Iterable[Any]) -> Callable[[Iterable[tuple[str, Tensor]], int], None]:
-    """A function that loads weights into all services."""
-    clients = [ActorClient(service, 600.0) for service in services]
-
-    def publish(weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        weights = list(weights)
-        for client in clients:
-            client.load_weights(weights, version)
-
-    return publish
+    return ray.remote(QueueService).options(num_cpus=0, max_concurrency=CALLERS).remote(**options)
 
 
 @dataclass(slots=True)

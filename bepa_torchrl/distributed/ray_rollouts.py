@@ -9,14 +9,8 @@ import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, GroupSource
-from bepa_torchrl.distributed.ray_cluster import (
-    ActorClient,
-    EnvWorkerPool,
-    connect,
-    publisher,
-    start_queue,
-    start_service,
-)
+from bepa_torchrl.distributed.ray_cluster import ActorClient, EnvWorkerPool, connect, start_queue
+from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
 from osworld_gym.tasks.task import Task
@@ -69,16 +63,14 @@ def ray_collector(
         raise ValueError(f"{workers} workers require as many desktops, got {desktops}; lower cluster.workers")
     connect(None if address == LOCAL else address, log_to_driver=False)
     queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
-    services = [
-        start_service(make_policy, max_rows=max_rows, num_cpus=0, num_gpus=gpus_per_replica) for _ in range(replicas)
-    ]
+    services = ServicePool(make_policy, replicas=replicas, max_rows=max_rows, num_cpus=0, num_gpus=gpus_per_replica)
     pools: list[EnvWorkerPool] = []
 
     def stop() -> None:
         for pool in pools:
             pool.stop(_STOP_SECONDS)
-        for actor in (*services, queue):
-            ray.kill(actor)
+        services.stop()
+        ray.kill(queue)
         ray.shutdown()
 
     collector = AsyncGroupCollector(
@@ -86,13 +78,15 @@ def ray_collector(
         policy,
         tasks,
         queue=cast(GroupSource, ActorClient(queue)),
-        publish=publisher(services),
+        publish=services.publish,
         on_shutdown=stop,
         **options,
     )
     each = -(-desktops // workers)
     resources = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
     pools.append(
-        EnvWorkerPool(queue, services, collector.plan, make_vector, workers=workers, desktops=each, resources=resources)
+        EnvWorkerPool(
+            queue, services.actors, collector.plan, make_vector, workers=workers, desktops=each, resources=resources
+        )
     )
     return collector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.distributed import ray_cluster
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
+from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import StaleTicketError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError
@@ -42,7 +44,7 @@ class Run:
         self.queue = ray_cluster.start_queue(
             batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
         )
-        self.service = ray_cluster.start_service(lambda: Learner(wins), num_cpus=0)
+        self.services = ServicePool(lambda: Learner(wins), replicas=1, check_every=0.5, num_cpus=0)
         learner: Any = Learner(wins)
         self.collector = AsyncGroupCollector(
             LampEnv(lamp_vector(1)),
@@ -52,12 +54,12 @@ class Run:
             group_size=SIZE,
             seed=3,
             queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
-            publish=ray_cluster.publisher([self.service]),
+            publish=self.services.publish,
             stall_seconds=240.0,
         )
         self.pool = ray_cluster.EnvWorkerPool(
             self.queue,
-            [self.service],
+            self.services.actors,
             self.collector.plan,
             lambda: lamp_vector(1),
             workers=workers,
@@ -69,7 +71,7 @@ class Run:
     def end(self) -> None:
         self.pool.stop(10.0)
         self.collector.shutdown()
-        ray.kill(self.service)
+        self.services.stop()
         ray.kill(self.queue)
 
 
@@ -94,6 +96,40 @@ def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
     finally:
         run.end()
     assert run.pool.replaced >= 1
+
+
+def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
+    """The service that is started again gets the current weights before it samples: rows keep their version."""
+    run = Run(staleness=0, workers=1)
+    (service,) = run.services.actors
+    versions = []
+    try:
+        batches = []
+        for batch in islice(run.collector, 4):
+            batches.append(summary(batch))
+            versions.append({number(row, K.POLICY_VERSION) for row in row_list(batch)})
+            run.collector.rollout_policy.version += 1
+            if len(batches) in (1, 2):
+                process, _ = ray.get(service.state.remote(), timeout=120)
+                delay = 0.1 * (len(batches) - 1)  # between two batches, and probably within one
+                threading.Timer(delay, os.kill, (process, signal.SIGKILL)).start()
+        assert batches == lock_step(4)
+    finally:
+        run.end()
+    assert versions == [{0}, {1}, {2}, {3}]
+    assert run.services.restarts >= 1
+
+
+def test_a_service_that_cannot_be_made_is_an_infrastructure_failure() -> None:
+    def broken() -> Learner:
+        raise FileNotFoundError("no such checkpoint")
+
+    services = ServicePool(broken, replicas=1, num_cpus=0)
+    try:
+        with pytest.raises(DesktopError, match="no such checkpoint"):
+            services.publish([], 0)
+    finally:
+        services.stop()
 
 
 def test_staleness_is_bounded_in_strict_order() -> None:

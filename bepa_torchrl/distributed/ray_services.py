@@ -1,0 +1,132 @@
+"""Rollout services as Ray actors: one that exits is started again, by Ray, and gets the current weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from torch import Tensor
+
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient
+from bepa_torchrl.distributed.rollout_service import RolloutService
+from bepa_torchrl.policies.base import RolloutPolicy
+from osworld_gym.errors import DesktopError
+
+_log = logging.getLogger(__name__)
+_LOAD_SECONDS = 600.0  #: until a service that may have to start first has loaded weights
+_STOP_SECONDS = 60.0  #: for a health check that is under way
+
+
+class _Service(RolloutService):
+    """A rollout service that makes its policy in the actor's process and samples only after weights were loaded.
+
+    A service that Ray has started again begins with the weights of ``make_policy``; it must not sample with them.
+    """
+
+    def __init__(self, make_policy: Callable[[], RolloutPolicy], max_rows: int) -> None:
+        super().__init__(make_policy(), max_rows=max_rows)
+        self._loaded = threading.Event()
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
+    ) -> tuple[list[Response], int]:
+        """As the base class; waits for the first weights. Raises TimeoutError if none were loaded in time."""
+        if not self._loaded.wait(_LOAD_SECONDS):
+            raise TimeoutError(f"no weights were loaded in {_LOAD_SECONDS:g} s; has the trainer ended?")
+        return super().sample(prompts, keys, temperature)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """As the base class."""
+        super().load_weights(weights, version)
+        self._loaded.set()
+
+    def state(self) -> tuple[int, bool]:
+        """The actor's process id, and whether it has weights."""
+        return os.getpid(), self._loaded.is_set()
+
+
+class ServicePool:
+    """A fixed number of rollout services with equal weights.
+
+    Calls of a service that is being started again wait for it; an episode gets the same responses as without the
+    restart, since they depend on the weights and the seed keys only.
+
+    Args:
+        make_policy: makes a policy that samples, in a service's process.
+        replicas: number of services.
+        max_rows: rows per call of a policy.
+        check_every: seconds between two health checks.
+        resources: Ray's, per service, for example ``num_gpus=1``.
+    """
+
+    def __init__(
+        self,
+        make_policy: Callable[[], RolloutPolicy],
+        *,
+        replicas: int,
+        max_rows: int = 64,
+        check_every: float = 2.0,
+        **resources: Any,
+    ) -> None:
+        options = {"max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1, **resources}
+        actor = ray.remote(_Service).options(**options)
+        self.actors = [actor.remote(make_policy, max_rows) for _ in range(replicas)]
+        self._current: tuple[Any, int] | None = None
+        self._processes: dict[int, int] = {}
+        self.restarts = 0
+        self._lock = threading.Lock()  # weights are loaded by one thread at a time, so that older ones never come last
+        self._stopping, self._check_every = threading.Event(), check_every
+        self._thread = threading.Thread(target=self._watch, name="health of rollout services", daemon=True)
+        self._thread.start()
+
+    def publish(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Loads weights into all services.
+
+        Raises:
+            DesktopError: a service has not loaded them in time, or cannot be started.
+        """
+        with self._lock:
+            self._current = (ray.put(list(weights)), version)
+            for actor in self.actors:
+                self._load(actor)
+
+    def stop(self) -> None:
+        """Ends all services."""
+        self._stopping.set()
+        self._thread.join(_STOP_SECONDS)
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _load(self, actor: Any) -> None:
+        assert self._current is not None
+        ActorClient(actor, _LOAD_SECONDS).load_weights(*self._current)
+
+    def _watch(self) -> None:
+        asked: dict[int, Any] = {}
+        while not self._stopping.wait(self._check_every):
+            for number, actor in enumerate(self.actors):
+                if number not in asked:
+                    asked[number] = actor.state.remote()
+            done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
+            for number in [number for number, ref in asked.items() if ref in done]:
+                self._check(number, asked.pop(number))
+
+    def _check(self, number: int, answer: Any) -> None:
+        """Gives a service that was started again the current weights."""
+        try:
+            process, loaded = ray.get(answer, timeout=_STOP_SECONDS)
+            if self._processes.setdefault(number, process) != process:
+                self._processes[number] = process
+                self.restarts += 1
+                _log.warning("rollout service %d was started again, in process %d", number, process)
+            with self._lock:
+                if not loaded and self._current is not None and not self._stopping.is_set():
+                    self._load(self.actors[number])
+        except (RayError, GetTimeoutError, DesktopError) as error:
+            _log.warning("rollout service %d: %s", number, error)  # the next call of it raises
