@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -81,23 +83,61 @@ class EnvWorker:
         self._make_vector, self._renew_every, self._poll = make_vector, renew_every, poll
         self._stopping = threading.Event()
         self._lock, self._tickets = threading.Lock(), set[str]()
-        targets = [self._play_all] * desktops + [self._renew_all]
-        self._threads = [
-            threading.Thread(target=target, name=f"{name}/{number}", daemon=True)
-            for number, target in enumerate(targets)
+        self._leased: SimpleQueue[Lease | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)  # desktops that wait for a lease
+        self._players = [
+            threading.Thread(target=self._play_all, name=f"{name}/{number}", daemon=True) for number in range(desktops)
         ]
-        for thread in self._threads:
+        self._others = [
+            threading.Thread(target=self._lease_all, name=f"{name}/leases", daemon=True),
+            threading.Thread(target=self._renew_all, name=f"{name}/renewal", daemon=True),
+        ]
+        for thread in (*self._players, *self._others):
             thread.start()
 
     def alive(self) -> int:
-        """Number of threads that play."""
-        return sum(thread.is_alive() for thread in self._threads[:-1])
+        """Number of threads that play; 0 if no more leases are taken."""
+        return sum(thread.is_alive() for thread in self._players) if self._others[0].is_alive() else 0
 
     def stop(self, timeout: float) -> None:
         """Ends after the episodes that are running, or after ``timeout`` seconds without them."""
         self._stopping.set()
-        for thread in self._threads:
-            thread.join(timeout)
+        for _ in self._players:
+            self._leased.put(None)
+        self._idle.release()  # wakes the thread that leases
+        players, (leases, renewal) = self._players, self._others
+        end = time.monotonic() + timeout
+        for thread in (*players, leases):
+            thread.join(max(0.0, end - time.monotonic()))
+        while not self._leased.empty():  # leases that came after the players had ended
+            lease = self._leased.get()
+            if lease is not None:
+                self._give_back(lease, f"{self.name} has ended")
+        renewal.join(max(0.0, end - time.monotonic()))
+
+    def _give_back(self, lease: Lease, reason: str) -> None:
+        """Ends a lease without a result."""
+        with suppress(StaleTicketError):  # it has ended already
+            self._queue.fail(lease.ticket, reason)
+        with self._lock:
+            self._tickets.discard(lease.ticket)
+
+    def _lease_all(self) -> None:
+        """Leases for all idle desktops at once, so that a worker has one call at the queue, however many desktops."""
+        while not self._stopping.is_set():
+            self._idle.acquire()
+            idle = 1
+            while self._idle.acquire(blocking=False):
+                idle += 1
+            if self._stopping.is_set():
+                return
+            leases = self._queue.lease(self.name, idle, self._poll)
+            with self._lock:
+                self._tickets.update(lease.ticket for lease in leases)
+            for lease in leases:
+                self._leased.put(lease)
+            for _ in range(idle - len(leases)):
+                self._idle.release()
 
     def _play_all(self) -> None:
         while not self._stopping.is_set():
@@ -107,21 +147,20 @@ class EnvWorker:
     def _play_on(self, vector: DesktopVector) -> None:
         """Plays until the end, or until an error other than a desktop's, after which a new vector is made."""
         while not self._stopping.is_set():
-            for lease in self._queue.lease(self.name, 1, self._poll):
-                with self._lock:
-                    self._tickets.add(lease.ticket)
-                try:
-                    result = self._play(lease, vector)
-                except Exception as error:  # noqa: BLE001  stated as the lease's reason
-                    with suppress(StaleTicketError):
-                        self._queue.fail(lease.ticket, f"{self.name}: {type(error).__name__}: {error}")
-                    self._stopping.wait(1.0)
-                    return
-                finally:
-                    with self._lock:
-                        self._tickets.discard(lease.ticket)
-                with suppress(StaleTicketError):  # too late: another worker plays it
-                    self._queue.complete(lease.ticket, result)
+            self._idle.release()
+            lease = self._leased.get()
+            if lease is None:
+                return
+            try:
+                result = self._play(lease, vector)
+            except Exception as error:  # noqa: BLE001  stated as the lease's reason
+                self._give_back(lease, f"{self.name}: {type(error).__name__}: {error}")
+                self._stopping.wait(1.0)
+                return
+            with suppress(StaleTicketError):  # too late: another worker plays it
+                self._queue.complete(lease.ticket, result)
+            with self._lock:
+                self._tickets.discard(lease.ticket)
 
     def _play(self, lease: Lease, vector: DesktopVector) -> EpisodeResult:
         """Plays one episode; its rows have the version of the weights of each turn."""

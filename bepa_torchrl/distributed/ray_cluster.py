@@ -24,7 +24,7 @@ from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
-CALLERS = 256  #: simultaneous calls of the queue's or a service's actor: at least the desktops of the run
+CALLERS = 256  #: simultaneous calls of the queue's actor: two per worker; of a service's: one per desktop it serves
 _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
 
 

@@ -19,10 +19,11 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
-from bepa_torchrl.distributed.env_worker import EnvWorker
+from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.rollout_service import RolloutService, ServedPolicy
-from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.distributed.task_queue import Lease
+from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.testing import LampEnv, Place, ScriptedPolicy, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.task import Task
@@ -149,6 +150,45 @@ def test_a_worker_that_is_gone_loses_no_group() -> None:
         service.close()
     assert batches == lock_step(2)
     assert described["requeued"] >= 3
+
+
+def test_a_worker_has_one_call_at_the_queue_and_gives_back_what_it_cannot_play() -> None:
+    """Four desktops wait with one call for four slots; a lease that arrives after the end is failed, not renewed."""
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.limits: list[int] = []
+            self.failed: list[tuple[str, str]] = []
+            self.asked, self.answer = threading.Event(), threading.Event()
+
+        def lease(self, _worker: str, limit: int, _timeout: float) -> list[Lease]:
+            self.limits.append(limit)
+            if limit < 4:
+                return []
+            self.asked.set()
+            self.answer.wait(30.0)
+            return [Lease("0-1", 0, 0, [0, 0], 1)]
+
+        def renew(self, tickets: list[str]) -> list[str]:
+            raise AssertionError(f"{tickets} were renewed")
+
+        def fail(self, ticket: str, reason: str) -> None:
+            self.failed.append((ticket, reason))
+
+    recorder: Any = Recorder()
+    service, plan = RolloutService(ScriptedPolicy(wins)), RolloutPlan((lamp_task(0),), RolloutSeeds(3, "group"), 1.0, 0)
+    node = EnvWorker("node", recorder, service, plan, lambda: lamp_vector(1), desktops=4, renew_every=0.1, poll=0.1)
+    assert recorder.asked.wait(30.0)
+    ending = threading.Thread(target=node.stop, args=(30.0,))
+    ending.start()
+    deadline = time.monotonic() + 30.0
+    while node.alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder.answer.set()
+    ending.join(30.0)
+    service.close()
+    assert recorder.limits[-1] == 4
+    assert recorder.failed == [("0-1", "node has ended")]
 
 
 def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:
