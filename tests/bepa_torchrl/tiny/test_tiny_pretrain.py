@@ -32,9 +32,9 @@ def training(tokenizer: PreTrainedTokenizerFast, steps: tuple[int, ...]) -> Pret
 @pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
 def test_a_few_steps_lower_the_loss(tokenizer: PreTrainedTokenizerFast, phase: int) -> None:
     steps = [0] * len(PHASES)
-    steps[phase] = 12
+    steps[phase] = 30 if PHASES[phase] == "polish" else 12  # its learning rate is half of the others', and falls
     run = training(tokenizer, tuple(steps))
-    losses = [run.train_step()["loss"] for _ in range(12)]
+    losses = [run.train_step()["loss"] for _ in range(steps[phase])]
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3]), losses
     assert run.seconds[PHASES[phase]] > 0
 
