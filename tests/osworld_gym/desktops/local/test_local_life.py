@@ -45,7 +45,7 @@ time.sleep(300)
 """
 
 
-def soon(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
         time.sleep(0.02)
@@ -136,7 +136,8 @@ def test_what_a_crash_left_is_cleaned_by_the_next_start(owner: Owner) -> None:
         assert owner.folders != []
         start = "from osworld_gym.desktops.local.keeper_client import keeper; keeper()"
         started = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60, check=True)
-        assert f"removed desktop 1 of process {owner.process.pid}" in started.stderr
+        # silent if a desktop that is started elsewhere on this machine was faster
+        assert not started.stderr or f"removed desktop 1 of process {owner.process.pid}" in started.stderr
         assert owner.gone()
         assert owner.folders == []
         another.screenshot()
