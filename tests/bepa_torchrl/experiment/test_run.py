@@ -165,7 +165,8 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
     """The tiny policy, which follows some plans; what is added is in the cache and its cost in the episodes."""
     overrides = (
         "experiment=smoke",
-        "env.train_limit=8",
+        "env.train_limit=32",
+        "env.held_out_split=null",
         f"runs={tmp_path}",
         "name=again",
         "compare=[]",
@@ -183,7 +184,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
     for before, after in itertools.pairwise(lines):
         assert after["cache/tasks"] == before["cache/tasks"] + before["reroll/added"]
         assert after["reroll/tasks"] == before["reroll/tasks"] - before["reroll/added"]
-    assert lines[0]["reroll/tasks"] == 8 - lines[0]["cache/tasks"] > 0
+    assert lines[0]["reroll/tasks"] == 32 - lines[0]["cache/tasks"] > 0
     assert lines[-1]["total/episodes"] == sum(line["collect/episodes"] + line["reroll/episodes"] for line in lines)
     work(folder, "broken", settings, "train.iterations=1")
     text = (folder / "broken" / "config.yaml").read_text()
