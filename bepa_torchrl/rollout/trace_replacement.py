@@ -78,9 +78,9 @@ class TraceReplacement(Transform):
     After each call ``reports`` contains one :class:`GroupReport` per group.
 
     Raises:
-        ValueError: no cache although one is required, ``min_successes`` below 1, or ``need`` for a method that does not
-            both inject on failure and refresh; from ``forward``: rows that are not complete groups
-            (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
+        ValueError: no cache although one is required, ``min_successes`` below 1, or ``need`` with another
+            ``min_successes`` than 1 or for a method that does not both inject on failure and refresh; from ``forward``:
+            rows that are not complete groups (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
     def __init__(
@@ -106,6 +106,11 @@ class TraceReplacement(Transform):
             raise ValueError(f"cache.injected_weight=need is for injection=on_failure, got {self.injection.value}")
         if weight == "need" and self.injection is Injection.on_failure and not refresh:
             raise ValueError("cache.injected_weight=need counts refreshes, which this method does not make; use bepa")
+        if weight == "need" and min_successes > 1:
+            raise ValueError(
+                f"cache.injected_weight=need counts refreshes as groups with a success, which cache.min_successes="
+                f"{min_successes} leaves out; set one of them to its default"
+            )
         self.min_successes, self.weight = min_successes, weight
         self.cache, self.std, self.eps = cache, std, eps
         self.reports: list[GroupReport] = []

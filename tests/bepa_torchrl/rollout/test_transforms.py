@@ -140,6 +140,7 @@ def test_need_weighs_the_injected_trace_by_the_share_of_failed_groups() -> None:
         ({"min_successes": 0}, "min_successes must be >= 1, got 0"),
         ({"weight": "often"}, "weight must be one of one, need; got 'often'"),
         ({"weight": "need", "refresh": False}, "counts refreshes"),
+        ({"weight": "need", "min_successes": 2}, "cache.min_successes=2 leaves out"),
         ({"weight": "need", "injection": "always"}, "is for injection=on_failure, got always"),
     ],
 )
