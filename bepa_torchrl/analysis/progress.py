@@ -41,7 +41,7 @@ def row(name: str, lines: Sequence[Mapping[str, Any]], iterations: int) -> list[
     rollouts = series(lines, "collect/success", WINDOW)[1]
     injected = sum(series(lines, "cache/injected")[1])
     cache = last(lines, "cache/tasks")
-    newest = lines[-1]
+    newest = [line for line in lines if line["phase"] != "eval"][-1]
     state = f"{newest['iteration']}/{iterations}" if newest["phase"] == "rl" else str(newest["phase"])
     return [
         name,
@@ -60,7 +60,8 @@ def iteration_line(name: str, line: Mapping[str, Any], iterations: int) -> str:
 
     ``grpo 3/20: rollouts 40.0 %, held-out 25.0 %, cache 4, injected 1, updates 6, 31 s``; rates are of this iteration.
     """
-    head = f"{name} {line['iteration']}/{iterations}" if line["phase"] == "rl" else f"{name} {line['phase']}"
+    heads = {"rl": f"{line['iteration']}/{iterations}", "eval": f"evaluation of iteration {line['iteration']}"}
+    head = f"{name} {heads.get(line['phase'], line['phase'])}"
     rates = {"rollouts": "collect/success", "train": "eval/train", "held-out": "eval/held_out"}
     parts = [f"{label} {percent(line[key])}" for label, key in rates.items() if key in line]
     counts = {"cache": "cache/tasks", "injected": "cache/injected"}

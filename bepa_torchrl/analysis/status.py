@@ -88,6 +88,7 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
     """
     trained = [line for line in lines if line["phase"] == "rl"]
     newest = trained[-1] if trained else {}
+    evaluated = next((line for line in reversed(lines) if line["phase"] == "eval"), {})  # of collect.mode=async
     last = lines[-1] if lines else {}
     recent = trained[-_RECENT - 1 :]
     pace = _pace(recent)
@@ -103,7 +104,7 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         **pace,
         "seconds_left": 0.0 if finished else (None if each is None else round(left * each, 1)),
         "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()},
-        "newest": {key: newest[key] for key in NEWEST if key in newest},
+        "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if key in line},
     }
 
 

@@ -17,6 +17,7 @@ from torchrl.envs import EnvBase
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import number, stack_rows
 from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.evaluations import EvaluationPlan, FinishedEvaluation
 from bepa_torchrl.distributed.task_queue import FinishedGroup
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.episodes import EpisodeResult
@@ -34,6 +35,9 @@ class GroupSource(Protocol):
     def room(self) -> int: ...
     def admit(self, task: Any, size: int) -> int: ...
     def next_group(self, timeout: float) -> FinishedGroup | None: ...
+    def admit_evaluation(self, task: Any, size: int) -> int: ...
+    def next_evaluation(self, timeout: float) -> FinishedGroup | None: ...
+    def end_rollouts(self) -> None: ...
     def take(self, group: int) -> None: ...
     def drop(self, group: int) -> None: ...
     def trained(self) -> None: ...
@@ -76,6 +80,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         tasks: the training tasks.
         queue: the queue; its ``batch_groups`` must be ``groups``.
         publish: gives the trainer's weights and version to the rollout services.
+        evaluation: the episodes of :meth:`evaluate`; None: there are none.
         stall_seconds: after which waiting for one group ends with an error.
         on_shutdown: ends what plays the groups; called once.
         options: further arguments of :class:`GroupRolloutCollector`.
@@ -89,6 +94,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         *,
         queue: GroupSource,
         publish: Publish,
+        evaluation: EvaluationPlan | None = None,
         stall_seconds: float = 1800.0,
         on_shutdown: Callable[[], None] | None = None,
         **options: Any,
@@ -96,6 +102,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         super().__init__(env, policy, tasks, **options)
         self._on_shutdown = on_shutdown
         self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
+        self._evaluation = evaluation
         self._trainable = policy
         self._published: int | None = None
         self._taken_batch = False
@@ -104,7 +111,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
     @property
     def plan(self) -> RolloutPlan:
         """What workers must know."""
-        return RolloutPlan(self.tasks, self.rollout_seeds, self.temperature, self.retries)
+        return RolloutPlan(self.tasks, self.rollout_seeds, self.temperature, self.retries, self._evaluation)
 
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
@@ -114,8 +121,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
             DesktopError: no group was finished for ``stall_seconds``; the message has what every lease waits for.
         """
         self._settle()
-        if self._published != self._trainable.version:
-            self.update_policy_weights_()
+        self._publish_changes()
         self._admit()
         results: list[EpisodeResult] = []
         rows: list[TensorDictBase] = []
@@ -146,6 +152,52 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._publish(self._trainable.named_weights(), self._trainable.version)
         self._published = self._trainable.version
 
+    def _publish_changes(self) -> None:
+        if self._published != self._trainable.version:
+            self.update_policy_weights_()
+
+    # --- evaluations --------------------------------------------------------------------------------------------
+
+    def evaluate(self, iteration: int) -> None:
+        """Requests an evaluation of the current weights, which the workers play while the training goes on.
+
+        Episodes that start after the next update are played with newer weights; each states their version.
+
+        Raises:
+            ValueError: the collector has no ``evaluation``.
+        """
+        if self._evaluation is None:
+            raise ValueError("evaluate requires evaluation=, the episodes to play")
+        self._publish_changes()
+        self.queue.admit_evaluation([iteration, self._trainable.version], self._evaluation.size)
+
+    def finished_evaluations(self) -> list[FinishedEvaluation]:
+        """Those that are complete and were not returned before; does not wait."""
+        found = []
+        while self._evaluation is not None and (group := self.queue.next_evaluation(0.0)) is not None:
+            found.append(FinishedEvaluation.of(self._evaluation, group))
+        return found
+
+    def remaining_evaluations(self) -> list[FinishedEvaluation]:
+        """Waits for all evaluations; no rollout is started any more.
+
+        Raises:
+            DesktopError: no episode was finished for ``stall_seconds``.
+        """
+        if self._evaluation is None:
+            return []
+        self.queue.end_rollouts()
+        found = self.finished_evaluations()
+        while (before := self.queue.describe())["evaluations"]:
+            group = self.queue.next_evaluation(self._stall_seconds)
+            if group is not None:
+                found.append(FinishedEvaluation.of(self._evaluation, group))
+            elif self.queue.describe().get("completed") == before.get("completed"):
+                raise self._stalled("no episode of an evaluation", self._stall_seconds)
+        return found
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
     def _settle(self) -> None:
         """Counts the last batch as trained."""
         if self._taken_batch:
@@ -165,12 +217,15 @@ class AsyncGroupCollector(GroupRolloutCollector):
         start = time.monotonic()
         group = self.queue.next_group(self._stall_seconds)
         if group is None:
-            raise DesktopError(
-                FailureReason.hung,
-                f"no group was finished for {time.monotonic() - start:.0f} s; check the workers, then go on with "
-                f"resume=true; the queue: {json.dumps(self.queue.describe())}",
-            )
+            raise self._stalled("no group", time.monotonic() - start)
         return group
+
+    def _stalled(self, what: str, seconds: float) -> DesktopError:
+        return DesktopError(
+            FailureReason.hung,
+            f"{what} was finished for {seconds:.0f} s; check the workers, then go on with "
+            f"resume=true; the queue: {json.dumps(self.queue.describe())}",
+        )
 
     def _results(self, group: FinishedGroup) -> list[EpisodeResult]:
         """The results in the order of slots; a slot that was given up is an infrastructure failure."""

@@ -14,6 +14,7 @@ import torch
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.distributed.evaluations import EvaluationPlan, episode_outcome
 from bepa_torchrl.distributed.rollout_service import RolloutClient, ServedPolicy
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
@@ -40,12 +41,14 @@ class RolloutPlan:
         seeds: of the run.
         temperature: sampling temperature.
         retries: further attempts for an episode whose desktop failed.
+        evaluation: the episodes of evaluations; None: there are none.
     """
 
     tasks: tuple[Task, ...]
     seeds: RolloutSeeds
     temperature: float
     retries: int
+    evaluation: EvaluationPlan | None = None
 
     def job(self, group: int, slot: int, task: Sequence[int]) -> EpisodeJob:
         """The job of a slot; ``task`` is (task number, number of the admission), as admitted to the queue."""
@@ -81,7 +84,7 @@ class EnvWorker:
     ) -> None:
         self.name, self._queue, self._service, self._plan = name, queue, service, plan
         self._make_vector, self._renew_every, self._poll = make_vector, renew_every, poll
-        self._stopping = threading.Event()
+        self._stopping, self._ended = threading.Event(), threading.Event()
         self._lock, self._tickets = threading.Lock(), set[str]()
         self._leased: SimpleQueue[Lease | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)  # desktops that wait for a lease
@@ -113,6 +116,7 @@ class EnvWorker:
             lease = self._leased.get()
             if lease is not None:
                 self._give_back(lease, f"{self.name} has ended")
+        self._ended.set()
         renewal.join(max(0.0, end - time.monotonic()))
 
     def _give_back(self, lease: Lease, reason: str) -> None:
@@ -162,9 +166,14 @@ class EnvWorker:
             with self._lock:
                 self._tickets.discard(lease.ticket)
 
-    def _play(self, lease: Lease, vector: DesktopVector) -> EpisodeResult:
-        """Plays one episode; its rows have the version of the weights of each turn."""
+    def _play(self, lease: Lease, vector: DesktopVector) -> EpisodeResult | dict[str, Any]:
+        """Plays one episode; its rows have the version of the weights of each turn. Of an evaluation: its outcome."""
         policy, plan = ServedPolicy(self._service), self._plan
+        if lease.evaluation:
+            assert plan.evaluation is not None
+            job, temperature = plan.evaluation.job(lease.slot), plan.evaluation.temperature
+            (result,) = run_episodes(policy, vector, [job], temperature=temperature, retries=plan.retries)
+            return episode_outcome(result, policy.versions)
         job = plan.job(lease.group, lease.slot, lease.task)
         (result,) = run_episodes(policy, vector, [job], temperature=plan.temperature, retries=plan.retries)
         if result.rows is not None:
@@ -174,10 +183,9 @@ class EnvWorker:
         return result
 
     def _renew_all(self) -> None:
-        while not self._stopping.wait(self._renew_every) or self._tickets:
+        """Renews the leases of the running episodes, also of those that :meth:`stop` waits for."""
+        while not self._ended.wait(self._renew_every):
             with self._lock:
                 tickets = sorted(self._tickets)
             if tickets:
                 self._queue.renew(tickets)
-            elif self._stopping.is_set():
-                return

@@ -41,6 +41,16 @@ class QueueService:
     def admit(self, task: Any, size: int) -> int:
         return self._do(lambda: self._queue.admit(task, size))
 
+    def admit_evaluation(self, task: Any, size: int) -> int:
+        return self._do(lambda: self._queue.admit_evaluation(task, size))
+
+    def next_evaluation(self, timeout: float) -> FinishedGroup | None:
+        """Waits up to ``timeout`` seconds for a finished evaluation, and removes it."""
+        return self._wait(self._queue.take_evaluation, timeout)
+
+    def end_rollouts(self) -> None:
+        self._do(self._queue.end_rollouts)
+
     def renew(self, tickets: list[str]) -> list[str]:
         """Extends leases; returns the tickets whose lease has ended."""
         return self._do(lambda: [ticket for ticket in tickets if not self._queue.renewed(ticket)])

@@ -45,7 +45,7 @@ class ActorClient:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        waits = name in ("lease", "next_group")
+        waits = name in ("lease", "next_group", "next_evaluation")
 
         def call(*args: Any) -> Any:
             deadline = self._deadline + (float(args[-1]) if waits else 0.0)

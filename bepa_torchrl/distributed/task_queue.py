@@ -4,6 +4,9 @@ A group has a fixed number of slots. Each slot is waiting, leased to a worker, o
 deadline; unless it is renewed, the slot waits again, and a late result of the old ticket is refused. Tasks and results
 are passed through without being read. All times are of one monotonic clock, the queue's own, so that clocks of other
 machines do not matter. Not thread-safe: the owner calls it from one thread at a time.
+
+Evaluations are kept apart from groups, with their own numbers: they are leased to the same workers, and are never among
+the groups to train.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any, Literal, get_args
 
 Order = Literal["admission", "completion"]
 FORMAT, VERSION = "bepa_torchrl.task_queue", 1
+#: while an evaluation waits, one lease of this number is its; if no rollout waits, every lease is
+EVALUATION_EVERY = 4
 
 
 class StaleTicketError(ValueError):
@@ -28,10 +33,11 @@ class Lease:
 
     Args:
         ticket: identifies this lease; never used again, also not after the queue was restored.
-        group: number of the group, in the order of admission.
+        group: number of the group, in the order of admission; or of the evaluation.
         slot: index in the group.
         task: the group's task, as it was admitted.
         attempt: 1 for the slot's first lease.
+        evaluation: whether it is an episode of an evaluation.
     """
 
     ticket: str
@@ -39,11 +45,12 @@ class Lease:
     slot: int
     task: Any
     attempt: int
+    evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedGroup:
-    """A group whose slots are all finished.
+    """A group, or an evaluation, whose slots are all finished.
 
     Args:
         group: its number.
@@ -77,7 +84,9 @@ class _Group:
 
 @dataclass(slots=True)
 class _ActiveLease:
-    group: int
+    number: int
+    group: _Group
+    evaluation: bool
     slot: int
     worker: str
     deadline: float
@@ -128,6 +137,10 @@ class TaskQueue:
         self.counts: Counter[str] = Counter()  #: events, for status
         self._groups: dict[int, _Group] = {}  #: admitted and not taken, in the order of admission
         self._done: list[int] = []  #: finished and not taken, in the order of completion
+        self._evaluations: dict[int, _Group] = {}  #: admitted and not reported
+        self._evaluations_admitted = 0
+        self._rollouts_leased = 0  #: since the last lease of an evaluation
+        self._rollouts_ended = False
         self._leases: dict[str, _ActiveLease] = {}
         self._tickets = 0
 
@@ -155,26 +168,50 @@ class TaskQueue:
         self.admitted += 1
         return number
 
+    def admit_evaluation(self, task: Any, size: int) -> int:
+        """Adds an evaluation and returns its number; ``room`` does not apply. Raises ValueError: no slot."""
+        if size < 1:
+            raise ValueError(f"an evaluation requires at least one slot, got {size}")
+        number = self._evaluations_admitted
+        self._evaluations[number] = _Group(task, size, self.batches, deque(range(size)))
+        self._evaluations_admitted += 1
+        return number
+
+    def end_rollouts(self) -> None:
+        """No more rollouts are leased; evaluations are. Not part of the state."""
+        self._rollouts_ended = True
+
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease(self, worker: str, limit: int = 1) -> list[Lease]:
-        """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits."""
+        """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits.
+
+        While evaluations wait, they get every :data:`EVALUATION_EVERY`-th lease, and those for which no rollout waits.
+        """
         self.expire()
         leases: list[Lease] = []
-        for number, group in self._groups.items():
-            while group.waiting and len(leases) < limit:
-                leases.append(self._lease(worker, number, group))
-            if len(leases) == limit:
-                break
+        while len(leases) < limit and (found := self._next_waiting()) is not None:
+            leases.append(self._lease(worker, *found))
         return leases
 
-    def _lease(self, worker: str, number: int, group: _Group) -> Lease:
+    def _next_waiting(self) -> tuple[int, _Group, bool] | None:
+        """What is leased next: number, group, and whether it is an evaluation."""
+        groups = {} if self._rollouts_ended else self._groups
+        rollout = next((number for number, group in groups.items() if group.waiting), None)
+        if rollout is None or self._rollouts_leased + 1 >= EVALUATION_EVERY:
+            for number, group in self._evaluations.items():
+                if group.waiting:
+                    return number, group, True
+        return None if rollout is None else (rollout, groups[rollout], False)
+
+    def _lease(self, worker: str, number: int, group: _Group, evaluation: bool) -> Lease:
         slot, now = group.waiting.popleft(), self._clock()
         group.attempts[slot] += 1
         self._tickets += 1
+        self._rollouts_leased = 0 if evaluation else self._rollouts_leased + 1
         ticket = f"{self.generation}-{self._tickets}"
-        self._leases[ticket] = _ActiveLease(number, slot, worker, now + self.lease_seconds, now)
-        return Lease(ticket, number, slot, group.task, group.attempts[slot])
+        self._leases[ticket] = _ActiveLease(number, group, evaluation, slot, worker, now + self.lease_seconds, now)
+        return Lease(ticket, number, slot, group.task, group.attempts[slot], evaluation)
 
     def renew(self, ticket: str) -> None:
         """Extends a lease. Raises StaleTicketError if it has ended; then the worker should stop this episode."""
@@ -183,17 +220,16 @@ class TaskQueue:
     def renewed(self, ticket: str) -> bool:
         """Extends a lease, unless it has ended; returns whether it has not."""
         self.expire()
-        if ticket not in self._leases:
-            return False
-        self.renew(ticket)
-        return True
+        if found := ticket in self._leases:
+            self.renew(ticket)
+        return found
 
     def complete(self, ticket: str, result: Any) -> None:
         """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
         lease = self._active(ticket)
         del self._leases[ticket]
         self.counts["completed"] += 1
-        self._finish_slot(lease.group, lease.slot, result)
+        self._finish_slot(lease, result)
 
     def fail(self, ticket: str, reason: str) -> None:
         """Ends a lease without a result: the slot waits again, or is given up after ``max_attempts`` leases.
@@ -216,8 +252,7 @@ class TaskQueue:
         now = self._clock()
         tickets = [ticket for ticket, lease in self._leases.items() if lease.deadline <= now]
         for ticket in tickets:
-            lease = self._leases[ticket]
-            self._end(ticket, f"the lease of {lease.worker} expired")
+            self._end(ticket, f"the lease of {self._leases[ticket].worker} expired")
         return len(tickets)
 
     def _active(self, ticket: str) -> _ActiveLease:
@@ -231,20 +266,19 @@ class TaskQueue:
 
     def _end(self, ticket: str, reason: str) -> None:
         lease = self._leases.pop(ticket)
-        group = self._groups[lease.group]
+        group = lease.group
         if group.attempts[lease.slot] < self.max_attempts:
             self.counts["requeued"] += 1
             group.waiting.append(lease.slot)
         else:
             self.counts["given_up"] += 1
             group.reasons[lease.slot] = f"{reason} (attempt {self.max_attempts} of {self.max_attempts})"
-            self._finish_slot(lease.group, lease.slot, None)
+            self._finish_slot(lease, None)
 
-    def _finish_slot(self, number: int, slot: int, result: Any) -> None:
-        group = self._groups[number]
-        group.results[slot] = result
-        if group.finished:
-            self._done.append(number)
+    def _finish_slot(self, lease: _ActiveLease, result: Any) -> None:
+        lease.group.results[lease.slot] = result
+        if lease.group.finished and not lease.evaluation:
+            self._done.append(lease.number)
 
     # --- trainer ------------------------------------------------------------------------------------------------
 
@@ -257,9 +291,17 @@ class TaskQueue:
             number = next(iter(self._groups), None)
         if number is None or not self._groups[number].finished:
             return None
-        group = self._groups[number]
+        return self._finished(number, self._groups[number])
+
+    def _finished(self, number: int, group: _Group) -> FinishedGroup:
         results = tuple(group.results[slot] for slot in range(group.size))
         return FinishedGroup(number, group.task, results, dict(group.reasons), self.batches - group.admitted_at)
+
+    def take_evaluation(self) -> FinishedGroup | None:
+        """Removes and returns the oldest finished evaluation; None if there is none."""
+        self.expire()
+        number = next((number for number, each in self._evaluations.items() if each.finished), None)
+        return None if number is None else self._finished(number, self._evaluations.pop(number))
 
     def take(self, group: int) -> None:
         """Removes a finished group, to be trained. Raises ValueError if it is not finished, or was taken."""
@@ -287,7 +329,12 @@ class TaskQueue:
         """Counts and what every lease waits for, as JSON-compatible values."""
         now = self._clock()
         leases = [
-            {"worker": lease.worker, "group": lease.group, "slot": lease.slot, "seconds": round(now - lease.started, 3)}
+            {
+                "worker": lease.worker,
+                "evaluation" if lease.evaluation else "group": lease.number,
+                "slot": lease.slot,
+                "seconds": round(now - lease.started, 3),
+            }
             for lease in self._leases.values()
         ]
         return {
@@ -297,13 +344,17 @@ class TaskQueue:
             "waiting_slots": sum(len(group.waiting) for group in self._groups.values()),
             "open_groups": len(self._groups) - len(self._done),
             "finished_groups": len(self._done),
+            "evaluations": len(self._evaluations),
+            "waiting_evaluation_slots": sum(len(group.waiting) for group in self._evaluations.values()),
             "leases": leases,
             **self.counts,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-compatible if the tasks are. Results are not saved: groups that were not taken run again."""
-        groups = [[number, group.task, group.size, group.admitted_at] for number, group in self._groups.items()]
+        """JSON-compatible if the tasks and the results of evaluations are.
+
+        Results of groups are not saved: groups that were not taken run again. Those of evaluations are.
+        """
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -312,11 +363,16 @@ class TaskQueue:
             "batches": self.batches,
             "admitted": self.admitted,
             "dropped": self.dropped,
-            "groups": groups,
+            "groups": [[number, each.task, each.size, each.admitted_at] for number, each in self._groups.items()],
+            "evaluations_admitted": self._evaluations_admitted,
+            "evaluations": [
+                [number, each.task, each.size, each.admitted_at, [[slot, each.results[slot]] for slot in each.results]]
+                for number, each in self._evaluations.items()
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a ``state_dict``: groups that were not taken wait again; old tickets are refused.
+        """Continues from a ``state_dict``: what was not taken waits again; old tickets are refused.
 
         Raises:
             ValueError: the state has another format or batch size.
@@ -336,3 +392,9 @@ class TaskQueue:
             for number, task, size, admitted_at in rows
         }
         self._done, self._leases = [], {}
+        self._evaluations = {}
+        self._evaluations_admitted = int(state.get("evaluations_admitted", 0))  # not in checkpoints of earlier versions
+        for number, task, size, admitted_at, results in state.get("evaluations", []):
+            found = {int(slot): result for slot, result in results if result is not None}
+            waiting = deque(slot for slot in range(int(size)) if slot not in found)
+            self._evaluations[int(number)] = _Group(task, int(size), int(admitted_at), waiting, found)

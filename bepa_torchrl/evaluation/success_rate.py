@@ -37,6 +37,12 @@ class Evaluation:
         return cls({task: (int(wins), int(played)) for task, (wins, played) in data.items()})
 
 
+def evaluation_job(task: Task, seed: int, number: int, episode: int) -> EpisodeJob:
+    """Episode ``episode`` of the ``number``-th task of an evaluation with this seed."""
+    key = episode_key(seed, Stream.EVALUATION, 0, number, episode)
+    return EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=episode)
+
+
 def evaluate(
     policy: RolloutPolicy,
     vector: DesktopVector,
@@ -58,11 +64,7 @@ def evaluate(
         seed: seed of desktops and sampling.
         retries: further attempts for an episode whose desktop failed.
     """
-    jobs = []
-    for number, task in enumerate(tasks):
-        for episode in range(episodes):
-            key = episode_key(seed, Stream.EVALUATION, 0, number, episode)
-            jobs.append(EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=episode))
+    jobs = [evaluation_job(task, seed, number, e) for number, task in enumerate(tasks) for e in range(episodes)]
     counts = {task.id: (0, 0) for task in tasks}
     for result in run_episodes(policy, vector, jobs, temperature=temperature, retries=retries):
         wins, played = counts[result.job.task.id]

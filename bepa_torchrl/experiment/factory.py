@@ -17,6 +17,7 @@ from torchrl.envs.transforms import Compose
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.distributed.evaluations import EvaluationPlan
 from bepa_torchrl.distributed.local_rollouts import local_collector
 from bepa_torchrl.experiment.config import ConfigError, with_changes
 from bepa_torchrl.experiment.methods import Algo, advantage_std
@@ -256,6 +257,7 @@ def make_trainer(
     tasks: Sequence[Task],
     cache: TaskTraceCache | None,
     *,
+    held_out: Sequence[Task] = (),
     rollout: ActingPolicy | None = None,
     leader: Leader | None = None,
     checkpoints: Path | None = None,
@@ -265,6 +267,7 @@ def make_trainer(
     """Builds the trainer of a method's reinforcement phase.
 
     Args:
+        held_out: tasks that only evaluations of ``collect.mode=async`` play.
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
         leader: of the ranks over which the policy is divided; None: it is whole.
 
@@ -284,7 +287,7 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, rollout=rollout)
+    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, held_out=held_out, rollout=rollout)
     optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
         collector=collector,
@@ -318,12 +321,14 @@ def make_collector(
     replacement: TraceReplacement,
     old_log_prob: OldLogProb,
     *,
+    held_out: Sequence[Task] = (),
     rollout: ActingPolicy | None = None,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
     Args:
         old_log_prob: scores the rows that :func:`scored_rows` selects.
+        held_out: as of :func:`make_trainer`.
         rollout: samples the rollouts; None: the policy in training.
     """
     cache, size = replacement.cache, settings.collect.group_size
@@ -346,6 +351,7 @@ def make_collector(
     if collect.mode == "sync":
         sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
+    options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
     return _async_collector(settings, policy, env, tasks, options)
 
 

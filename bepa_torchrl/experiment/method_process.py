@@ -28,6 +28,7 @@ from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
@@ -135,7 +136,7 @@ class MethodRun:
             sys.stdout.flush()
         step = -1 if found is None else found.step
         self.record.rewind(step)
-        rewind_logs(self.folder / "logs", step)
+        rewind_logs(self.folder / "logs", step, self.record.evaluated())
         if found is None:
             return None
         self.totals = self._totals_so_far()
@@ -171,6 +172,7 @@ class MethodRun:
             env,
             self.tasks.train,
             make_cache(self.config, self.algo, *self._traces_of(self.algo.seed_source)),
+            held_out=self.tasks.held_out,
             rollout=self.rollout,
             leader=self.leader,
             checkpoints=self.folder / "checkpoints",
@@ -197,7 +199,10 @@ class MethodRun:
         config, iteration = self.config, trainer.iteration
         extra: dict[str, Any] = {}
         if config.eval.every and iteration % config.eval.every == 0 and iteration < config.train.iterations:
-            extra |= self._summary(self._quick_evaluation(trainer))
+            if isinstance(trainer.collector, AsyncGroupCollector):
+                trainer.collector.evaluate(iteration)
+            else:
+                extra |= self._summary(self._quick_evaluation(trainer))
             if trainer.replacement.cache is not None:
                 whole = self.rollout.copy if isinstance(self.rollout, SamplingCopy) else self.policy
                 extra |= cache_divergence(whole, trainer.replacement.cache, batch)
@@ -207,6 +212,8 @@ class MethodRun:
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)
+        if isinstance(trainer.collector, AsyncGroupCollector):
+            self._report_evaluations(trainer, trainer.collector)
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         return extra
@@ -242,6 +249,15 @@ class MethodRun:
             seed=config.eval.seed,
             retries=config.collect.retries,
         )
+
+    def _report_evaluations(self, trainer: BEPATrainer, collector: AsyncGroupCollector) -> None:
+        """Writes the evaluations that workers have completed; at the end of the training, waits for the others."""
+        ended = trainer.iteration >= self.config.train.iterations
+        for found in collector.remaining_evaluations() if ended else collector.finished_evaluations():
+            metrics = self._summary(found.counts) | {f"eval/{key}": value for key, value in found.metrics().items()}
+            self.record.evaluation(found.iteration, trainer.iteration, found.episodes)
+            self._line(found.iteration, "eval", {"reported_at": trainer.iteration, **metrics})
+            trainer.log(metrics, found.iteration)
 
     def _sync(self) -> None:
         """Gives the inference engine, if there is one, the current weights."""

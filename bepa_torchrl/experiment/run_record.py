@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from bepa_torchrl.rollout.episodes import EpisodeResult
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
 
+_EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
+
 
 class RecordError(ValueError):
     """A run's folder cannot be used. The message is one line with the fix."""
@@ -29,6 +31,7 @@ class RunRecord:
     - ``config.yaml``: the resolved settings;
     - ``iterations.jsonl``: the metrics of each iteration;
     - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage;
+    - ``evaluations.jsonl``: of ``collect.mode=async``: each episode of an evaluation with the weights' versions;
     - ``images/<2 hex>/<sha256>.png``: screenshots by hash.
 
     Args:
@@ -55,15 +58,36 @@ class RunRecord:
         write_text(path, settings)
 
     def rewind(self, iteration: int) -> None:
-        """Removes the lines after an iteration; a resumed run writes them again."""
-        for path in (self.folder / "iterations.jsonl", self.folder / "episodes.jsonl"):
+        """Removes the lines after an iteration; a resumed run writes them again.
+
+        The lines of an evaluation have the iteration that it belongs to, and count as of ``reported_at``.
+        """
+        for name in ("iterations.jsonl", "episodes.jsonl", "evaluations.jsonl"):
+            path = self.folder / name
             if path.exists():
-                kept = [line for line in read_lines(path) if line["iteration"] <= iteration]
+                kept = [line for line in read_lines(path) if line.get("reported_at", line["iteration"]) <= iteration]
                 write_text(path, "".join(_line(line) for line in kept))
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Appends one line; ``metrics`` includes ``iteration``."""
         self._append("iterations.jsonl", [metrics])
+
+    def evaluation(self, iteration: int, reported_at: int, episodes: Iterable[Mapping[str, Any]]) -> None:
+        """Appends the episodes of an evaluation.
+
+        Args:
+            iteration: that it belongs to.
+            reported_at: the iteration at whose end it was complete.
+            episodes: JSON-compatible.
+        """
+        first = {"iteration": iteration, "reported_at": reported_at}
+        self._append("evaluations.jsonl", [first | dict(episode) for episode in episodes])
+
+    def evaluated(self) -> set[int]:
+        """Iterations of ``iterations.jsonl`` with results of an evaluation."""
+        path = self.folder / "iterations.jsonl"
+        lines = read_lines(path) if path.exists() else []
+        return {line["iteration"] for line in lines if any(key.startswith(_EVALUATION) for key in line)}
 
     def episodes(self, iteration: int, batch: TensorDictBase, played: Sequence[EpisodeResult]) -> None:
         """Appends the episodes of an iteration: those trained on, those replaced, and those that failed."""
@@ -168,18 +192,28 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return out
 
 
-def rewind_logs(folder: Path, iteration: int) -> None:
-    """Removes what TorchRL's CSV and TensorBoard loggers wrote after an iteration; call before they are reopened."""
+def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None:
+    """Removes what TorchRL's CSV and TensorBoard loggers wrote after an iteration; call before they are reopened.
+
+    Args:
+        folder: of the loggers.
+        iteration: the last one that is kept.
+        evaluated: iterations whose evaluation is kept; one that is reported later is logged again.
+    """
+
+    def kept(tag: str, step: int) -> bool:
+        return step <= iteration and (not tag.startswith(_EVALUATION) or step in evaluated)
+
     for path in folder.rglob("*.csv"):
+        tag = f"{path.parent.name}/{path.stem}"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and int(line.split(",", 1)[0]) <= iteration]
-        write_text(path, "".join(kept))
+        write_text(path, "".join(x for x in lines if x.endswith("\n") and kept(tag, int(x.split(",", 1)[0]))))
     for path in folder.rglob("events.out.tfevents.*"):
-        _rewind_events(path, iteration)
+        _rewind_events(path, kept)
 
 
-def _rewind_events(path: Path, iteration: int) -> None:
-    """Rewrites one event file without the events of later steps and without an incomplete record."""
+def _rewind_events(path: Path, kept: Callable[[str, int], bool]) -> None:
+    """Rewrites one event file without the events that are not kept and without an incomplete record."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -188,5 +222,5 @@ def _rewind_events(path: Path, iteration: int) -> None:
         writer = RecordWriter(file)
         for data in RawEventFileLoader(str(path)).Load():
             event = Event.FromString(data)
-            if not event.HasField("summary") or event.step <= iteration:
+            if not event.HasField("summary") or all(kept(value.tag, event.step) for value in event.summary.value):
                 writer.write(data)

@@ -136,12 +136,16 @@ class BEPATrainer(GRPOTrainer):
         self.iteration += 1
         if self.on_iteration is not None:
             self.metrics |= self.on_iteration(self, batch, self.metrics)
-        for logger in self.loggers:
-            for name, value in self.metrics.items():
-                logger.log_scalar(name, value, step=self.iteration)
+        self.log(self.metrics, self.iteration)
         if self.iteration >= self.iterations:
             self.request_stop()
         self._started = perf_counter()
+
+    def log(self, metrics: Metrics, iteration: int) -> None:
+        """Gives the loggers metrics, with the iteration that they belong to as step."""
+        for logger in self.loggers:
+            for name, value in metrics.items():
+                logger.log_scalar(name, value, step=iteration)
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 

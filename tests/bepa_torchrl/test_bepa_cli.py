@@ -114,7 +114,7 @@ def measured(*arguments: str) -> tuple[int, list[str], float, str]:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["eval", "--help"], ["plan", "--help"]])
 def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
-    for attempt in range(5):  # the least of some: a process's CPU-seconds rise where others use the core
+    for _ in range(5):  # the least of some: a process's CPU-seconds rise where others use the core
         code, large, seconds, _ = measured(*arguments)
         assert (code, large) == (0, [])
         if seconds < 0.5:

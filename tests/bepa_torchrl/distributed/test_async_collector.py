@@ -20,9 +20,11 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
+from bepa_torchrl.distributed.evaluations import EvaluationPlan
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.rollout_service import RolloutService, ServedPolicy
 from bepa_torchrl.distributed.task_queue import Lease
+from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.testing import LampEnv, Place, ScriptedPolicy, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError
@@ -177,7 +179,7 @@ def test_a_worker_has_one_call_at_the_queue_and_gives_back_what_it_cannot_play()
 
     recorder: Any = Recorder()
     service, plan = RolloutService(ScriptedPolicy(wins)), RolloutPlan((lamp_task(0),), RolloutSeeds(3, "group"), 1.0, 0)
-    node = EnvWorker("node", recorder, service, plan, lambda: lamp_vector(1), desktops=4, renew_every=0.1, poll=0.1)
+    node = EnvWorker("node", recorder, service, plan, lambda: lamp_vector(1), desktops=4, renew_every=60.0, poll=0.1)
     assert recorder.asked.wait(30.0)
     ending = threading.Thread(target=node.stop, args=(30.0,))
     ending.start()
@@ -189,6 +191,57 @@ def test_a_worker_has_one_call_at_the_queue_and_gives_back_what_it_cannot_play()
     service.close()
     assert recorder.limits[-1] == 4
     assert recorder.failed == [("0-1", "node has ended")]
+
+
+EVALUATION = EvaluationPlan((lamp_task(7), lamp_task(8)), episodes=2, seed=5, temperature=1.0)
+
+
+def test_evaluations_change_nothing_in_the_training_and_are_those_of_lock_step() -> None:
+    """Requested after the first two updates; the batches are still those without evaluations."""
+    with collector(evaluation=EVALUATION) as made:
+        batches, found = [], []
+        for batch in islice(made, 4):
+            batches.append([row[:-1] for row in summary(batch)])
+            made.rollout_policy.version += 1
+            if len(batches) <= 2:
+                made.evaluate(len(batches))
+            found += made.finished_evaluations()
+        found += made.remaining_evaluations()
+    assert batches == [[row[:-1] for row in batch] for batch in lock_step(4)]
+    expected = evaluate(ScriptedPolicy(wins), lamp_vector(1), EVALUATION.tasks, episodes=2, temperature=1.0, seed=5)
+    assert [(each.iteration, each.version) for each in found] == [(1, 1), (2, 2)]
+    for each in found:
+        assert each.counts == expected
+        assert [(e["task_id"], e["episode"]) for e in each.episodes] == [
+            (f"lamp-{n}", e) for n in (7, 8) for e in (0, 1)
+        ]
+        assert all(each.version <= e["versions"][0] <= e["versions"][-1] <= 4 for e in each.episodes)
+        assert {e["requested_version"] for e in each.episodes} == {each.version}
+        assert each.metrics()["version_lag_max"] == max(e["versions"][-1] for e in each.episodes) - each.version
+
+
+def test_an_evaluation_that_is_slow_does_not_hold_up_the_training_and_survives_a_resume() -> None:
+    """One of its episodes is leased by a worker that never ends; three batches are trained meanwhile."""
+    with collector(workers=0, staleness=1, evaluation=EVALUATION) as made:
+        queue: Any = made.queue
+        made.evaluate(0)
+        (stuck,) = queue.lease("slow", 1, 1.0)
+        assert stuck.evaluation
+        service = RolloutService(ScriptedPolicy(wins))
+        node = EnvWorker(
+            "node", queue, service, made.plan, lambda: lamp_vector(1), desktops=2, renew_every=0.1, poll=0.1
+        )
+        assert len(list(islice(made, 3))) == 3
+        while queue.describe()["waiting_evaluation_slots"]:  # the three others are played
+            time.sleep(0.01)
+        assert made.finished_evaluations() == []
+        node.stop(10.0)
+        service.close()
+        state = json.loads(json.dumps(made.state_dict()))
+    with collector(staleness=1, evaluation=EVALUATION, state=state) as resumed:
+        (found,) = resumed.remaining_evaluations()
+        assert resumed.remaining_evaluations() == []
+    assert (found.iteration, found.version, len(found.episodes)) == (0, 0, 4)
 
 
 def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:

@@ -124,6 +124,61 @@ def test_a_restored_queue_runs_what_was_not_taken_and_refuses_old_tickets() -> N
         queue(batch_groups=3).load_state_dict(state)
 
 
+def test_an_evaluation_gets_every_fourth_lease_and_what_no_rollout_requires() -> None:
+    """B = 2, S = 1: 4 groups of 2; of ten leases the 4th and the 8th are the evaluation's, and those after the 8th."""
+    tasks = queue(batch_groups=2, max_staleness=1)
+    for number in range(4):
+        tasks.admit(f"g{number}", 2)
+    assert tasks.admit_evaluation([3, 7], 4) == 0
+    assert tasks.room() == 0
+    leases = tasks.lease("w", 99)
+    assert [lease.evaluation for lease in leases] == [False] * 3 + [True] + [False] * 3 + [True] + [False] * 2 + [
+        True
+    ] * 2
+    for lease in leases:
+        tasks.complete(lease.ticket, {"success": lease.slot == 1} if lease.evaluation else "r")
+    found = tasks.take_evaluation()
+    assert found is not None
+    assert (found.task, [result["success"] for result in found.results]) == ([3, 7], [False, True, False, False])
+    assert tasks.take_evaluation() is None
+    groups = []
+    while (group := tasks.finished()) is not None:
+        groups.append(group.task)
+        tasks.take(group.group)
+    assert groups == ["g0", "g1", "g2", "g3"]  # never the evaluation
+
+
+def test_without_rollouts_the_evaluations_are_leased_alone() -> None:
+    tasks = queue(batch_groups=2, max_staleness=1)
+    tasks.admit("g0", 3)
+    tasks.admit_evaluation([1, 1], 3)
+    tasks.end_rollouts()
+    assert [lease.evaluation for lease in tasks.lease("w", 99)] == [True] * 3
+
+
+def test_results_of_evaluations_are_restored_and_what_was_leased_waits_again() -> None:
+    tasks = queue(max_attempts=1)
+    tasks.admit_evaluation([1, 5], 3)
+    first, second, third = tasks.lease("w", 3)
+    tasks.complete(first.ticket, {"success": True})
+    tasks.fail(second.ticket, "broken")
+    state = json.loads(json.dumps(tasks.state_dict()))
+    restored = queue()
+    restored.load_state_dict(state)
+    again = restored.lease("w", 9)
+    assert [lease.slot for lease in again] == [1, 2]
+    with pytest.raises(StaleTicketError):
+        restored.complete(third.ticket, {"success": True})
+    for lease in again:
+        restored.complete(lease.ticket, {"success": False})
+    found = restored.take_evaluation()
+    assert found is not None
+    assert [result["success"] for result in found.results] == [True, False, False]
+    assert restored.admit_evaluation([2, 6], 1) == 1
+    old = {key: value for key, value in state.items() if not key.startswith("evaluations")}
+    queue().load_state_dict(old)  # a checkpoint of an earlier version
+
+
 def test_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match="a queue requires batch_groups >= 1"):
         queue(batch_groups=0)
@@ -133,7 +188,7 @@ def test_bad_values_are_refused() -> None:
         queue().admit("t", 0)
 
 
-ACTIONS = ("admit", "lease", "complete", "late", "renew", "fail", "kill", "wait", "train", "restart")
+ACTIONS = ("admit", "lease", "complete", "late", "renew", "fail", "kill", "wait", "train", "restart", "evaluate")
 
 
 class Run:
@@ -151,13 +206,18 @@ class Run:
         self.ages: list[int] = []
         self.admitted = 0
         self.batch: list[FinishedGroup] = []
-        self.saved: tuple[dict[str, Any], Counter[str], int] = (self.tasks.state_dict(), Counter(), 0)
+        self.requested = 0
+        self.evaluated: Counter[str] = Counter()
+        self.saved = self.state()
 
     def act(self, action: str, choice: int) -> None:
         held = self.held[choice % len(self.held)] if self.held else None
         if action == "admit" and self.tasks.room() > 0:
             self.tasks.admit(f"g{self.admitted}", 1 + choice % 3)
             self.admitted += 1
+        elif action == "evaluate":
+            self.tasks.admit_evaluation(f"e{self.requested}", 1 + choice % 3)
+            self.requested += 1
         elif action == "lease":
             self.held += self.tasks.lease(f"w{choice % 3}", 1 + choice % 4)
         elif action == "complete" and held is not None:
@@ -188,8 +248,17 @@ class Run:
         except StaleTicketError:
             return
 
+    def state(self) -> tuple[dict[str, Any], Counter[str], int, Counter[str], int]:
+        state = json.loads(json.dumps(self.tasks.state_dict()))
+        return state, Counter(self.trained), self.admitted, Counter(self.evaluated), self.requested
+
     def train(self) -> None:
         """Takes what is finished; at B groups a batch is trained and a checkpoint written."""
+        while (evaluation := self.tasks.take_evaluation()) is not None:
+            assert [tuple(each) for each in evaluation.results] == [
+                (evaluation.task, slot) for slot in range(len(evaluation.results))
+            ]
+            self.evaluated[evaluation.task] += 1
         while len(self.batch) < self.tasks.batch_groups and (found := self.tasks.finished()) is not None:
             self.tasks.take(found.group)
             assert list(found.results) == [(found.task, slot) for slot in range(len(found.results))]
@@ -200,15 +269,16 @@ class Run:
                 self.ages.append(group.age)
             self.batch = []
             self.tasks.trained()
-            self.saved = (json.loads(json.dumps(self.tasks.state_dict())), Counter(self.trained), self.admitted)
+            self.saved = self.state()
 
     def restart(self) -> None:
         """The driver is killed: queue, trainer and task order continue from their common checkpoint."""
-        state, trained, admitted = self.saved
+        state, trained, admitted, evaluated, self.requested = self.saved
         generation = self.tasks.generation
         self.tasks = queue(self.clock, **self.options, generation=generation)
         self.tasks.load_state_dict(state)
         self.trained, self.admitted, self.batch = Counter(trained), admitted, []
+        self.evaluated = Counter(evaluated)
         self.ended += self.held  # workers go on with tickets of the old queue
         self.held = []
 
@@ -233,13 +303,14 @@ def test_every_group_is_trained_exactly_once_whatever_happens(
         run.held = []
         if run.tasks.room() > 0:
             run.act("admit", 0)
-    for _ in range(run.admitted + 2):
+    for _ in range(run.admitted + run.requested + 2):
         run.clock.now += 100.0  # what is still leased expires
         finish = run.tasks.lease("w9", 99)
         for lease in finish:
             run.complete(lease)
         run.train()
     assert run.trained == {f"g{number}": 1 for number in range(run.admitted)}
+    assert run.evaluated == {f"e{number}": 1 for number in range(run.requested)}
     if order == "admission":
         assert max(run.ages, default=0) <= staleness
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from torchrl.record.loggers import CSVLogger
 
 from bepa_torchrl.analysis.curves import draw_curves, series
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines
+from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines, rewind_logs
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
@@ -68,6 +69,28 @@ def test_screenshots_are_kept_once_by_their_hash(tmp_path: Path) -> None:
     files = list((tmp_path / "images").rglob("*.png"))
     assert {path.stem for path in files} == named
     assert all(hashlib.sha256(path.read_bytes()).hexdigest() == path.stem for path in files)
+
+
+def test_an_evaluation_that_is_reported_after_the_checkpoint_is_removed_and_reported_again(tmp_path: Path) -> None:
+    """The checkpoint is of iteration 4; the evaluation of iteration 1 was reported at 2, that of 3 at 5."""
+    record = RunRecord(tmp_path)
+    record.begin("seed: 1\n")
+    logger = CSVLogger("csv", str(tmp_path / "logs"))
+    for iteration, reported_at in ((1, 2), (3, 5)):
+        record.evaluation(iteration, reported_at, [{"task_id": "t"}])
+        record.iteration({"iteration": iteration, "phase": "eval", "reported_at": reported_at, "eval/train": 0.5})
+        logger.log_scalar("eval/train", 0.5, step=iteration)
+    for iteration in (3, 4, 5):
+        logger.log_scalar("rows", 1.0, step=iteration)
+    record.rewind(4)
+    assert record.evaluated() == {1}
+    assert [line["iteration"] for line in read_lines(tmp_path / "evaluations.jsonl")] == [1]
+    rewind_logs(tmp_path / "logs", 4, record.evaluated())
+    steps = {
+        path.name: [int(line.split(",")[0]) for line in path.read_text().splitlines()]
+        for path in (tmp_path / "logs").rglob("*.csv")
+    }
+    assert steps == {"train.csv": [1], "rows.csv": [3, 4]}
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:

@@ -93,3 +93,26 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
     settings = load_config(["cluster.address=auto"])
     with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):
         check_settings(settings, algo_named("grpo"), make_tasks(settings))
+
+
+@pytest.mark.slow
+def test_evaluations_are_played_by_the_workers_and_belong_to_their_iteration(
+    folder: Path, overrides: tuple[str, ...]
+) -> None:
+    """Every iteration but the last of each start is evaluated; nothing is lost or repeated in any log."""
+    settings = (*overrides, ALGO, "collect.mode=async", "collect.max_staleness=1", "eval.every=1", "train.save_every=2")
+    work(folder, "evaluated", *settings, "train.iterations=3")
+    work(folder, "evaluated", *settings, "train.iterations=5", "resume=true")
+    run = folder / "evaluated"
+    lines = [line for line in read_lines(run / "iterations.jsonl") if line["phase"] == "eval"]
+    assert sorted(line["iteration"] for line in lines) == [1, 2, 4]
+    episodes = read_lines(run / "evaluations.jsonl")
+    for line in lines:
+        mine = [each for each in episodes if each["iteration"] == line["iteration"]]
+        assert len(mine) == line["eval/episodes"] == 6  # four training tasks and two held-out ones
+        assert {each["reported_at"] for each in mine} == {line["reported_at"]}
+        assert line["iteration"] <= line["reported_at"] <= 5
+        assert all(each["versions"][-1] >= each["requested_version"] for each in mine)
+        assert 0.0 <= line["eval/held_out"] <= 1.0
+    (logged,) = (run / "logs").rglob("eval/train.csv")
+    assert sorted(int(line.split(",")[0]) for line in logged.read_text().splitlines()) == [1, 2, 4]
