@@ -88,7 +88,9 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
     """
     trained = [line for line in lines if line["phase"] == "rl"]
     newest = trained[-1] if trained else {}
-    evaluated = next((line for line in reversed(lines) if line["phase"] == "eval"), {})  # of collect.mode=async
+    evaluated: Mapping[str, Any] = next(
+        (line for line in reversed(lines) if line["phase"] == "eval"), {}
+    )  # of collect.mode=async
     last = lines[-1] if lines else {}
     recent = trained[-_RECENT - 1 :]
     pace = _pace(recent)

@@ -395,6 +395,6 @@ class TaskQueue:
         self._evaluations = {}
         self._evaluations_admitted = int(state.get("evaluations_admitted", 0))  # not in checkpoints of earlier versions
         for number, task, size, admitted_at, results in state.get("evaluations", []):
-            found = {int(slot): result for slot, result in results if result is not None}
-            waiting = deque(slot for slot in range(int(size)) if slot not in found)
-            self._evaluations[int(number)] = _Group(task, int(size), int(admitted_at), waiting, found)
+            kept = {int(slot): result for slot, result in results if result is not None}
+            waiting = deque(slot for slot in range(int(size)) if slot not in kept)
+            self._evaluations[int(number)] = _Group(task, int(size), int(admitted_at), waiting, kept)
