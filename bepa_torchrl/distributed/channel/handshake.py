@@ -1,0 +1,149 @@
+"""The start of a connection: both sides show their schema and prove that they know the token, without sending it.
+
+    both:     magic, schema (uint16), 32 random bytes
+    rollouts: HMAC-SHA256(token, "rollouts" + both hellos)
+    trainer:  one byte, 1 if that is right, and HMAC-SHA256(token, "trainer" + both hellos)
+
+Every later frame is authenticated by a key that depends on the token and both sides' random bytes. The content is not
+encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from bepa_torchrl.distributed.channel.errors import BrokenConnectionError, ProtocolError
+from bepa_torchrl.distributed.channel.messages import SCHEMA
+
+#: environment variable with the token, where no file is named
+TOKEN_VARIABLE = "BEPA_CHANNEL_TOKEN"
+MIN_TOKEN = 16  #: bytes
+_MAGIC = b"BEPA-CHANNEL"
+_HELLO = struct.Struct(f">{len(_MAGIC)}sH32s")  # its format must never change
+_PROOF = 32
+_MAKE = "make one by `openssl rand -hex 32 > FILE`, and use the same on both sides"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys, 32 bytes each, that authenticate what one side of a connection sends and receives."""
+
+    send: bytes
+    receive: bytes
+
+
+def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
+    """The token in a file, or in the variable :data:`TOKEN_VARIABLE` if ``path`` is None; white space is stripped.
+
+    Raises:
+        ValueError: there is none, or it is too short. OSError: the file cannot be read.
+    """
+    if path is not None:
+        token, source = path.expanduser().read_bytes().strip(), str(path)
+    else:
+        token, source = environment.get(TOKEN_VARIABLE, "").encode().strip(), TOKEN_VARIABLE
+    if not token:
+        raise ValueError(f"expected a token in a file, or in {TOKEN_VARIABLE}; {source} has none; {_MAKE}")
+    if len(token) < MIN_TOKEN:
+        raise ValueError(f"{source}: expected a token of at least {MIN_TOKEN} bytes, got {len(token)}; {_MAKE}")
+    return token
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of ``HOST:PORT`` or ``[IPv6]:PORT``. Raises ValueError if it is not one."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ValueError(f"expected HOST:PORT, such as 10.0.0.1:7300, got {text!r}")
+    return host, int(port)
+
+
+def greet_as_trainer(sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA) -> Keys:
+    """The handshake of the side that listens.
+
+    Args:
+        sock: a connected socket.
+        token: the shared secret.
+        timeout: seconds for the whole handshake.
+        schema: of this side.
+
+    Raises:
+        ProtocolError: another schema, another token, or not a rollout cluster.
+        BrokenConnectionError: the connection ended, or no answer in time.
+    """
+    end = monotonic() + timeout
+    hellos = _exchange(sock, schema, end, first=True)
+    proof = _read(sock, _PROOF, end)
+    if not hmac.compare_digest(proof, _sign(token, b"rollouts", hellos)):
+        _send(sock, bytes(1 + _PROOF))
+        raise ProtocolError("a wrong token")
+    _send(sock, b"\1" + _sign(token, b"trainer", hellos))
+    return Keys(_sign(token, b"trainer's frames", hellos), _sign(token, b"rollouts' frames", hellos))
+
+
+def greet_as_rollouts(sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA) -> Keys:
+    """The handshake of the side that connects; arguments and errors as of :func:`greet_as_trainer`."""
+    end = monotonic() + timeout
+    hellos = _exchange(sock, schema, end, first=False)
+    _send(sock, _sign(token, b"rollouts", hellos))
+    answer = _read(sock, 1 + _PROOF, end)
+    if answer[:1] != b"\1":
+        raise ProtocolError("the trainer refuses the token; use the same one on both sides")
+    if not hmac.compare_digest(answer[1:], _sign(token, b"trainer", hellos)):
+        raise ProtocolError("the other side does not know the token: it is not the trainer; correct the address")
+    return Keys(_sign(token, b"rollouts' frames", hellos), _sign(token, b"trainer's frames", hellos))
+
+
+def _exchange(sock: socket.socket, schema: int, end: float, *, first: bool) -> bytes:
+    """Sends this side's hello and reads the other's; returns both, the trainer's first."""
+    own = _HELLO.pack(_MAGIC, schema, secrets.token_bytes(32))
+    _send(sock, own)
+    other = _read(sock, _HELLO.size, end)
+    magic, theirs, _ = _HELLO.unpack(other)
+    if magic != _MAGIC:
+        raise ProtocolError(f"the other side is no bepa program: it began with {magic!r}; correct the address")
+    if theirs != schema:
+        raise ProtocolError(
+            f"expected version {schema} of the channel's schema, the other side has {theirs}; install the same version "
+            "of this package on both sides"
+        )
+    return own + other if first else other + own
+
+
+def _sign(token: bytes, purpose: bytes, hellos: bytes) -> bytes:
+    return hmac.new(token, purpose + b"\0" + hellos, hashlib.sha256).digest()
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError as error:
+        raise BrokenConnectionError(f"the connection ended in the handshake: {error}") from error
+
+
+def _read(sock: socket.socket, count: int, end: float) -> bytes:
+    """Exactly ``count`` bytes, until the monotonic time ``end``."""
+    data = b""
+    try:
+        while len(data) < count:
+            sock.settimeout(max(0.001, end - monotonic()))
+            part = sock.recv(count - len(data))
+            if not part:
+                raise BrokenConnectionError(
+                    f"the connection ended in the handshake, after {len(data)} of {count} bytes"
+                )
+            data += part
+    except BrokenConnectionError:
+        raise
+    except OSError as error:
+        raise BrokenConnectionError(f"no answer in the handshake: {error}") from error
+    return data
