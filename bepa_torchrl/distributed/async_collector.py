@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from bepa_torchrl.data.step_rows import number, stack_rows
 from bepa_torchrl.distributed.env_worker import RolloutPlan
 from bepa_torchrl.distributed.evaluations import EvaluationPlan, FinishedEvaluation
 from bepa_torchrl.distributed.task_queue import FinishedGroup
+from bepa_torchrl.distributed.waiting import waiting_threads
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import CollectedIteration, GroupRolloutCollector
@@ -26,6 +28,7 @@ from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
+_log = logging.getLogger(__name__)
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
 
 
@@ -83,6 +86,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         evaluation: the episodes of :meth:`evaluate`; None: there are none.
         stall_seconds: after which waiting for one group ends with an error.
         on_shutdown: ends what plays the groups; called once.
+        on_restart: restarts the workers one after the other, without waiting; None: they cannot be restarted.
+        on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
         options: further arguments of :class:`GroupRolloutCollector`.
     """
 
@@ -97,10 +102,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
         evaluation: EvaluationPlan | None = None,
         stall_seconds: float = 1800.0,
         on_shutdown: Callable[[], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+        on_stall: Callable[[], Mapping[str, Any]] = dict,
         **options: Any,
     ) -> None:
         super().__init__(env, policy, tasks, **options)
-        self._on_shutdown = on_shutdown
+        self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
         self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
         self._evaluation = evaluation
         self._trainable = policy
@@ -155,6 +162,13 @@ class AsyncGroupCollector(GroupRolloutCollector):
     def _publish_changes(self) -> None:
         if self._published != self._trainable.version:
             self.update_policy_weights_()
+
+    def restart_workers(self) -> bool:
+        """Restarts the workers one after the other, each after its episodes; False if there are none to restart."""
+        if self._on_restart is None:
+            return False
+        self._on_restart()
+        return True
 
     # --- evaluations --------------------------------------------------------------------------------------------
 
@@ -221,10 +235,14 @@ class AsyncGroupCollector(GroupRolloutCollector):
         return group
 
     def _stalled(self, what: str, seconds: float) -> DesktopError:
+        waits = {**self._on_stall(), "trainer": {"threads": waiting_threads()}}
+        _log.error(
+            "%s was finished for %.0f s; what each part waits for:\n%s", what, seconds, json.dumps(waits, indent=1)
+        )
         return DesktopError(
             FailureReason.hung,
-            f"{what} was finished for {seconds:.0f} s; check the workers, then go on with "
-            f"resume=true; the queue: {json.dumps(self.queue.describe())}",
+            f"{what} was finished for {seconds:.0f} s; check the workers (what each waits for is in the log), then go "
+            f"on with resume=true; the queue: {json.dumps(self.queue.describe())}",
         )
 
     def _results(self, group: FinishedGroup) -> list[EpisodeResult]:

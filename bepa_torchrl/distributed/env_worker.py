@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +18,16 @@ from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.distributed.evaluations import EvaluationPlan, episode_outcome
 from bepa_torchrl.distributed.rollout_service import RolloutClient, ServedPolicy
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
+from bepa_torchrl.distributed.waiting import waiting_threads
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
+from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
+
+_log = logging.getLogger(__name__)
+_MAX_STARTS = 3  #: attempts in a row to make a desktop
+_PAUSE = 5.0  #: seconds after the first failed attempt, twice as much after the second
 
 
 class QueueClient(Protocol):
@@ -87,6 +94,7 @@ class EnvWorker:
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._lock, self._tickets = threading.Lock(), set[str]()
         self._leased: SimpleQueue[Lease | None] = SimpleQueue()
+        self._problem: str | None = None
         self._idle = threading.Semaphore(0)  # desktops that wait for a lease
         self._players = [
             threading.Thread(target=self._play_all, name=f"{name}/{number}", daemon=True) for number in range(desktops)
@@ -101,6 +109,17 @@ class EnvWorker:
     def alive(self) -> int:
         """Number of threads that play; 0 if no more leases are taken."""
         return sum(thread.is_alive() for thread in self._players) if self._others[0].is_alive() else 0
+
+    def state(self) -> tuple[int, str | None]:
+        """:meth:`alive`, and why the last desktop could not be made, if so."""
+        return self.alive(), self._problem
+
+    def describe(self) -> dict[str, Any]:
+        """What this worker does and waits for, as JSON-compatible values."""
+        alive, problem = self.state()
+        with self._lock:
+            leases = len(self._tickets)
+        return {"playing_threads": alive, "leases": leases, "problem": problem, "threads": waiting_threads()}
 
     def stop(self, timeout: float) -> None:
         """Ends after the episodes that are running, or after ``timeout`` seconds without them."""
@@ -144,8 +163,20 @@ class EnvWorker:
                 self._idle.release()
 
     def _play_all(self) -> None:
+        failures = 0
         while not self._stopping.is_set():
-            with closing(self._make_vector()) as vector:
+            try:
+                vector = self._make_vector()
+            except Exception as error:  # noqa: BLE001  stated by state()
+                self._problem = f"{type(error).__name__}: {error}"
+                failures += 1
+                if not isinstance(error, DesktopError) or failures == _MAX_STARTS:
+                    _log.exception("%s: no desktop", self.name)
+                    return
+                self._stopping.wait(failures * _PAUSE)
+                continue
+            failures, self._problem = 0, None
+            with closing(vector):
                 self._play_on(vector)
 
     def _play_on(self, vector: DesktopVector) -> None:

@@ -60,8 +60,21 @@ def local_collector(
             worker.stop(_STOP_SECONDS)
         service.close()
 
+    def describe() -> dict[str, Any]:
+        return {
+            "workers": {worker.name: worker.describe() for worker in workers},
+            "rollout service": service.describe(),
+        }
+
     collector = AsyncGroupCollector(
-        env, policy, tasks, queue=queue, publish=service.load_weights, on_shutdown=stop, **options
+        env,
+        policy,
+        tasks,
+        queue=queue,
+        publish=service.load_weights,
+        on_shutdown=stop,
+        on_stall=describe,
+        **options,
     )
     workers.append(EnvWorker("local", queue, service, collector.plan, make_vector, desktops=desktops, poll=1.0))
     return collector

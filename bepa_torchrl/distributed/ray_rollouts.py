@@ -9,7 +9,7 @@ import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, GroupSource
-from bepa_torchrl.distributed.ray_cluster import ActorClient, EnvWorkerPool, connect, start_queue
+from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, EnvWorkerPool, connect, start_queue
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
@@ -28,7 +28,7 @@ def ray_collector(
     address: str,
     make_policy: Callable[[], RolloutPolicy],
     make_vector: Callable[[], DesktopVector],
-    workers: int,
+    workers: int | None,
     desktops: int,
     replicas: int,
     gpus_per_replica: float,
@@ -46,8 +46,9 @@ def ray_collector(
         address: of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
         make_policy: makes a policy that samples, in a rollout service's process.
         make_vector: makes one desktop, in a worker's process.
-        workers: actors with desktops, spread over the nodes.
-        desktops: episodes that run at once, over all workers.
+        workers: actors with desktops, spread over the nodes; None: one on each node that has the resource
+            :data:`~bepa_torchrl.distributed.ray_cluster.DESKTOPS`, with that many desktops, also on nodes that join.
+        desktops: episodes that run at once, over all workers; not read if ``workers`` is None, except at :data:`LOCAL`.
         replicas: rollout services.
         gpus_per_replica: Ray's ``num_gpus`` of each.
         max_rows: rows per call of a service's policy.
@@ -59,9 +60,12 @@ def ray_collector(
         DesktopError: there is no cluster at the address.
         ValueError: more workers than desktops.
     """
-    if workers > desktops:
+    if workers is not None and workers > desktops:
         raise ValueError(f"{workers} workers require as many desktops, got {desktops}; lower cluster.workers")
-    connect(None if address == LOCAL else address, log_to_driver=False)
+    if address == LOCAL:
+        connect(log_to_driver=False, resources={DESKTOPS: desktops})
+    else:
+        connect(address, log_to_driver=False)
     queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
     services = ServicePool(make_policy, replicas=replicas, max_rows=max_rows, num_cpus=0, num_gpus=gpus_per_replica)
     pools: list[EnvWorkerPool] = []
@@ -73,6 +77,16 @@ def ray_collector(
         ray.kill(queue)
         ray.shutdown()
 
+    def restart() -> None:
+        for pool in pools:
+            pool.restart_workers()
+
+    def describe() -> dict[str, Any]:
+        return {
+            "workers": {name: found for pool in pools for name, found in pool.describe().items()},
+            "rollout services": services.describe(),
+        }
+
     collector = AsyncGroupCollector(
         env,
         policy,
@@ -80,13 +94,19 @@ def ray_collector(
         queue=cast(GroupSource, ActorClient(queue)),
         publish=services.publish,
         on_shutdown=stop,
+        on_restart=restart,
+        on_stall=describe,
         **options,
     )
-    each = -(-desktops // workers)
-    resources = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
     pools.append(
         EnvWorkerPool(
-            queue, services.actors, collector.plan, make_vector, workers=workers, desktops=each, resources=resources
+            queue,
+            services.actors,
+            collector.plan,
+            make_vector,
+            workers=workers,
+            desktops=None if workers is None else -(-desktops // workers),
+            resources={"num_cpus": 0} if workers is None else {"num_cpus": 0, "scheduling_strategy": "SPREAD"},
         )
     )
     return collector

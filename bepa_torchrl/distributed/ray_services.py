@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient
+from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, described
 from bepa_torchrl.distributed.rollout_service import RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.errors import DesktopError
@@ -95,6 +95,10 @@ class ServicePool:
             self._current = (ray.put(list(weights)), version)
             for actor in self.actors:
                 self._load(actor)
+
+    def describe(self) -> dict[str, Any]:
+        """What each service waits for."""
+        return {f"service{number}": described(actor) for number, actor in enumerate(self.actors)}
 
     def stop(self) -> None:
         """Ends all services."""

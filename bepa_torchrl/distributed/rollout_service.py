@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.distributed.waiting import waiting_threads
 from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.types import PromptContext
 
@@ -85,6 +86,10 @@ class RolloutService:
     def version(self) -> int:
         """Optimiser steps of the weights that are loaded."""
         return self._policy.version
+
+    def describe(self) -> dict[str, Any]:
+        """What this service does and waits for, as JSON-compatible values."""
+        return {"version": self.version(), "requests": self._requests.qsize(), "threads": waiting_threads()}
 
     def close(self) -> None:
         """Ends the thread after the requests that wait."""

@@ -370,6 +370,7 @@ def _async_collector(
         "max_rows": settings.policy.max_rows,
         "max_staleness": collect.max_staleness,
         "order": collect.order,
+        "stall_seconds": collect.stall_timeout,
     }
     if cluster.address is None:
         return local_collector(env, policy, tasks, sampler=sampler(), **options)

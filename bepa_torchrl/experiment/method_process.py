@@ -63,6 +63,8 @@ from osworld_gym.torchrl_env import OSWorldEnv
 
 #: folder of the inference engine's copies of the weights
 _ENGINE = "engine"
+#: a user creates this file in the method's folder to restart the workers of ``collect.mode=async`` on Ray
+RESTART_WORKERS = "restart_workers"
 #: task sets whose success rates are among an iteration's metrics
 _LIVE = ("train", "held_out", "expert_only")
 
@@ -214,6 +216,7 @@ class MethodRun:
             extra |= self._reroll(trainer)
         if isinstance(trainer.collector, AsyncGroupCollector):
             self._report_evaluations(trainer, trainer.collector)
+            self._restart_workers(trainer.collector)
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         return extra
@@ -258,6 +261,15 @@ class MethodRun:
             self.record.evaluation(found.iteration, trainer.iteration, found.episodes)
             self._line(found.iteration, "eval", {"reported_at": trainer.iteration, **metrics})
             trainer.log(metrics, found.iteration)
+
+    def _restart_workers(self, collector: AsyncGroupCollector) -> None:
+        """Restarts the workers if a user has asked for it by creating the file."""
+        requested = self.folder / RESTART_WORKERS
+        if requested.exists():
+            requested.unlink()
+            done = "are restarted one after the other" if collector.restart_workers() else "are threads: not restarted"
+            sys.stdout.write(f"{NOTICE}the workers {done}\n")
+            sys.stdout.flush()
 
     def _sync(self) -> None:
         """Gives the inference engine, if there is one, the current weights."""

@@ -16,6 +16,7 @@ CHANGEABLE = (
     "train.ranks",
     "train.rank_timeout",
     "eval.",
+    "collect.stall_timeout",
     "record.",
     "policy.activation_checkpointing",
     "threads",

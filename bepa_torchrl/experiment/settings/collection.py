@@ -21,6 +21,7 @@ class CollectSettings:
         mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained.
         max_staleness: of ``async``: iterations that may be trained between a group's start and its own training.
         order: of ``async``: groups are trained in the order of ``admission`` or of ``completion``.
+        stall_timeout: of ``async``: seconds without a finished group after which the run ends.
     """
 
     groups: Positive
@@ -31,6 +32,7 @@ class CollectSettings:
     mode: Literal["sync", "async"]
     max_staleness: Count
     order: Literal["admission", "completion"]
+    stall_timeout: PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,14 @@ class ClusterSettings:
     Args:
         address: of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts; None:
             threads of the training process.
-        workers: actors with desktops; they share ``env.desktops``.
+        workers: actors with desktops; they share ``env.desktops``. None: one on each node that has Ray's resource
+            ``desktops``, with that many, also on nodes that join.
         replicas: copies of the policy that sample.
         gpus_per_replica: Ray's GPUs of each copy.
     """
 
     address: str | None
-    workers: Positive
+    workers: Positive | None
     replicas: Positive
     gpus_per_replica: NonNegativeFloat
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("ray") else ["test_ray_cluster.py"]
+collect_ignore = [] if find_spec("ray") else ["test_ray_cluster.py", "test_ray_nodes.py"]

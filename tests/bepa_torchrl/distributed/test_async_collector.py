@@ -18,6 +18,7 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.distributed import env_worker
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.distributed.evaluations import EvaluationPlan
@@ -27,8 +28,9 @@ from bepa_torchrl.distributed.task_queue import Lease
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.testing import LampEnv, Place, ScriptedPolicy, lamp_task, lamp_vector, summary
-from osworld_gym.errors import DesktopError
+from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
+from osworld_gym.vector import DesktopVector
 
 GROUPS, SIZE = 2, 3
 
@@ -257,13 +259,49 @@ def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:
         assert set(dropped) == {"lamp-0"}
 
 
-def test_a_stall_ends_with_what_every_lease_waits_for() -> None:
-    with collector(workers=0, stall_seconds=0.3) as made:
+def test_a_desktop_that_cannot_be_made_is_tried_again_and_then_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker gets its desktop at the second attempt; that of the other is never made."""
+    attempts = []
+
+    def late() -> DesktopVector:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise DesktopError(FailureReason.never_ready, "too slow")
+        return lamp_vector(1)
+
+    def never() -> DesktopVector:
+        raise FileNotFoundError("Xvfb is not installed")
+
+    monkeypatch.setattr(env_worker, "_PAUSE", 0.05)
+    with collector(workers=0) as made:
+        service = RolloutService(ScriptedPolicy(wins))
+        queue: Any = made.queue
+        nodes = [
+            EnvWorker(f"n{n}", queue, service, made.plan, make, desktops=1) for n, make in enumerate((late, never))
+        ]
+        assert len(list(islice(made, 1))) == 1
+        end = time.monotonic() + 30.0
+        while nodes[1].alive():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert nodes[0].state() == (1, None)
+        assert nodes[1].state() == (0, "FileNotFoundError: Xvfb is not installed")
+        for node in nodes:
+            node.stop(10.0)
+        service.close()
+
+
+def test_a_stall_ends_with_what_every_lease_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    with collector(workers=0, stall_seconds=0.3, on_stall=lambda: {"workers": {"stuck": "a call"}}) as made:
         made._admit()
         queue: Any = made.queue
         queue.lease("stuck", 1, 1.0)
         with pytest.raises(DesktopError, match=r'no group was finished for 0 s; check the workers.*"worker": "stuck"'):
             made.rollout()
+    (dump,) = [record.getMessage() for record in caplog.records if "what each part waits for" in record.getMessage()]
+    found = json.loads(dump.partition("\n")[2])
+    assert found["workers"] == {"stuck": "a call"}
+    assert "rollout_service.py" in found["trainer"]["threads"]["rollout service"]
 
 
 def test_a_resumed_run_trains_the_groups_that_were_not_trained() -> None:

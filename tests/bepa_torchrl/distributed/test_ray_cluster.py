@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def cluster() -> Iterator[None]:
 
 
 class Run:
-    def __init__(self, *, staleness: int, workers: int) -> None:
+    def __init__(self, *, staleness: int, workers: int | None, stall_seconds: float = 240.0, **pool: Any) -> None:
         self.queue = ray_cluster.start_queue(
             batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
         )
@@ -55,7 +56,9 @@ class Run:
             seed=3,
             queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
             publish=self.services.publish,
-            stall_seconds=240.0,
+            stall_seconds=stall_seconds,
+            on_restart=lambda: self.pool.restart_workers(),
+            on_stall=lambda: self.pool.describe() | self.services.describe(),
         )
         self.pool = ray_cluster.EnvWorkerPool(
             self.queue,
@@ -63,9 +66,10 @@ class Run:
             self.collector.plan,
             lambda: lamp_vector(1),
             workers=workers,
-            desktops=2,
+            desktops=None if workers is None else 2,
             check_every=0.5,
             resources={"num_cpus": 0},
+            **pool,
         )
 
     def end(self) -> None:
@@ -75,13 +79,23 @@ class Run:
         ray.kill(self.queue)
 
 
-def kill_9(pool: ray_cluster.EnvWorkerPool) -> None:
-    """Kills a worker that plays, without a chance to clean up."""
+def wait_for(what: Callable[[], Any]) -> Any:
     end = time.monotonic() + 240.0
-    while not (ready := [worker for worker in list(pool.workers.values()) if worker.ready]):
+    while not (found := what()):
         assert time.monotonic() < end
         time.sleep(0.1)
-    os.kill(ray.get(ready[0].actor.process.remote(), timeout=120), signal.SIGKILL)
+    return found
+
+
+def processes(pool: ray_cluster.EnvWorkerPool) -> list[int]:
+    """Process ids of the workers that have started, at least one."""
+    ready = wait_for(lambda: [worker for worker in list(pool.workers.values()) if worker.ready])
+    return list(ray.get([worker.actor.process.remote() for worker in ready], timeout=120))
+
+
+def kill_9(pool: ray_cluster.EnvWorkerPool) -> None:
+    """Kills a worker that plays, without a chance to clean up."""
+    os.kill(processes(pool)[0], signal.SIGKILL)
 
 
 def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
@@ -118,6 +132,45 @@ def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
         run.end()
     assert versions == [{0}, {1}, {2}, {3}]
     assert run.services.restarts >= 1
+
+
+def test_a_rolling_restart_replaces_every_worker_and_changes_nothing() -> None:
+    run = Run(staleness=0, workers=2)
+    try:
+        wait_for(lambda: all(worker.ready for worker in list(run.pool.workers.values())))
+        before, names = set(processes(run.pool)), set(run.pool.workers)
+        batches = []
+        for batch in islice(run.collector, 40):
+            batches.append(summary(batch))
+            if len(batches) == 1:
+                assert run.collector.restart_workers()
+            if run.pool.restarted == 2:
+                break
+            time.sleep(0.0 if len(batches) < 4 else 2.0)
+        wait_for(lambda: run.pool.restarted == 2 and all(worker.ready for worker in list(run.pool.workers.values())))
+        assert not before & set(processes(run.pool))
+        assert not names & set(run.pool.workers)
+        assert batches == lock_step(len(batches))
+        assert run.pool.replaced == 0
+    finally:
+        run.end()
+
+
+def test_a_stall_names_the_worker_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(staleness=0, workers=1, stall_seconds=2.0)
+    stopped = processes(run.pool)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with pytest.raises(DesktopError, match="no group was finished for 2 s"):
+            list(islice(run.collector, 50))
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+        run.end()
+    (dump,) = [record.getMessage() for record in caplog.records if "what each part waits for" in record.getMessage()]
+    found = json.loads(dump.partition("\n")[2])
+    assert found["worker0"] == "no answer in 10 s"
+    assert "rollout service" in found["service0"]["threads"]
+    assert "trainer" in found
 
 
 def test_a_service_that_cannot_be_made_is_an_infrastructure_failure() -> None:
