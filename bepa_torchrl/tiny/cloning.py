@@ -56,15 +56,18 @@ class Shares:
         shuffled: share of shuffled desks.
         expert: share of desks on which the expert acts.
         planned: share of plain desks' tasks whose prompt contains a plan.
+        long: share of desks on which a task with files or with several pages is played; None: as of all tasks.
     """
 
     shuffled: float
     expert: float
     planned: float
+    long: float | None = None
 
 
 READING = Shares(shuffled=0.45, expert=0.2, planned=0.35)  #: for learning to read the screen
 ACTING = Shares(shuffled=0.28, expert=0.36, planned=0.6)  #: afterwards: more plans and more of the expert's dialect
+FINISHING = Shares(shuffled=0.28, expert=0.36, planned=0.6, long=0.65)  #: at last: more of the tasks that fail most
 
 
 @lru_cache(maxsize=1)
@@ -94,7 +97,7 @@ class Desk:
 
     def _choose(self, pool: Sequence[Task]) -> list[Task]:
         """The task to play, then the other tasks to ask about, the most similar ones first."""
-        played = self.rng.choice(pool)
+        played = self.rng.choice(self._played_from(pool))
         pages = _places(self.desktop, played)
         near: tuple[Callable[[Task], bool], ...] = (
             lambda task: bool(_places(self.desktop, task) & pages),
@@ -106,6 +109,18 @@ class Desk:
             found = [task for task in pool if like(task) and task not in chosen]
             chosen += self.rng.sample(found, min(len(found), most))
         return chosen
+
+    def _played_from(self, pool: Sequence[Task]) -> Sequence[Task]:
+        """The tasks of which one is played."""
+        if self.shares.long is None:
+            return pool
+        wanted = self.rng.random() < self.shares.long
+        return [task for task in pool if self._long(task) == wanted]
+
+    def _long(self, task: Task) -> bool:
+        """Whether the task is about files or about several pages."""
+        pages = _places(self.desktop, task)
+        return len(pages) > 1 or ("files", "") in pages
 
     def _already_there(self, task: Task) -> bool:
         """Whether a file of the task is initially in its target folder."""

@@ -1,4 +1,4 @@
-"""Pretrains the tiny base policy by behaviour cloning, in six phases (about two hours on two cores).
+"""Pretrains the tiny base policy by behaviour cloning, in seven phases (about three hours on two cores).
 
 1. *align*: each labelled image token is classified into its label's word embedding, so that reading is learnt first.
 2. *ground*: "click mute" → its coordinates, several labels per screenshot. Two auxiliary losses speed it up: the
@@ -9,6 +9,7 @@
    as in episodes; most of the learning happens here (docs/log.md).
 5. *act*: the same with fewer shuffled desks, more plans and more of the expert's dialect.
 6. *polish*: the same again, after the learning rate fell to zero, from a part of it down to zero.
+7. *finish*: as *polish*, with more of the tasks about files and several pages, which fail most.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
 
-from bepa_torchrl.tiny.cloning import ACTING, shard
+from bepa_torchrl.tiny.cloning import ACTING, FINISHING, shard
 from bepa_torchrl.tiny.config import tiny_config
 from bepa_torchrl.tiny.grounding import grounding_screen, label_words
 from bepa_torchrl.tiny.muon import Muon
@@ -34,10 +35,11 @@ from bepa_torchrl.tiny.packed import image_embeddings, packed_logits
 from bepa_torchrl.tiny.turns import Screen, pack, pixel_values
 from osworld_gym.atomic import write_with
 
-PHASES = ("align", "ground", "clone", "follow", "act", "polish")
+PHASES = ("align", "ground", "clone", "follow", "act", "polish", "finish")
 _FOLLOW = 500_000  #: offset of the data of phase *follow*
 _ACT = 600_000  #: offset of the data of phase *act*
 _POLISH = 700_000  #: offset of the data of phase *polish*
+_FINISH = 800_000  #: offset of the data of phase *finish*
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
 
 
@@ -46,11 +48,11 @@ class Recipe:
     """Hyper-parameters of the pretraining.
 
     Args:
-        steps: optimiser steps of the six phases.
+        steps: optimiser steps of the seven phases.
         batch: screenshots per step; twice as many from *follow* on.
         turns: approximate number of turns per screenshot in addition to the played task's; two from *follow* on.
         learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
-            ``decay`` of the steps before *polish*; in *polish* from ``polish`` times its value linear to zero.
+            ``decay`` of the steps before *polish*; in *polish* and in *finish* from ``polish`` times its value to zero.
         matrix_rate: of Muon, which trains the weight matrices; same schedule.
         auxiliary: weight of the two auxiliary losses in *ground*.
         auxiliary_clone: weight of the two auxiliary losses after *ground*.
@@ -60,7 +62,7 @@ class Recipe:
         data: offset of the data's seeds.
     """
 
-    steps: tuple[int, ...] = (150, 260, 500, 7764, 9326, 5000)
+    steps: tuple[int, ...] = (150, 260, 500, 7764, 9326, 5000, 2000)
     batch: int = 8
     turns: int = 8
     learning_rate: float = 1.5e-3
@@ -117,12 +119,15 @@ class Pretraining:
         raise IndexError(f"all {self.total} steps are done")
 
     def learning_rates(self) -> tuple[float, float]:
-        """Of Muon and AdamW: constant, linear to zero, and in *polish* linear to zero again."""
-        polish, rest = self.recipe.steps[-1], self.total - self.step
-        if rest > polish:
-            left = min(1.0, (rest - polish) / max(1.0, self.recipe.decay * (self.total - polish)))
+        """Of Muon and AdamW: constant, linear to zero, and in *polish* and *finish* linear to zero again."""
+        last = self.recipe.steps[-2:]
+        rest, after = self.total - self.step, last[1]
+        if rest > sum(last):
+            left = min(1.0, (rest - sum(last)) / max(1.0, self.recipe.decay * (self.total - sum(last))))
+        elif rest > after:
+            left = self.recipe.polish * (rest - after) / last[0]
         else:
-            left = self.recipe.polish * rest / polish
+            left = self.recipe.polish * rest / after
         return self.recipe.matrix_rate * left, self.recipe.learning_rate * left
 
     def train_step(self) -> dict[str, float]:
@@ -136,6 +141,7 @@ class Pretraining:
             "follow": self._follow,
             "act": self._act,
             "polish": self._polish,
+            "finish": self._finish,
         }
         found = losses[name](number)
         for optimizer, rate in zip(self.optimizers, self.learning_rates(), strict=True):
@@ -186,6 +192,10 @@ class Pretraining:
 
     def _polish(self, number: int) -> dict[str, Tensor]:
         screens = shard(self.recipe.data + _POLISH + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
+        return self._responses(screens, self.recipe.auxiliary_clone)
+
+    def _finish(self, number: int) -> dict[str, Tensor]:
+        screens = shard(self.recipe.data + _FINISH + number, batch=2 * self.recipe.batch, turns=2, shares=FINISHING)
         return self._responses(screens, self.recipe.auxiliary_clone)
 
     def _responses(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:

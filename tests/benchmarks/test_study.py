@@ -50,7 +50,7 @@ def test_the_settings_of_every_run_load_and_differ() -> None:
     long = Run(VARIANTS["bepa_long"], 3).settings()
     assert (long.train.iterations, long.seed, long.algo.name) == (150, 3, "bepa")
     trial = trials()[0].settings()
-    assert (trial.env.train_split, trial.env.held_out_split, trial.train.iterations) == ("validation", None, 15)
+    assert (trial.env.train_split, trial.env.held_out_split, trial.train.iterations) == ("validation", None, 12)
 
 
 def test_a_result_belongs_to_settings_that_differ_in_names_or_in_new_defaults_only() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bepa_torchrl.experts.conversion import LAST_THOUGHT
-from bepa_torchrl.tiny.cloning import ACTING, READING, Desk, Shares, block
+from bepa_torchrl.tiny.cloning import ACTING, FINISHING, READING, Desk, Shares, block
 from bepa_torchrl.tiny.grounding import VERBS, grounding_screen, label_words
 from bepa_torchrl.tiny.turns import Screen
 from osworld_gym.desktops.sim import SimDesktop
@@ -43,10 +43,12 @@ def test_unknown_tasks_are_only_asked_on_shuffled_desks_with_a_plan(episodes: li
 
 def test_the_shares_decide_what_desks_are_made_of() -> None:
     """200 desks: within four standard deviations, at most 0.14."""
-    for shares in (READING, ACTING):
+    for shares in (READING, ACTING, FINISHING):
         desks = [Desk(seed, shares) for seed in range(200)]
         assert sum(desk.shuffled for desk in desks) / 200 == pytest.approx(shares.shuffled, abs=0.14)
         assert sum(desk.expert for desk in desks) / 200 == pytest.approx(shares.expert, abs=0.14)
+        long = 0.34 if shares.long is None else shares.long  # 33 of the 97 tasks of plain desks, 67 of all 199
+        assert sum(desk._long(desk.tasks[0]) for desk in desks) / 200 == pytest.approx(long, abs=0.14)
     plain = [Desk(seed, Shares(shuffled=0.0, expert=0.0, planned=1.0)) for seed in range(5)]
     assert all(turn.plan for desk in plain for screen in desk.episode(1) for turn in screen.turns[:1])
 
