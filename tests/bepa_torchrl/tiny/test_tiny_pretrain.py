@@ -65,8 +65,7 @@ def test_learning_rate_is_constant_then_falls_to_zero(tokenizer: PreTrainedToken
         run.step = step
         found += run.learning_rates()
     assert found == pytest.approx(
-        [3e-3, 1.5e-3, 3e-3, 1.5e-3, 1.5e-3, 0.75e-3, 3e-3 / 40, 1.5e-3 / 40, 1.5e-3, 0.75e-3, 0.75e-3, 0.375e-3]
-        + [1.5e-3, 0.75e-3, 0.75e-3, 0.375e-3]
+        [3e-3, 1.5e-3, 3e-3, 1.5e-3, 1.5e-3, 0.75e-3, 3e-3 / 40, 1.5e-3 / 40] + 2 * [1.5e-3, 0.75e-3, 0.75e-3, 0.375e-3]
     )
     run.step = 45
     assert run.phase() == ("clone", 5)
