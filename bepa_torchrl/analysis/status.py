@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.methods import algo_named
 from bepa_torchrl.experiment.run_record import RecordError, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
+from bepa_torchrl.training.checkpoint import newest_checkpoint
 
 #: metrics of the newest iteration that are reported as they are
 NEWEST = (
@@ -24,6 +26,10 @@ NEWEST = (
     "collect/staleness_max",
     "collect/version_lag_mean",
     "collect/version_lag_max",
+    "collect/desktops_busy",
+    "collect/queue_waiting_slots",
+    "collect/queue_open_groups",
+    "collect/queue_finished_groups",
 )
 _FAILURES = {
     "env_error": "collect/stop_env_error",
@@ -31,6 +37,7 @@ _FAILURES = {
     "retries": "collect/retries",
     "groups_requeued": "collect/groups_requeued",
 }
+_STALENESS = "collect/staleness_"
 _RECENT = 5  #: iterations that throughput is measured over
 
 
@@ -69,7 +76,10 @@ def _status_of(method: Path, now: float) -> dict[str, Any]:
     settings = read_settings(method / "config.yaml")
     iterations = settings.train.iterations if algo_named(settings.algo.name).rl else 0
     found = method_status(lines, iterations, finished=(method / "results.json").exists())
-    return found | {"seconds_since_last": round(now - path.stat().st_mtime, 1) if lines else None}
+    return found | {
+        "seconds_since_last": round(now - path.stat().st_mtime, 1) if lines else None,
+        "checkpoint": newest_checkpoint(method / "checkpoints"),
+    }
 
 
 def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:
@@ -84,7 +94,8 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         ``iteration``, ``iterations``, ``finished``; ``seconds``, ``episodes``, ``optimizer_steps`` so far; over the
         last five iterations ``seconds_per_iteration``, ``episodes_per_second`` and ``collecting`` (share of the time
         that was spent waiting for rollouts); ``seconds_left`` of the training, evaluations at its end excluded;
-        ``failures`` so far by kind; ``newest``: metrics of the last iteration. Unknown values are None.
+        ``failures`` so far by kind; ``staleness``: batches → trained groups of that age, asynchronous only;
+        ``newest``: metrics of the last iteration. Unknown values are None.
     """
     trained = [line for line in lines if line["phase"] == "rl"]
     newest = trained[-1] if trained else {}
@@ -106,8 +117,19 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         **pace,
         "seconds_left": 0.0 if finished else (None if each is None else round(left * each, 1)),
         "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()},
+        "staleness": _staleness(trained),
         "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if key in line},
     }
+
+
+def _staleness(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found: Counter[int] = Counter()
+    for line in lines:
+        for key, count in line.items():
+            age = key.removeprefix(_STALENESS)
+            if key.startswith(_STALENESS) and age.isdecimal():
+                found[int(age)] += int(count)
+    return {str(age): found[age] for age in sorted(found)}
 
 
 def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
@@ -122,3 +144,33 @@ def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "episodes_per_second": round((last["total/episodes"] - first["total/episodes"]) / seconds, 3),
         "collecting": round(min(1.0, collected / seconds), 3),
     }
+
+
+def report(found: Mapping[str, Any]) -> Iterator[str]:
+    """The state of a run as lines of text."""
+    yield f"{found['folder']}: {'running' if found['running'] else 'no process runs it'}"
+    for name, method in found["methods"].items():
+        state = "finished" if method["finished"] else f"iteration {method['iteration']} of {method['iterations']}"
+        yield f"{name}: {state}, {_duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
+        if method["seconds_per_iteration"] is not None:
+            pace = (
+                f"{method['seconds_per_iteration']:.1f} s per iteration, {method['episodes_per_second']:.2f} rollouts/s"
+            )
+            yield f"  {pace}, {100 * method['collecting']:.0f} % of the time collecting"
+        if not method["finished"] and method["seconds_left"] is not None:
+            since = _duration(method["seconds_since_last"])
+            yield f"  about {_duration(method['seconds_left'])} of training left; last iteration {since} ago"
+        if not method["finished"] and method["checkpoint"] is not None:
+            yield f"  newest checkpoint: iteration {method['checkpoint']}"
+        failures = ", ".join(f"{kind} {count:.0f}" for kind, count in method["failures"].items() if count)
+        yield f"  failures: {failures or 'none'}"
+        if method["staleness"]:
+            yield "  staleness: " + ", ".join(f"{count} groups at {age}" for age, count in method["staleness"].items())
+        if method["newest"]:
+            yield "  newest: " + ", ".join(f"{key} {value:.3g}" for key, value in method["newest"].items())
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else (f"{minutes} min {rest:02d} s" if minutes else f"{rest} s")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -56,18 +56,26 @@ class AsyncIteration(CollectedIteration):
     Args:
         ages: per group, batches trained between its admission and its own training.
         version_lags: per row, optimiser steps between the weights that sampled it and the trainer's.
+        queue: the queue's metrics at the end of the iteration.
     """
 
     ages: tuple[int, ...] = ()
     version_lags: tuple[int, ...] = ()
+    queue: Mapping[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """As of a :class:`CollectedIteration`, and the mean and maximum of ``staleness`` and ``version_lag``."""
+        """As of a :class:`CollectedIteration`, and those of asynchronous rollouts.
+
+        - mean and maximum of ``staleness`` and ``version_lag``, and the groups of each staleness, ``staleness_<n>``;
+        - of the queue: ``queue_waiting_slots``, ``queue_open_groups``, ``queue_finished_groups`` and
+          ``desktops_busy``, the mean number of desktops that played since the iteration before.
+        """
         found = CollectedIteration.metrics(self)
         for name, values in (("staleness", self.ages), ("version_lag", self.version_lags)):
             if values:
                 found |= {f"{name}_mean": sum(values) / len(values), f"{name}_max": float(max(values))}
-        return found
+        ages = Counter(self.ages)
+        return found | {f"staleness_{age}": float(count) for age, count in sorted(ages.items())} | dict(self.queue)
 
 
 class AsyncGroupCollector(GroupRolloutCollector):
@@ -114,6 +122,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._published: int | None = None
         self._taken_batch = False
         self._admissions = 0
+        self._busy = (0.0, time.monotonic())  #: the queue's busy seconds, and when they were read
 
     @property
     def plan(self) -> RolloutPlan:
@@ -141,6 +150,13 @@ class AsyncGroupCollector(GroupRolloutCollector):
             results += members
             if requeued:
                 self.queue.drop(group.group)
+                reasons = {**{r.job.slot: r.failure.value for r in members if r.failure is not None}, **group.reasons}
+                _log.warning(
+                    "group %d (task %s) is dropped, another one is admitted: it has fewer than two valid episodes; %s",
+                    group.group,
+                    self.tasks[requeued[0]].id,
+                    "; ".join(f"slot {slot}: {reason}" for slot, reason in sorted(reasons.items())),
+                )
                 dropped.append(self.tasks[requeued[0]].id)
                 self._requeue(requeued[0])
                 self._admit()
@@ -150,7 +166,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
             ages.append(group.age)
         self._taken_batch = True
         lags = tuple(self._trainable.version - number(row, K.POLICY_VERSION) for row in rows)
-        self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags)
+        self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics())
         return stack_rows(sorted(rows, key=lambda row: number(row, K.GROUP_ID)))
 
     def update_policy_weights_(self, policy_or_weights: Any = None, **_: Any) -> None:
@@ -211,6 +227,13 @@ class AsyncGroupCollector(GroupRolloutCollector):
         return found
 
     # --- groups -------------------------------------------------------------------------------------------------
+
+    def _queue_metrics(self) -> dict[str, float]:
+        found, now = self.queue.describe(), time.monotonic()
+        busy, then = self._busy
+        self._busy = (float(found["busy_seconds"]), now)
+        metrics = {f"queue_{name}": float(found[name]) for name in ("waiting_slots", "open_groups", "finished_groups")}
+        return metrics | {"desktops_busy": max(0.0, found["busy_seconds"] - busy) / max(now - then, 1e-9)}
 
     def _settle(self) -> None:
         """Counts the last batch as trained."""

@@ -17,54 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from bepa_torchrl.distributed.leases import FinishedGroup, Lease, StaleTicketError
+
 Order = Literal["admission", "completion"]
+__all__ = ["FinishedGroup", "Lease", "Order", "StaleTicketError", "TaskQueue"]
 FORMAT, VERSION = "bepa_torchrl.task_queue", 1
 #: while an evaluation waits, one lease of this number is its; if no rollout waits, every lease is
 EVALUATION_EVERY = 4
-
-
-class StaleTicketError(ValueError):
-    """The lease of this ticket has ended: its slot was given to another worker, or is finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """One slot, given to one worker.
-
-    Args:
-        ticket: identifies this lease; never used again, also not after the queue was restored.
-        group: number of the group, in the order of admission; or of the evaluation.
-        slot: index in the group.
-        task: the group's task, as it was admitted.
-        attempt: 1 for the slot's first lease.
-        evaluation: whether it is an episode of an evaluation.
-    """
-
-    ticket: str
-    group: int
-    slot: int
-    task: Any
-    attempt: int
-    evaluation: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedGroup:
-    """A group, or an evaluation, whose slots are all finished.
-
-    Args:
-        group: its number.
-        task: its task.
-        results: per slot the result, or None if the slot was given up.
-        reasons: slot to reason, for slots that were given up.
-        age: batches that were trained between the group's admission and now.
-    """
-
-    group: int
-    task: Any
-    results: tuple[Any, ...]
-    reasons: Mapping[int, str]
-    age: int
 
 
 @dataclass(slots=True)
@@ -143,6 +102,8 @@ class TaskQueue:
         self._rollouts_ended = False
         self._leases: dict[str, _ActiveLease] = {}
         self._tickets = 0
+        self._counted_at = clock()
+        self._busy_seconds = 0.0  #: of all leases
 
     # --- admission ----------------------------------------------------------------------------------------------
 
@@ -204,7 +165,14 @@ class TaskQueue:
                     return number, group, True
         return None if rollout is None else (rollout, groups[rollout], False)
 
+    def _count_busy(self) -> None:
+        """Counts the time of the leases; called before one begins or ends."""
+        now = self._clock()
+        self._busy_seconds += len(self._leases) * (now - self._counted_at)
+        self._counted_at = now
+
     def _lease(self, worker: str, number: int, group: _Group, evaluation: bool) -> Lease:
+        self._count_busy()
         slot, now = group.waiting.popleft(), self._clock()
         group.attempts[slot] += 1
         self._tickets += 1
@@ -227,6 +195,7 @@ class TaskQueue:
     def complete(self, ticket: str, result: Any) -> None:
         """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
         lease = self._active(ticket)
+        self._count_busy()
         del self._leases[ticket]
         self.counts["completed"] += 1
         self._finish_slot(lease, result)
@@ -265,6 +234,7 @@ class TaskQueue:
         return self._leases[ticket]
 
     def _end(self, ticket: str, reason: str) -> None:
+        self._count_busy()
         lease = self._leases.pop(ticket)
         group = lease.group
         if group.attempts[lease.slot] < self.max_attempts:
@@ -326,7 +296,8 @@ class TaskQueue:
     # --- state --------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """Counts and what every lease waits for, as JSON-compatible values."""
+        """Counts, the seconds of all leases so far, and what every lease waits for, as JSON-compatible values."""
+        self._count_busy()
         now = self._clock()
         leases = [
             {
@@ -346,6 +317,7 @@ class TaskQueue:
             "finished_groups": len(self._done),
             "evaluations": len(self._evaluations),
             "waiting_evaluation_slots": sum(len(group.waiting) for group in self._evaluations.values()),
+            "busy_seconds": round(self._busy_seconds, 3),
             "leases": leases,
             **self.counts,
         }

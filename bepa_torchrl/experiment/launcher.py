@@ -6,6 +6,7 @@ preparation and seed. All files are in ``runs/<name>/``, which one process at a 
     config.yaml, overrides.json   the run's settings, and the command line they are from
     prepared/                     expert traces, caches, base evaluation, manifest
     <method>/                     see :mod:`bepa_torchrl.experiment.method_process`
+    status.prom                   the numbers of ``bepa status`` as Prometheus metrics
     results.json, curves.png      at the end
 
 With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.remote_copy`).
@@ -16,16 +17,19 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 
 import torch
 from rich.console import Console
 
 from bepa_torchrl.analysis.curves import draw_curves
 from bepa_torchrl.analysis.progress import Progression, results_table
+from bepa_torchrl.analysis.prometheus import StatusFile
+from bepa_torchrl.analysis.status import report, run_status
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import (
     ConfigError,
@@ -52,6 +56,7 @@ from bepa_torchrl.storage.mirror import RunUploader
 from osworld_gym.atomic import remove_leftovers, write_text
 
 _POLL = 0.5  #: seconds between two updates of the display
+_INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktops and workers
 
 
 def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Console | None = None) -> int:
@@ -253,6 +258,7 @@ def _train(
     waiting = [name for name, own in configs.items() if not finished(folder / name, own)]
     running: dict[str, MethodChild] = {}
     iterations = {name: own.train.iterations if algo_named(name).rl else 0 for name, own in configs.items()}
+    status = StatusFile(folder)
     try:
         with Progression(folder, iterations, console) as progression:
             while waiting or running:
@@ -261,14 +267,29 @@ def _train(
                     running[name] = MethodChild(folder / name, threads=config.threads)
                 code = _poll(running, console)
                 progression.update()
+                status.update()
                 if uploader is not None:
                     uploader.check()
                 if code != 0:
                     return code
         return 0
+    except KeyboardInterrupt:
+        _interrupt(running.values())
+        console.print("\n".join(report(run_status(folder) | {"running": False})), markup=False, highlight=False)
+        raise
     finally:
         for child in running.values():
             child.stop()
+        status.update(ended=True)
+
+
+def _interrupt(children: Iterable[MethodChild]) -> None:
+    """Asks the processes to end, and waits for them for a while."""
+    for child in children:
+        child.interrupt()
+    end = monotonic() + _INTERRUPT_SECONDS
+    for child in children:
+        child.wait(max(0.0, end - monotonic()))
 
 
 def _poll(running: dict[str, MethodChild], console: Console) -> int:

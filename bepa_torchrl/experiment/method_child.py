@@ -72,6 +72,10 @@ class MethodChild:
             return f"{(own or lines)[-1]} {where}"
         return f"{self.name}: ended with code {code} and no output {where}"
 
+    def interrupt(self) -> None:
+        """Asks the process to end as with Ctrl-C; :meth:`wait` returns when it has."""
+        self.process.send_signal(signal.SIGINT)
+
     def stop(self) -> None:
         """Ends the process by SIGTERM, after 5 s by SIGKILL."""
         self.process.terminate()
@@ -99,6 +103,19 @@ def exit_text(code: int) -> str:
         return f"ended with code {code}"
     number = signal.Signals(-code)
     return f"ended by signal {number.name}" + (f" ({_HINTS[number]})" if number in _HINTS else "")
+
+
+def interrupt_once() -> None:
+    """Makes the first SIGINT raise KeyboardInterrupt and later ones do nothing, so that the shutdown is completed.
+
+    On Ctrl-C the process may get two: the terminal's and the launcher's.
+    """
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def end_with_launcher() -> None:

@@ -27,6 +27,7 @@ from tensordict import TensorDictBase
 from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
+from bepa_torchrl.analysis.prometheus import method_samples
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.evaluation.divergence import cache_divergence
@@ -40,7 +41,7 @@ from bepa_torchrl.experiment.factory import (
     make_trainer,
     rollout_policy,
 )
-from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher
+from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
@@ -219,6 +220,10 @@ class MethodRun:
             self._restart_workers(trainer.collector)
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
+        if config.cluster.address is not None:
+            from bepa_torchrl.distributed.ray_metrics import export  # requires the extra ``ray``
+
+            export((sample.name, sample.help, sample.labels, sample.value) for sample in method_samples(self.folder))
         return extra
 
     def _reroll(self, trainer: BEPATrainer) -> Metrics:
@@ -336,6 +341,7 @@ def finished(folder: Path, config: Settings) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """The entry point; returns the exit code."""
     end_with_launcher()
+    interrupt_once()
     faulthandler.enable()
     parser = argparse.ArgumentParser(prog="python -m bepa_torchrl.experiment.method_process", description=__doc__)
     parser.add_argument("folder", type=Path, help="the method's folder, with its config.yaml")

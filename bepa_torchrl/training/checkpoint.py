@@ -91,6 +91,12 @@ class Recovered:
     notes: tuple[str, ...]
 
 
+def newest_checkpoint(folder: Path) -> int | None:
+    """Iteration of the newest checkpoint in the folder, which is not verified; None if there is none."""
+    names = [path.parent.name.removeprefix(f"{_PREFIX}-") for path in folder.glob(f"{_PREFIX}-*/manifest.json")]
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
 class Checkpoints:
     """The checkpoints of one run.
 

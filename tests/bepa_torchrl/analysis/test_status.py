@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bepa_torchrl.analysis.prometheus import StatusFile, method_samples, prometheus_text
 from bepa_torchrl.analysis.status import method_status, run_status
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
@@ -25,7 +27,7 @@ LINES = [
     {"iteration": 0, "phase": "base", "total/seconds": 1.0, "total/episodes": 0.0, "total/optimizer_steps": 0.0},
     line(1, 10.0, **{"collect/stop_env_error": 1.0}),
     line(2, 14.0, **{"collect/stop_env_error": 2.0, "collect/retries": 4.0}),
-    line(3, 20.0, **{"collect/success": 0.5, "collect/staleness_max": 1.0}),
+    line(3, 20.0, **{"collect/success": 0.5, "collect/staleness_max": 1.0, "collect/staleness_0": 2.0}),
 ]
 
 
@@ -37,6 +39,7 @@ def test_figures_by_hand() -> None:
     assert found["collecting"] == 0.6  # 6 s of 10 s
     assert found["seconds_left"] == 35.0  # seven iterations
     assert found["failures"] == {"env_error": 3.0, "crashed_desktop": 0.0, "retries": 4.0, "groups_requeued": 0.0}
+    assert found["staleness"] == {"0": 2}
     assert found["newest"] == {"collect/success": 0.5, "collect/staleness_max": 1.0}
     assert method_status(LINES, 10, finished=True)["seconds_left"] == 0.0
 
@@ -82,3 +85,54 @@ def test_text_and_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
+
+
+SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{(?P<labels>[^}]*)\} (?P<value>\S+)")
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
+    """Name and labels → value, of a text in Prometheus' format; every sample has its TYPE before it."""
+    found, typed = {}, set()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert kind == "gauge"
+            assert name not in typed
+            typed.add(name)
+        elif not line.startswith("# HELP "):
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            assert match["name"] in typed
+            assert (match["name"], match["labels"]) not in found
+            found[match["name"], match["labels"]] = float(match["value"])
+    return found
+
+
+def test_the_status_as_prometheus_text(run: Path) -> None:
+    StatusFile(run).update()
+    found = parsed((run / "status.prom").read_text())
+    of_method = 'run="demo",method="grpo"'
+    assert found["bepa_running", 'run="demo"'] == 1.0
+    assert found["bepa_iteration", of_method] == 3.0
+    assert found["bepa_seconds_left", of_method] == 35.0
+    assert found["bepa_collecting", of_method] == 0.6
+    assert found["bepa_failures", f'{of_method},kind="env_error"'] == 3.0
+    assert found["bepa_staleness_groups", f'{of_method},batches="0"'] == 2.0
+    assert found["bepa_collect_success", of_method] == 0.5
+    StatusFile(run).update(ended=True)
+    assert parsed((run / "status.prom").read_text())["bepa_running", 'run="demo"'] == 0.0
+    assert {sample.name for sample in method_samples(run / "grpo")} == {name for name, _ in found} - {"bepa_running"}
+
+
+def test_labels_are_escaped_and_unknown_values_left_out() -> None:
+    method = method_status([], 10, finished=False) | {"seconds_since_last": None}
+    text = prometheus_text({"folder": 'runs/a"b\\c', "running": False, "methods": {"bepa": method}})
+    assert 'bepa_iterations{run="a\\"b\\\\c",method="bepa"} 10.0' in text.splitlines()
+    assert "seconds_left" not in text
+
+
+def test_a_status_that_cannot_be_written_does_not_end_the_run(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / "status.prom").mkdir()
+    StatusFile(run).update()
+    assert "status.prom is not written" in caplog.text

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
-collect_ignore = [] if find_spec("ray") else ["test_ray_cluster.py", "test_ray_nodes.py"]
+collect_ignore = [] if find_spec("ray") else [path.name for path in Path(__file__).parent.glob("test_ray_*.py")]

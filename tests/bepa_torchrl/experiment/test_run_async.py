@@ -54,7 +54,7 @@ def work(folder: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
 
 def timeless(line: dict[str, Any]) -> dict[str, Any]:
     """Without times, and without what only the asynchronous collector reports."""
-    other = ("second", "staleness", "version_lag")
+    other = ("second", "staleness", "version_lag", "queue_", "desktops_busy")
     return {key: value for key, value in line.items() if not any(part in key for part in other)}
 
 

@@ -170,6 +170,25 @@ def test_a_worker_that_is_killed_is_named_by_its_signal(
     assert_same_run(folder, straight)
 
 
+def test_an_interrupted_run_ends_its_worker_and_prints_a_summary(
+    under_way: tuple[subprocess.Popen[str], psutil.Process, Path],
+) -> None:
+    """The launcher alone gets the signal, then both, as from a terminal."""
+    launcher, worker, folder = under_way
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    with suppress(psutil.NoSuchProcess):
+        worker.send_signal(signal.SIGINT)
+    output, error = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert gone(worker, 1.0)
+    assert "level2: interrupted; continue a run with resume=true" in (folder / "level2" / "log.txt").read_text()
+    assert f"{folder}: no process runs it" in output.replace("\n", "")
+    assert "newest checkpoint: iteration" in output
+    assert "resume=true" in error
+    assert 'bepa_running{run="x"} 0.0' in (folder / "status.prom").read_text().splitlines()
+
+
 def test_a_damaged_checkpoint_and_leftovers_of_a_killed_save(
     straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
