@@ -9,6 +9,7 @@ import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, GroupSource
+from bepa_torchrl.distributed.env_worker import RolloutPlan
 from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, EnvWorkerPool, connect, start_queue
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import Order
@@ -60,12 +61,7 @@ def ray_collector(
         DesktopError: there is no cluster at the address.
         ValueError: more workers than desktops.
     """
-    if workers is not None and workers > desktops:
-        raise ValueError(f"{workers} workers require as many desktops, got {desktops}; lower cluster.workers")
-    if address == LOCAL:
-        connect(log_to_driver=False, resources={DESKTOPS: desktops})
-    else:
-        connect(address, log_to_driver=False)
+    join(address, workers, desktops)
     queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
     services = ServicePool(make_policy, replicas=replicas, max_rows=max_rows, num_cpus=0, num_gpus=gpus_per_replica)
     pools: list[EnvWorkerPool] = []
@@ -98,15 +94,55 @@ def ray_collector(
         on_stall=describe,
         **options,
     )
-    pools.append(
-        EnvWorkerPool(
-            queue,
-            services.actors,
-            collector.plan,
-            make_vector,
-            workers=workers,
-            desktops=None if workers is None else -(-desktops // workers),
-            resources={"num_cpus": 0} if workers is None else {"num_cpus": 0, "scheduling_strategy": "SPREAD"},
-        )
-    )
+    pools.append(worker_pool(queue, services, collector.plan, make_vector, workers, desktops))
     return collector
+
+
+def join(address: str, workers: int | None, desktops: int) -> None:
+    """Connects to the cluster in which workers will run; arguments and errors as of :func:`ray_collector`."""
+    if workers is not None and workers > desktops:
+        raise ValueError(f"{workers} workers require as many desktops, got {desktops}; lower cluster.workers")
+    if address == LOCAL:
+        connect(log_to_driver=False, resources={DESKTOPS: desktops})
+    else:
+        connect(address, log_to_driver=False)
+
+
+def worker_pool(
+    queue: Any,
+    services: ServicePool,
+    plan: RolloutPlan,
+    make_vector: Callable[[], DesktopVector],
+    workers: int | None,
+    desktops: int,
+) -> EnvWorkerPool:
+    """The workers of :func:`ray_collector`, with the queue's actor, or another that has its methods."""
+    return EnvWorkerPool(
+        queue,
+        services.actors,
+        plan,
+        make_vector,
+        workers=workers,
+        desktops=None if workers is None else -(-desktops // workers),
+        resources={"num_cpus": 0} if workers is None else {"num_cpus": 0, "scheduling_strategy": "SPREAD"},
+    )
+
+
+def ray_queue(address: str, **options: Any) -> tuple[ActorClient, Callable[[], None]]:
+    """A queue as an actor of a cluster, and a function that ends it and leaves the cluster.
+
+    Args:
+        address: as of :func:`ray_collector`.
+        options: arguments of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`.
+
+    Raises:
+        DesktopError: there is no cluster at the address.
+    """
+    connect(None if address == LOCAL else address, log_to_driver=False)
+    queue = start_queue(**options)
+
+    def stop() -> None:
+        ray.kill(queue)
+        ray.shutdown()
+
+    return ActorClient(queue), stop

@@ -8,6 +8,7 @@ from typing import Any
 
 from bepa_torchrl.distributed.channel.errors import ProtocolError
 from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.evaluations import EvaluationPlan
 from bepa_torchrl.distributed.task_queue import Lease
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from osworld_gym.errors import TaskError
@@ -29,23 +30,44 @@ def decode_lease(fields: Mapping[str, Any]) -> Lease:
 
 def encode_plan(plan: RolloutPlan) -> dict[str, Any]:
     """The plan as JSON values, with the tasks as OSWorld's task files."""
+    evaluation = plan.evaluation
     return {
         "tasks": [task.to_json() for task in plan.tasks],
         "seeds": asdict(plan.seeds),
         "temperature": plan.temperature,
         "retries": plan.retries,
+        "evaluation": None
+        if evaluation is None
+        else {
+            "tasks": [task.to_json() for task in evaluation.tasks],
+            "episodes": evaluation.episodes,
+            "seed": evaluation.seed,
+            "temperature": evaluation.temperature,
+        },
     }
 
 
 def decode_plan(fields: Mapping[str, Any]) -> RolloutPlan:
     """The inverse of :func:`encode_plan`. Raises ProtocolError: not a plan."""
     try:
-        seeds = fields["seeds"]
+        seeds, evaluation = fields["seeds"], fields["evaluation"]
         return RolloutPlan(
-            tuple(Task.from_json(task, where="the trainer's plan") for task in fields["tasks"]),
+            _tasks(fields),
             RolloutSeeds(int(seeds["seed"]), str(seeds["env_seed"])),
             float(fields["temperature"]),
             int(fields["retries"]),
+            None
+            if evaluation is None
+            else EvaluationPlan(
+                _tasks(evaluation),
+                int(evaluation["episodes"]),
+                int(evaluation["seed"]),
+                float(evaluation["temperature"]),
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, TaskError) as error:
         raise ProtocolError(f"expected the plan of a run: {type(error).__name__}: {error}") from error
+
+
+def _tasks(fields: Mapping[str, Any]) -> tuple[Task, ...]:
+    return tuple(Task.from_json(task, where="the trainer's plan") for task in fields["tasks"])

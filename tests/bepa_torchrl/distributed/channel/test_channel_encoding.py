@@ -21,6 +21,7 @@ from bepa_torchrl.distributed.channel.plans import decode_lease, decode_plan, en
 from bepa_torchrl.distributed.channel.results import decode_result, encode_result
 from bepa_torchrl.distributed.channel.weights import PublishedWeights, WeightsTag, decode_weights, encode_weights
 from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.evaluations import EvaluationPlan
 from bepa_torchrl.distributed.task_queue import Lease
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
@@ -225,7 +226,7 @@ def test_what_is_not_finite_is_not_sent() -> None:
 
 
 @some
-@given(st.builds(Lease, st.text(), st.integers(0), st.integers(0), JSON, st.integers(1)))
+@given(st.builds(Lease, st.text(), st.integers(0), st.integers(0), JSON, st.integers(1), st.booleans()))
 def test_a_lease_comes_out_as_it_went_in(lease: Lease) -> None:
     assert decode_lease(json.loads(json.dumps(encode_lease(lease)))) == lease
 
@@ -237,9 +238,17 @@ def test_what_is_not_a_lease_is_refused() -> None:
 
 def test_a_plan_comes_out_as_it_went_in() -> None:
     """With every field, so that a new one must be added to the encoding."""
-    plan = RolloutPlan((lamp_task(0), lamp_task(1, infected=True)), RolloutSeeds(3, "slot"), 0.7, 2)
-    assert decode_plan(json.loads(json.dumps(encode_plan(plan)))) == plan
-    assert encode_plan(plan).keys() == {field.name for field in dataclasses.fields(RolloutPlan)}
+    evaluation = EvaluationPlan((lamp_task(0), lamp_task(2)), 3, 12345, 0.0)
+    plan = RolloutPlan((lamp_task(0), lamp_task(1, infected=True)), RolloutSeeds(3, "slot"), 0.7, 2, evaluation)
+    for each in (plan, dataclasses.replace(plan, evaluation=None)):
+        assert decode_plan(json.loads(json.dumps(encode_plan(each)))) == each
+    encoded = encode_plan(plan)
+    for part, kind in (
+        (encoded, RolloutPlan),
+        (encoded["seeds"], RolloutSeeds),
+        (encoded["evaluation"], EvaluationPlan),
+    ):
+        assert part.keys() == {field.name for field in dataclasses.fields(kind)}
     for damaged in ({}, encode_plan(plan) | {"tasks": [{"id": "x"}]}, encode_plan(plan) | {"seeds": []}):
         with pytest.raises(ProtocolError, match="expected the plan of a run"):
             decode_plan(damaged)
