@@ -6,8 +6,9 @@ import json
 import os
 from pathlib import Path
 
+from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.settings import EnvSettings, Settings
+from bepa_torchrl.experiment.settings import ClusterSettings, EnvSettings, Settings
 from bepa_torchrl.policies.vllm.errors import engine_version
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
@@ -28,6 +29,7 @@ def check_environment(settings: Settings) -> None:
             missing or incomplete.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
         ImportError: ``cluster.address`` without Ray.
+        OSError: ``cluster.token_file`` cannot be read.
         TaskError: an unknown suite.
         ValueError: an unknown provider or provider option.
         DesktopError: the provider cannot be used on this machine; the message names what is missing and the fix.
@@ -39,9 +41,32 @@ def check_environment(settings: Settings) -> None:
     _check_checkpoint(settings.policy.checkpoint)
     if settings.policy.rollout == "vllm":
         engine_version()
-    if settings.cluster.address is not None:
-        require_extra("ray", "cluster.address")
+    _check_cluster(settings.cluster)
     _check_desktop(settings.env)
+
+
+def check_rollout_side(settings: Settings) -> None:
+    """Checks what ``bepa rollouts`` requires from this machine; raises as :func:`check_environment`.
+
+    The desktops and the checkpoint of a Ray cluster are on its nodes, and are checked there.
+    """
+    _check_cluster(settings.cluster)
+    if settings.cluster.address is None:
+        _check_checkpoint(settings.policy.checkpoint)
+        _check_desktop(settings.env)
+
+
+def _check_cluster(cluster: ClusterSettings) -> None:
+    """Checks for Ray, and for the address and the token of the channel. Raises ImportError, ValueError or OSError."""
+    if cluster.address is not None:
+        require_extra("ray", "cluster.address")
+    if cluster.listen is None:
+        return
+    try:
+        parse_address(cluster.listen)
+    except ValueError as error:
+        raise ConfigError(f"cluster.listen: {error}") from error
+    read_token(None if cluster.token_file is None else Path(cluster.token_file))
 
 
 def _check_ranks(settings: Settings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.distributed.evaluations import EvaluationPlan
-from bepa_torchrl.distributed.local_rollouts import local_collector
+from bepa_torchrl.experiment.asynchronous.collector import async_collector, check_cluster
 from bepa_torchrl.experiment.config import ConfigError, with_changes
 from bepa_torchrl.experiment.methods import Algo, advantage_std
 from bepa_torchrl.experiment.objective import make_method_loss, scored_rows
@@ -44,6 +44,7 @@ from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_again
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env import OSWorldEnv
+from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
@@ -126,8 +127,7 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             f"collect.max_staleness={collect.max_staleness} and collect.order={collect.order} require "
             "collect.mode=async; set it, or leave them out"
         )
-    if collect.mode == "sync" and settings.cluster.address is not None:
-        raise ConfigError(f"cluster.address={settings.cluster.address} requires collect.mode=async; set it")
+    check_cluster(settings)
     if collect.mode == "async" and settings.policy.rollout != "transformers":
         raise ConfigError(
             f"collect.mode=async and policy.rollout={settings.policy.rollout} do not work together yet: evaluations "
@@ -208,7 +208,7 @@ def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldE
         env.desktops,
         suite=suite,
         observation="png",
-        options=_episode_options(settings, policy),
+        options=_episode_options(settings, policy.image_scaling),
         provider_options=env.options,
         deadline=env.deadline,
         warm=env.warm_pool,
@@ -216,13 +216,13 @@ def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldE
     )
 
 
-def _episode_options(settings: Settings, policy: ActingPolicy) -> EpisodeOptions:
+def _episode_options(settings: Settings, scaling: ImageScaling) -> EpisodeOptions:
     env = settings.env
     return EpisodeOptions(
         max_steps=env.max_steps,
         parse_errors=env.parse_errors,
         call_user_tolerance=env.call_user_tolerance,
-        scaling=policy.image_scaling,
+        scaling=scaling,
         official_timing=env.official_timing,
         evaluators=Evaluators(env.evaluators),
     )
@@ -352,31 +352,27 @@ def make_collector(
         sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
-    return _async_collector(settings, policy, env, tasks, options)
+    return async_collector(
+        settings,
+        env,
+        policy,
+        tasks,
+        make_policy=partial(make_sampler, settings),
+        make_vector=vector_maker(settings, policy.image_scaling),
+        **options,
+    )
 
 
-def _async_collector(
-    settings: Settings, policy: Policy, env: OSWorldEnv, tasks: Sequence[Task], options: dict[str, Any]
-) -> GroupRolloutCollector:
-    """The collector of ``collect.mode=async``, with its workers."""
-    collect, cluster = settings.collect, settings.cluster
-    # a sampler with its own weights, to which adapters are sent merged
-    sampler = partial(make_policy, with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+def make_sampler(settings: Settings) -> Policy:
+    """Builds a sampler with its own weights, to which adapters are sent merged. Raises as :func:`make_policy`."""
+    return make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+
+
+def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], DesktopVector]:
+    """A function that makes one desktop, also in another process."""
     make_desktop = desktop_factory(settings.env.provider, settings.env.options)
-    episode = _episode_options(settings, policy)
-    options |= {
-        "make_vector": partial(DesktopVector, make_desktop, 1, episode, deadline=settings.env.deadline),
-        "desktops": settings.env.desktops,
-        "max_rows": settings.policy.max_rows,
-        "max_staleness": collect.max_staleness,
-        "order": collect.order,
-        "stall_seconds": collect.stall_timeout,
-    }
-    if cluster.address is None:
-        return local_collector(env, policy, tasks, sampler=sampler(), **options)
-    from bepa_torchrl.distributed.ray_rollouts import ray_collector  # requires the extra ``ray``
-
-    return ray_collector(env, policy, tasks, make_policy=sampler, **asdict(cluster), **options)
+    episode = _episode_options(settings, scaling)
+    return partial(DesktopVector, make_desktop, 1, episode, deadline=settings.env.deadline)
 
 
 def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:

@@ -272,7 +272,10 @@ class MethodRun:
         requested = self.folder / RESTART_WORKERS
         if requested.exists():
             requested.unlink()
-            done = "are restarted one after the other" if collector.restart_workers() else "are threads: not restarted"
+            if collector.restart_workers():
+                done = "are restarted one after the other"
+            else:
+                done = "are threads, or in a rollout cluster: not restarted"
             sys.stdout.write(f"{NOTICE}the workers {done}\n")
             sys.stdout.flush()
 

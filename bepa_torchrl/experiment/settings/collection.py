@@ -42,6 +42,9 @@ class ClusterSettings:
     Args:
         address: of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts; None:
             threads of the training process.
+        listen: HOST:PORT at which the training process waits for rollout clusters (``bepa rollouts``), which then play
+            all rollouts; ``address`` is then where the queue is. None: none.
+        token_file: file with the token of ``listen``; None: it is in the environment variable BEPA_CHANNEL_TOKEN.
         workers: actors with desktops; they share ``env.desktops``. None: one on each node that has Ray's resource
             ``desktops``, with that many, also on nodes that join.
         replicas: copies of the policy that sample.
@@ -49,6 +52,8 @@ class ClusterSettings:
     """
 
     address: str | None
+    listen: str | None
+    token_file: str | None
     workers: Positive | None
     replicas: Positive
     gpus_per_replica: NonNegativeFloat

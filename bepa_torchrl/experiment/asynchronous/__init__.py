@@ -1,0 +1,1 @@
+"""Asynchronous rollouts of an experiment: where they are played, and the program that plays them elsewhere."""

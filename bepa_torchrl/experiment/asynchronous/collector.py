@@ -1,0 +1,131 @@
+"""The collector of ``collect.mode=async``: its rollouts are played by threads, by Ray actors, or by other clusters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from torchrl.envs import EnvBase
+
+from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
+from bepa_torchrl.distributed.channel.collector import SharedQueue, served_collector
+from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
+from bepa_torchrl.distributed.local_rollouts import local_collector
+from bepa_torchrl.distributed.queue_service import QueueService
+from bepa_torchrl.experiment.config import ConfigError, settings_to_dict
+from bepa_torchrl.experiment.method_child import NOTICE
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from osworld_gym.tasks.task import Task
+from osworld_gym.uitars.coords import ImageScaling
+from osworld_gym.vector import DesktopVector
+
+#: what rollout clusters get of the trainer's settings
+SHARED_SECTIONS = ("seed", "env", "policy", "collect")
+
+
+def check_cluster(settings: Settings) -> None:
+    """Checks the settings of ``cluster`` against the others. Raises ConfigError: they do not work together."""
+    cluster = settings.cluster
+    for name, value in (("address", cluster.address), ("listen", cluster.listen)):
+        if value is not None and settings.collect.mode == "sync":
+            raise ConfigError(f"cluster.{name}={value} requires collect.mode=async; set it")
+    if cluster.listen is not None and any(name != settings.algo.name for name in settings.compare):
+        raise ConfigError(
+            f"cluster.listen={cluster.listen} requires compare=[], since one training process listens there; got "
+            f"compare={list(settings.compare)}; set compare=[]"
+        )
+
+
+def async_collector(
+    settings: Settings,
+    env: EnvBase,
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    make_policy: Callable[[], RolloutPolicy],
+    make_vector: Callable[[], DesktopVector],
+    **options: Any,
+) -> AsyncGroupCollector:
+    """Builds the collector, and what plays its episodes; its ``shutdown`` ends both.
+
+    Args:
+        settings: of the run.
+        env: as of :class:`~bepa_torchrl.rollout.group_collector.GroupRolloutCollector`; not used for rollouts.
+        policy: the trainer's.
+        tasks: the training tasks.
+        make_policy: makes a policy that samples, also in another process.
+        make_vector: makes one desktop, also in another process.
+        options: further arguments of the collector.
+
+    Raises:
+        DesktopError: there is no cluster at ``cluster.address``. OSError: ``cluster.listen`` cannot be used.
+    """
+    collect, cluster = settings.collect, settings.cluster
+    options |= {
+        "max_staleness": collect.max_staleness,
+        "order": collect.order,
+        "stall_seconds": collect.stall_timeout,
+    }
+    if cluster.listen is not None:
+        return _listening_collector(settings, env, policy, tasks, **options)
+    places: dict[str, Any] = {"desktops": settings.env.desktops, "max_rows": settings.policy.max_rows}
+    places["make_vector"] = make_vector
+    if cluster.address is None:
+        return local_collector(env, policy, tasks, sampler=make_policy(), **places, **options)
+    from bepa_torchrl.distributed.ray_rollouts import ray_collector  # requires the extra ``ray``
+
+    places |= {name: value for name, value in asdict(cluster).items() if name not in ("listen", "token_file")}
+    return ray_collector(env, policy, tasks, make_policy=make_policy, **places, **options)
+
+
+def _listening_collector(
+    settings: Settings,
+    env: EnvBase,
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    max_staleness: int,
+    order: str,
+    **options: Any,
+) -> AsyncGroupCollector:
+    cluster = settings.cluster
+    assert cluster.listen is not None
+    bounds = {"batch_groups": settings.collect.groups, "max_staleness": max_staleness, "order": order}
+    queue, end = _shared_queue(cluster.address, **bounds)
+    return served_collector(
+        env,
+        policy,
+        tasks,
+        queue=queue,
+        address=parse_address(cluster.listen),
+        token=read_token(None if cluster.token_file is None else Path(cluster.token_file)),
+        settings=shared_settings(settings, policy.image_scaling),
+        on_end=end,
+        note=_notice,
+        **options,
+    )
+
+
+def _shared_queue(address: str | None, **options: Any) -> tuple[SharedQueue, Callable[[], None]]:
+    """The queue, in this process or in the Ray cluster at the address, and a function that ends it."""
+    if address is None:
+        return QueueService(**options), lambda: None
+    from bepa_torchrl.distributed.ray_rollouts import ray_queue  # requires the extra ``ray``
+
+    queue, end = ray_queue(address, **options)
+    return cast(SharedQueue, queue), end
+
+
+def shared_settings(settings: Settings, scaling: ImageScaling) -> dict[str, Any]:
+    """What rollout clusters must know in addition to the plan, as JSON values."""
+    known = settings_to_dict(settings)
+    return {"settings": {name: known[name] for name in SHARED_SECTIONS}, "image_scaling": asdict(scaling)}
+
+
+def _notice(line: str) -> None:
+    sys.stdout.write(f"{NOTICE}{line}\n")
+    sys.stdout.flush()

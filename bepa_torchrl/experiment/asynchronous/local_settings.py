@@ -1,0 +1,48 @@
+"""The settings that ``bepa rollouts`` determines itself; all others are the trainer's. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_dict
+from bepa_torchrl.experiment.resume import key_of
+
+LOCAL = (
+    "env.provider",
+    "env.options",
+    "env.desktops",
+    "env.deadline",
+    "policy.checkpoint",
+    "policy.dtype",
+    "policy.device",
+    "policy.attn",
+    "policy.max_rows",
+    "policy.max_batch_tokens",
+    "cluster.address",
+    "cluster.workers",
+    "cluster.replicas",
+    "cluster.gpus_per_replica",
+    "threads",
+)
+
+
+def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """The values of a command line, by dotted key; another provider starts with no ``env.options`` of the trainer's.
+
+    Raises:
+        ConfigError: an unknown setting, or one that the trainer determines.
+    """
+    requested = settings_to_dict(load_config(overrides, config_dir=config_dir))
+    given = {key_of(override) for override in overrides}
+    found = {key: local for key in given for local in LOCAL if key == local or key.startswith(f"{local}.")}
+    refused = sorted(given - found.keys())
+    if refused:
+        raise ConfigError(f"{refused[0]} is determined by the trainer; set it there. Here are set: {', '.join(LOCAL)}")
+    keys = {*found.values(), *(("env.options",) if "env.provider" in given else ())}
+    changes: dict[str, Any] = {}
+    for key in sorted(keys):
+        section, _, name = key.partition(".")
+        changes[key] = requested[section][name] if name else requested[section]
+    return changes

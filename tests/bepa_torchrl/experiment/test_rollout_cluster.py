@@ -1,0 +1,142 @@
+"""``cluster.listen`` and ``bepa rollouts``: their settings, their errors, and a run that is the synchronous one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
+
+from bepa_torchrl.cli import main
+from bepa_torchrl.distributed.channel.errors import ProtocolError
+from bepa_torchrl.experiment.asynchronous.collector import shared_settings
+from bepa_torchrl.experiment.asynchronous.local_settings import LOCAL, local_changes
+from bepa_torchrl.experiment.asynchronous.rollouts import merged_settings
+from bepa_torchrl.experiment.config import ConfigError, load_config, setting_names
+from bepa_torchrl.experiment.environment import check_environment
+from bepa_torchrl.experiment.factory import check_settings, make_tasks
+from bepa_torchrl.experiment.methods import algo_named
+from osworld_gym.uitars.coords import ImageScaling
+
+__all__ = ["folder", "overrides"]  # fixtures
+LISTEN = "cluster.listen=127.0.0.1:0"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([LISTEN], r"cluster\.listen=127\.0\.0\.1:0 requires collect\.mode=async"),
+        (
+            [LISTEN, "collect.mode=async"],
+            r"requires compare=\[\], since one training process listens there; got .*grpo",
+        ),
+    ],
+)
+def test_settings_that_do_not_work_together(given: list[str], problem: str) -> None:
+    settings = load_config(given)
+    with pytest.raises(ConfigError, match=problem):
+        check_settings(settings, algo_named("bepa"), make_tasks(settings))
+
+
+def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BEPA_CHANNEL_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=r"cluster\.listen: expected HOST:PORT, such as"):
+        check_environment(load_config(["cluster.listen=7300"]))
+    with pytest.raises(ValueError, match="expected a token in a file, or in BEPA_CHANNEL_TOKEN"):
+        check_environment(load_config([LISTEN]))
+    with pytest.raises(FileNotFoundError, match="none/token"):
+        check_environment(load_config([LISTEN, "cluster.token_file=none/token"]))
+    monkeypatch.setenv("BEPA_CHANNEL_TOKEN", "a token of this test")
+    check_environment(load_config([LISTEN]))
+
+
+def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> None:
+    assert set(LOCAL) < set(setting_names())
+    trained = load_config(["env=local", "env.options.apps=[x]", "collect.temperature=0.7", "seed=5", "eval.every=3"])
+    scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
+    shared = shared_settings(trained, scaling)
+    settings, found = merged_settings(shared, local_changes(["env.desktops=9", "cluster.replicas=2"], None))
+    assert found == scaling
+    assert (settings.env.desktops, settings.cluster.replicas) == (9, 2)
+    assert (settings.env.provider, settings.env.options, settings.env.deadline) == ("local", {"apps": ["x"]}, 240.0)
+    assert (settings.collect, settings.policy, settings.seed) == (trained.collect, trained.policy, 5)
+    other, _ = merged_settings(shared, local_changes(["env.provider=sim"], None))
+    assert (other.env.provider, other.env.options) == ("sim", {})
+    with pytest.raises(ProtocolError, match="install the same version of this package on both sides"):
+        merged_settings(shared | {"settings": {**shared["settings"], "env": {"vendor": "x"}}}, {})
+
+
+@pytest.mark.parametrize("key", ["collect.temperature=0.5", "env.max_steps=3", "env=local", "seed=1"])
+def test_what_the_trainer_determines_is_not_set_on_the_rollout_side(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key.partition('=')[0]} is determined by the trainer; set it there"):
+        local_changes([key], None)
+    with pytest.raises(ConfigError, match="unknown key"):
+        local_changes(["env.desktop=3"], None)
+
+
+def test_errors_of_the_command_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("BEPA_CHANNEL_TOKEN", raising=False)
+    assert main(["rollouts", "--connect", "127.0.0.1:1"]) == 2
+    token = tmp_path / "token"
+    token.write_text("a token of this test")
+    assert main(["rollouts", "--connect", "127.0.0.1", "--token-file", str(token)]) == 2
+    assert main(["rollouts", "--connect", "127.0.0.1:1", "--token-file", str(token), "seed=1"]) == 2
+    assert main(["rollouts", "--connect", "127.0.0.1:1", "--token-file", str(token), "--wait", "0.1"]) == 3
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 4
+    assert "expected a token" in errors[0]
+    assert "expected HOST:PORT" in errors[1]
+    assert "seed is determined by the trainer" in errors[2]
+    assert "no trainer at 127.0.0.1:1 for 0.1 s" in errors[3]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def rollout_side(port: int, token: Path, log: Path, *settings: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``bepa rollouts`` in another process, which is killed at the end if it has not ended."""
+    command = [sys.executable, "-m", "bepa_torchrl", "rollouts", "--connect", f"127.0.0.1:{port}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, "--token-file", str(token), *settings], stdout=output, stderr=output, env=environment
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_played_elsewhere_is_the_synchronous_one(
+    folder: Path, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    token, port = tmp_path / "token", free_port()
+    token.write_text("a token of this test")
+    straight = work(folder, "at_home", *overrides, ALGO, "eval.every=0")
+    served = (f"cluster.listen=127.0.0.1:{port}", f"cluster.token_file={token}")
+    with rollout_side(port, token, tmp_path / "log", "env.desktops=4") as process:
+        found = work(folder, "elsewhere", *overrides, ALGO, *ASYNC, *served, "eval.every=2")
+        assert process.wait(60.0) == 0
+    for one, other in zip(straight, found, strict=True):
+        assert timeless(other) == pytest.approx(timeless(one), abs=1e-4)
+        assert other["collect/staleness_max"] == 0.0
+    assert any(line["train/optimizer_steps"] for line in found)
+    evaluated = [json.loads(line) for line in (folder / "elsewhere" / "evaluations.jsonl").read_text().splitlines()]
+    assert len({episode["task_id"] for episode in evaluated}) == 6
+    assert all(episode["failure"] is None for episode in evaluated)
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "the training has ended"

@@ -1,0 +1,79 @@
+"""Two Ray clusters, for training and for rollouts: whatever happens between them, every group is trained once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cut_relay import CutRelay
+from polling import until
+from ray_heads import free_ports, ray_head
+from test_rollout_cluster import rollout_side
+from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+__all__ = ["folder", "overrides"]  # fixtures
+ITERATIONS = 4
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[tuple[str, str]]:
+    """The addresses of the training cluster and of the rollout cluster."""
+    with ray_head(range(21000, 21500)) as training, ray_head(range(21500, 22000)) as rollouts:
+        yield training, rollouts
+
+
+def trained_episodes(folder: Path) -> Counter[tuple[int, int, int]]:
+    """How often each (iteration, group, slot) was trained."""
+    lines = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+    return Counter((line["iteration"], line["group_id"], line["slot"]) for line in lines if line["trained"])
+
+
+def iterations_of(folder: Path) -> int:
+    path = folder / "iterations.jsonl"
+    return path.read_text().count('"phase":"rl"') if path.exists() else 0
+
+
+def test_groups_are_trained_once_though_the_connection_is_cut_and_the_rollout_side_is_killed(
+    folder: Path, overrides: tuple[str, ...], clusters: tuple[str, str], tmp_path: Path
+) -> None:
+    training, rollouts = clusters
+    settings = (*overrides, ALGO, f"train.iterations={ITERATIONS}", "record.every=1", "record.images=false")
+    straight = work(folder, "sync", *settings, "eval.every=0")
+    token = tmp_path / "token"
+    token.write_text("a token of this test")
+    (port,) = free_ports(1)
+    relay = CutRelay(("127.0.0.1", port))
+    places = (f"cluster.address={rollouts}", "cluster.workers=2", "env.desktops=4")
+    run = folder / "two"
+
+    with ExitStack() as stack:
+        stack.callback(relay.close)
+        first = stack.enter_context(rollout_side(relay.address[1], token, tmp_path / "first", *places))
+
+        def disturb() -> None:
+            until(lambda: iterations_of(run) >= 1, "no iteration", 600.0)
+            relay.cut()
+            until(lambda: iterations_of(run) >= 2, "no second iteration", 600.0)
+            first.send_signal(signal.SIGKILL)
+            stack.enter_context(rollout_side(relay.address[1], token, tmp_path / "second", *places))
+
+        threading.Thread(target=disturb, daemon=True).start()
+        served = (f"cluster.listen=127.0.0.1:{port}", f"cluster.token_file={token}", f"cluster.address={training}")
+        found = work(folder, "two", *settings, *ASYNC, *served)
+        until(lambda: "the training has ended" in (tmp_path / "second").read_text(), "the end was not told")
+
+    assert relay.cuts >= 1
+    assert "weights of version" in (tmp_path / "second").read_text()
+    for one, other in zip(straight, found, strict=True):
+        assert timeless(other) == pytest.approx(timeless(one), abs=1e-4)
+        assert other["collect/staleness_max"] == 0.0
+    assert trained_episodes(run) == trained_episodes(folder / "sync")
+    assert set(trained_episodes(run).values()) == {1}
+    assert len({group for _, group, _ in trained_episodes(run)}) == 2 * ITERATIONS
