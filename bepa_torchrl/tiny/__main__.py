@@ -20,7 +20,7 @@ from bepa_torchrl.tiny.cloning import block
 from bepa_torchrl.tiny.evaluate import measure
 from bepa_torchrl.tiny.gate import gate_failures
 from bepa_torchrl.tiny.grounding import label_words
-from bepa_torchrl.tiny.pretrain import Pretraining, Recipe, new_model, run, short
+from bepa_torchrl.tiny.pretrain import Pretraining, Recipe, new_model, run, sharpen, short
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import texts
 
@@ -53,6 +53,7 @@ def train(out: Path, state: Path, share: float, episodes: int, seed: int) -> Non
     recipe = short(Recipe(seed=seed), share)
     training = Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
     run(training, state, log=lambda line: print(line, flush=True))
+    sharpen(training.model, recipe.sharpness)
     notes: dict[str, Any] = {
         "command": f"python -m bepa_torchrl.tiny --share {share} --seed {seed}",
         "recipe": asdict(recipe),

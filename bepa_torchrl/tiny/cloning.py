@@ -56,7 +56,8 @@ class Shares:
         shuffled: share of shuffled desks.
         expert: share of desks on which the expert acts.
         planned: share of plain desks' tasks whose prompt contains a plan.
-        long: share of desks on which a task with files or with several pages is played; None: as of all tasks.
+        long: share of desks on which a task with files, several pages or several texts is played, each of their
+            templates as often; None: all tasks as often.
     """
 
     shuffled: float
@@ -97,7 +98,7 @@ class Desk:
 
     def _choose(self, pool: Sequence[Task]) -> list[Task]:
         """The task to play, then the other tasks to ask about, the most similar ones first."""
-        played = self.rng.choice(self._played_from(pool))
+        played = self._played(pool)
         pages = _places(self.desktop, played)
         near: tuple[Callable[[Task], bool], ...] = (
             lambda task: bool(_places(self.desktop, task) & pages),
@@ -110,17 +111,21 @@ class Desk:
             chosen += self.rng.sample(found, min(len(found), most))
         return chosen
 
-    def _played_from(self, pool: Sequence[Task]) -> Sequence[Task]:
-        """The tasks of which one is played."""
+    def _played(self, pool: Sequence[Task]) -> Task:
+        """The task to play."""
         if self.shares.long is None:
-            return pool
-        wanted = self.rng.random() < self.shares.long
-        return [task for task in pool if self._long(task) == wanted]
+            return self.rng.choice(pool)
+        if self.rng.random() >= self.shares.long:
+            return self.rng.choice([task for task in pool if not self._long(task)])
+        templates: dict[str, list[Task]] = {}
+        for task in filter(self._long, pool):
+            templates.setdefault(task.tags[-1], []).append(task)
+        return self.rng.choice(templates[self.rng.choice(sorted(templates))])
 
     def _long(self, task: Task) -> bool:
-        """Whether the task is about files or about several pages."""
+        """Whether the task is about files, about several pages, or about several typed texts."""
         pages = _places(self.desktop, task)
-        return len(pages) > 1 or ("files", "") in pages
+        return len(pages) > 1 or ("files", "") in pages or "template:send" in task.tags
 
     def _already_there(self, task: Task) -> bool:
         """Whether a file of the task is initially in its target folder."""

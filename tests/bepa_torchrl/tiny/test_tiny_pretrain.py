@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bepa_torchrl.tiny.cloning import block
 from bepa_torchrl.tiny.grounding import label_words
-from bepa_torchrl.tiny.pretrain import PHASES, Pretraining, Recipe, new_model, run, short
+from bepa_torchrl.tiny.pretrain import PHASES, Pretraining, Recipe, new_model, run, sharpen, short
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import texts
 
@@ -81,3 +81,12 @@ def test_a_words_two_tokens_start_equal(tokenizer: PreTrainedTokenizerFast) -> N
 def test_a_share_of_the_recipe() -> None:
     assert short(Recipe(steps=(100, 200, 500, 1000, 800, 400, 200)), 0.001).steps == (1,) * 7
     assert short(Recipe(steps=(100, 200, 500, 1000, 800, 400, 200)), 0.5).steps == (50, 100, 250, 500, 400, 200, 100)
+
+
+def test_sharpening_multiplies_the_logits(tokenizer: PreTrainedTokenizerFast) -> None:
+    model = new_model(tokenizer, Recipe()).eval()
+    tokens = torch.tensor([tokenizer("click mute")["input_ids"]])
+    with torch.no_grad():
+        before = model(input_ids=tokens).logits
+        sharpen(model, 1.5)
+        torch.testing.assert_close(model(input_ids=tokens).logits, 1.5 * before, rtol=1e-4, atol=1e-5)
