@@ -1,0 +1,185 @@
+"""kill -9 of any one process of a run on Ray, at random moments: every group is trained once, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.testing import small_checkpoint
+
+ROOT = Path(__file__).parents[3]
+MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+DEADLINE = 600.0
+GROUPS, EVAL_EVERY, METHOD = 2, 4, "level2"
+#: what the command line of each kind of process contains
+PROCESSES = {
+    "trainer": "method_process",
+    "queue": "ray::QueueService",
+    "worker": "ray::_Node",
+    "replica": "ray::_Service",
+}
+#: after the kill of one of these the run ends, and is started again
+ENDS = ("driver", "trainer", "queue")
+SETTINGS = (
+    "experiment=smoke",
+    f"algo={METHOD}",
+    "compare=[]",
+    "policy.max_new_tokens=8",
+    "env.max_steps=1",
+    "env.desktops=2",
+    "env.train_limit=2",
+    "env.held_out_limit=1",
+    f"eval.every={EVAL_EVERY}",
+    "eval.final_episodes=0",
+    "record.every=1",
+    "record.images=false",
+    "train.iterations=100000",
+    "collect.mode=async",
+    "collect.max_staleness=1",
+    "cluster.address=local",
+    "cluster.workers=2",
+)
+
+
+class Run:
+    """A run whose processes are killed.
+
+    Args:
+        folder: parent of the run's folder, with the policy to start from.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(folder / "policy")
+        self.place = (f"runs={folder / 'runs'}", "name=x")
+        self.method = folder / "runs" / "x" / METHOD
+        self.output = folder / "output.txt"
+        self.launcher = self.start(*SETTINGS, f"policy.checkpoint={checkpoint}")
+
+    def start(self, *overrides: str) -> subprocess.Popen[bytes]:
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": paths, "RAY_raylet_start_wait_time_s": "240", "OMP_NUM_THREADS": "1"}
+        with self.output.open("ab") as output:
+            command = [sys.executable, "-c", MAIN, *overrides, *self.place]
+            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def wait_for(self, what: Callable[[], Any]) -> Any:
+        """The first true result, while the launcher runs."""
+        end = time.monotonic() + DEADLINE
+        while not (found := what()):
+            assert self.launcher.poll() is None, self.output.read_text()
+            assert time.monotonic() < end, self.output.read_text()
+            time.sleep(0.1)
+        return found
+
+    def iterations(self) -> int:
+        path = self.method / "iterations.jsonl"
+        lines = read_lines(path) if path.exists() else []
+        return max((int(line["iteration"]) for line in lines if line["phase"] == "rl"), default=0)
+
+    def progress(self, count: int) -> None:
+        """Waits for ``count`` further iterations."""
+        before = self.iterations()
+        self.wait_for(lambda: self.iterations() >= before + count)
+
+    def processes(self, kind: str) -> list[psutil.Process]:
+        if kind == "driver":
+            return [psutil.Process(self.launcher.pid)]
+        found = []
+        for process in psutil.Process(self.launcher.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if PROCESSES[kind] in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def kill(self, kind: str, rng: random.Random) -> None:
+        """Kills a process of this kind during the next second, and waits until the run goes on."""
+        self.progress(1)
+        time.sleep(rng.random())
+        everything = [process for name in PROCESSES for process in self.processes(name)]
+        rng.choice(self.wait_for(lambda: self.processes(kind))).kill()
+        if kind not in ENDS:
+            self.progress(3)
+            return
+        code = self.launcher.wait(DEADLINE)
+        assert code == (-signal.SIGKILL if kind == "driver" else 3), self.output.read_text()
+        _, alive = psutil.wait_procs(everything, timeout=60.0)
+        assert not alive, alive  # actors end with the trainer; two helpers of Ray's own may take minutes
+        self.launcher = self.start("resume=true")
+
+    def finish(self) -> int:
+        """Ends the run, lets it train one more iteration, and returns their number."""
+        self.progress(1)
+        self.launcher.send_signal(signal.SIGINT)
+        assert self.launcher.wait(DEADLINE) == 130
+        last = self.iterations() + 1
+        self.launcher = self.start("resume=true", f"train.iterations={last}")
+        assert self.launcher.wait(DEADLINE) == 0, self.output.read_text()
+        return last
+
+
+def check(run: Run, last: int) -> None:
+    """Every group is trained in one iteration, or has failed; every evaluation is reported once."""
+    trained: dict[int, set[int]] = defaultdict(set)
+    every = set()
+    for line in read_lines(run.method / "episodes.jsonl"):
+        every.add(line["group_id"])
+        if line["trained"]:
+            trained[line["group_id"]].add(line["iteration"])
+        else:
+            assert line["off_policy"] or line["failure"] or line["reward"] is not None
+    assert all(len(iterations) == 1 for iterations in trained.values())
+    by_iteration: dict[int, int] = defaultdict(int)
+    for (iteration,) in trained.values():
+        by_iteration[iteration] += 1
+    assert by_iteration == dict.fromkeys(range(1, last + 1), GROUPS)
+    log = (run.method / "log.txt").read_text()
+    dropped = every - set(trained)
+    assert all(f"group {group} (task" in log for group in dropped)  # with the reason
+    assert every == set(range(GROUPS * last + len(dropped)))  # none is left out
+    lines = read_lines(run.method / "iterations.jsonl")
+    assert [line["iteration"] for line in lines if line["phase"] == "rl"] == list(range(1, last + 1))
+    evaluations = sorted(line["iteration"] for line in lines if line["phase"] == "eval")
+    assert evaluations == list(range(EVAL_EVERY, last, EVAL_EVERY))
+
+
+def survive(folder: Path, kinds: Sequence[str], seed: int) -> None:
+    rng = random.Random(seed)
+    order = rng.sample(kinds, len(kinds))
+    run = Run(folder)
+    try:
+        for kind in order:
+            run.kill(kind, rng)
+        check(run, run.finish())
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            left = psutil.Process(run.launcher.pid).children(recursive=True)
+            run.launcher.kill()
+            psutil.wait_procs(left, timeout=60.0)
+        run.launcher.wait(60.0)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(1800)
+def test_ten_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    survive(tmp_path, [*ENDS, *["worker"] * 4, *["replica"] * 3], seed=0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(18000)
+def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    survive(tmp_path, [*list(ENDS) * 6, *["worker"] * 16, *["replica"] * 16], seed=1)
