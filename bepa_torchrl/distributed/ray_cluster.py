@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -86,12 +87,15 @@ def connect(address: str | None = None, **options: Any) -> None:
     Raises:
         DesktopError: there is no cluster at the address.
     """
+    if address is not None:  # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         ray.init(address=address, include_dashboard=False if address is None else None, **options)
     except ConnectionError as error:
         raise DesktopError(
             FailureReason.never_ready,
-            f"no Ray cluster at {address} ({error}); start its head with `ray start --head`, or correct the address",
+            f"no Ray cluster at {address} ({error}); start its head with `ray start --head`, or correct the address "
+            "(if it runs: has this machine its ~/.ray/auth_token?)",
         ) from error
 
 

@@ -140,7 +140,8 @@ class ChannelClient:
                 try:
                     self._receive(connection)
                 except (BrokenConnectionError, ProtocolError) as error:
-                    self._note(f"the connection to {self._where()} is lost: {error}")
+                    if not self._closed.is_set():
+                        self._note(f"the connection to {self._where()} is lost: {error}")
                 finally:
                     connection.close()
                     self._lose(connection)

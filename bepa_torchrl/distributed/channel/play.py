@@ -43,7 +43,7 @@ def follow(source: WeightsSource, publish: Publish, *, note: Callable[[str], Non
         try:
             found = source.next_weights(loaded, _POLL)
         except RunEndedError as end:
-            note(str(end))
+            note(str(getattr(end, "cause", end)))  # Ray's error has the traceback of the actor as its text
             return
         if found is None:
             continue

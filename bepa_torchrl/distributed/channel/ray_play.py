@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 import ray
+from ray.exceptions import RayTaskError
 
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.play import STOP_SECONDS, WeightsSource, follow
@@ -63,6 +64,10 @@ def play_on_ray(
     pool = worker_pool(gateway, services, plan, make_vector, workers, desktops)
     try:
         follow(cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS)), services.publish, note=note)
+    except RayTaskError as error:
+        if isinstance(error.cause, Exception):
+            raise error.cause from error
+        raise
     finally:
         pool.stop(STOP_SECONDS)
         services.stop()
