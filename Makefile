@@ -38,8 +38,10 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (about 7 minutes on two cores)
 	$(BIN)/python examples/train_bepa.py
 
+# test processes of the default tests
+JOBS ?= 2
 test: $(call extras,test)   ## the default tests: pip packages only (under 5 minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(call extras,test)  ## whole training runs, resume, the program end to end (minutes)
 	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900
@@ -77,10 +79,10 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt scripts/install_vll
 test-vllm: $(VLLM_VENV)/.installed  ## rollouts with vLLM on the CPU: sampling, weight sync, training (docs/vllm.md)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default
 
-soak: $(call extras,test+guest)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
+soak: $(call extras,test+guest+ray)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
 	$(BIN)/python -m pytest -m soak --timeout 36000
 
-nightly: $(call extras,test+guest+official-eval)  ## the exhaustive versions of what the other tiers sample (an hour)
+nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample (an hour)
 	$(BIN)/osworld-gym install-official
 	$(BIN)/python -m pytest -m nightly --timeout 7200 -W default
 
@@ -108,7 +110,7 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 results: $(call extras,test)  ## the comparison of methods: runs what is missing, then docs/results.md (hours; resumable)
 	$(BIN)/python -m benchmarks.study
 
-tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint and its base policy (minutes)
+tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)
 	$(BIN)/python -m bepa_torchrl.tiny
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops

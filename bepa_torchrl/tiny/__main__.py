@@ -20,7 +20,7 @@ from bepa_torchrl.tiny.cloning import block
 from bepa_torchrl.tiny.evaluate import measure
 from bepa_torchrl.tiny.gate import gate_failures
 from bepa_torchrl.tiny.grounding import label_words
-from bepa_torchrl.tiny.pretrain import Pretraining, Recipe, new_model, run, sharpen, short
+from bepa_torchrl.tiny.pretrain import Pretraining, Recipe, finished_model, new_model, run, short
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import texts
 
@@ -53,14 +53,13 @@ def train(out: Path, state: Path, share: float, episodes: int, seed: int) -> Non
     recipe = short(Recipe(seed=seed), share)
     training = Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
     run(training, state, log=lambda line: print(line, flush=True))
-    sharpen(training.model, recipe.sharpness)
     notes: dict[str, Any] = {
         "command": f"python -m bepa_torchrl.tiny --share {share} --seed {seed}",
         "recipe": asdict(recipe),
         "parameters": sum(p.numel() for p in training.model.parameters()),
         "cpu_seconds": {phase: round(seconds, 1) for phase, seconds in training.seconds.items()},
     }
-    write_checkpoint(out, training.model, tokenizer, notes)
+    write_checkpoint(out, finished_model(training), tokenizer, notes)
     if episodes:
         notes["measured"] = measure_folder(out, episodes, seed)
         write_notes(out, notes)

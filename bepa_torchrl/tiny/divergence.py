@@ -6,6 +6,7 @@ own rollouts of the same tasks, successes and failures. The sets:
 - ``raw``: the expert's text as it wrote it; ``converted``: the same traces in the policy's format (D_conv);
 - ``level1``: successful self-rollouts with the expert's plan (D_self);
 - ``level2``: the cache after one round of rollouts: the policy's own success where it had one, else LEVEL-1's trace;
+  both are pooled over several draws, since a single unlikely token of a lucky success changes their order;
 - ``on_policy``: the reference.
 """
 
@@ -31,14 +32,17 @@ SETS = ("raw", "converted", "level1", "level2", "on_policy")
 
 
 def trace_sets(
-    policy: Policy, traces: Sequence[ExpertTrace], selfrolled: SelfRolloutSet, rollouts: Sequence[EpisodeResult]
+    policy: Policy,
+    traces: Sequence[ExpertTrace],
+    selfrolled: Sequence[SelfRolloutSet],
+    rollouts: Sequence[EpisodeResult],
 ) -> dict[str, list[TensorDictBase]]:
     """The rows of every set; see the module's text.
 
     Args:
         policy: renders prompts and encodes the expert's text.
         traces: the expert's successful traces.
-        selfrolled: D_self.
+        selfrolled: D_self, once per draw.
         rollouts: the policy's episodes without a plan.
     """
     raw, converted = [], []
@@ -46,17 +50,21 @@ def trace_sets(
         task = (trace.task_id, trace.instruction)
         raw += row_list(trace_rows(policy, *task, raw_pairs(trace), source=K.Source.raw_expert))
         converted += row_list(trace_rows(policy, *task, convert(trace, policy.image_scaling)))
-    own: dict[str, TensorDictBase] = {}
+    own: dict[str, list[TensorDictBase]] = {}
     for result in rollouts:
         if result.success and result.rows is not None:
-            own.setdefault(result.job.task.id, result.rows)
-    level1 = {task_id: entry.rows for task_id, entry in selfrolled.entries.items()}
-    level2 = {task_id: own.get(task_id, rows) for task_id, rows in level1.items()}
+            own.setdefault(result.job.task.id, []).append(result.rows)
+    level1, level2 = [], []
+    for draw, drawn in enumerate(selfrolled):
+        for task_id, entry in drawn.entries.items():
+            level1 += row_list(entry.rows)
+            successes = own.get(task_id, [entry.rows])
+            level2 += row_list(successes[draw % len(successes)])
     return {
         "raw": raw,
         "converted": converted,
-        "level1": [row for rows in level1.values() for row in row_list(rows)],
-        "level2": [row for rows in level2.values() for row in row_list(rows)],
+        "level1": level1,
+        "level2": level2,
         "on_policy": [row for result in rollouts if result.rows is not None for row in row_list(result.rows)],
     }
 

@@ -26,6 +26,7 @@ from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 NUM_ENVS = 64  #: maximum number of desktops at a time
+DRAWS = 4  #: sets of self-rollouts for the divergence
 
 
 class ScalingPolicy(RolloutPolicy, Protocol):
@@ -145,10 +146,11 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     traces = [record_expert(SimDesktop(), task, derive_seed(seed, Stream.EXPERT, i)) for i, task in enumerate(tasks)]
     vector = _desktops(policy, len(tasks))
     try:
-        selfrolled = self_roll(policy, vector, traces, tasks, seed=seed)
+        drawn = [self_roll(policy, vector, traces, tasks, seed=seed + 1_000 * draw) for draw in range(DRAWS)]
     finally:
         vector.close()
     solved = {result.job.task.id for result in rollouts if result.success}
+    selfrolled = drawn[0].entries
     return {
         "train": train.to_json(),
         "held_out": held_out.to_json(),
@@ -156,9 +158,9 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
             "prompted_known": round(success_rate(prompted), 4),
             "unprompted_share": round(share_in_dialect(rollouts), 4),
         },
-        "divergence": divergence(policy, trace_sets(policy, traces, selfrolled, rollouts)),
-        "self_rolled": len(selfrolled.entries),
-        "expert_only": len(set(selfrolled.entries) - solved),
+        "divergence": divergence(policy, trace_sets(policy, traces, drawn, rollouts)),
+        "self_rolled": len(selfrolled),
+        "expert_only": len(set(selfrolled) - solved),
     }
 
 

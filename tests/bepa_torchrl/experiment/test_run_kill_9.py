@@ -173,6 +173,7 @@ def survive(folder: Path, kinds: Sequence[str], seed: int) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_ten_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     survive(tmp_path, [*ENDS, *["worker"] * 4, *["replica"] * 3], seed=0)

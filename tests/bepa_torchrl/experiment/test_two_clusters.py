@@ -17,7 +17,12 @@ from ray_heads import free_ports, ray_head
 from test_rollout_cluster import rollout_side
 from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.nightly,  # four starts of Ray: minutes on a busy machine
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("default"),
+]
 __all__ = ["folder", "overrides"]  # fixtures
 ITERATIONS = 4
 

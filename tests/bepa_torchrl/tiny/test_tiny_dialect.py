@@ -63,7 +63,7 @@ def test_the_sets_are_what_the_module_states(policy: TransformersPolicy) -> None
     selfrolled = self_roll(policy, vector, traces, tasks, seed=0, tries=2)
     vector.close()
     assert selfrolled.entries
-    sets = trace_sets(policy, traces, selfrolled, rollouts)
+    sets = trace_sets(policy, traces, [selfrolled], rollouts)
     assert tuple(sets) == SETS
     assert len(sets["raw"]) == sum(len(trace.steps) for trace in traces)
     assert len(sets["converted"]) == sum(len(convert(trace)) for trace in traces)

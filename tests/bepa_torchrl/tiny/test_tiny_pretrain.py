@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bepa_torchrl.tiny.cloning import block
 from bepa_torchrl.tiny.grounding import label_words
-from bepa_torchrl.tiny.pretrain import PHASES, Pretraining, Recipe, new_model, run, sharpen, short
+from bepa_torchrl.tiny.pretrain import PHASES, Pretraining, Recipe, finished_model, new_model, run, sharpen, short
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import texts
 
@@ -90,3 +90,17 @@ def test_sharpening_multiplies_the_logits(tokenizer: PreTrainedTokenizerFast) ->
         before = model(input_ids=tokens).logits
         sharpen(model, 1.5)
         torch.testing.assert_close(model(input_ids=tokens).logits, 1.5 * before, rtol=1e-4, atol=1e-5)
+
+
+def test_the_result_is_the_sharpened_mean_of_polish_and_finish(tokenizer: PreTrainedTokenizerFast) -> None:
+    run = training(tokenizer, (0, 0, 0, 0, 0, 0, 1))
+    with pytest.raises(ValueError, match="expected a run of 1 steps that has ended, got one at step 0"):
+        finished_model(run)
+    before = {key: weight.clone() for key, weight in run.model.state_dict().items()}
+    run.train_step()
+    after = {key: weight.clone() for key, weight in run.model.state_dict().items()}
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    found = finished_model(run).state_dict()
+    for key, weight in found.items():
+        factor = run.recipe.sharpness if key == "model.language_model.norm.weight" else 1.0
+        torch.testing.assert_close(weight, factor * (before[key] + after[key]) / 2, rtol=1e-5, atol=1e-7)
