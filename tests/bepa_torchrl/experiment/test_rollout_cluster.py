@@ -133,7 +133,10 @@ def test_a_run_that_is_played_elsewhere_is_the_synchronous_one(
         found = work(folder, "elsewhere", *overrides, ALGO, *ASYNC, *served, "eval.every=2")
         assert process.wait(60.0) == 0
     for one, other in zip(straight, found, strict=True):
-        assert timeless(other) == pytest.approx(timeless(one), abs=1e-4)
+        with_evaluation = {"cache/js", "cache/tail"}  # of the iterations with an evaluation
+        assert {key: value for key, value in timeless(other).items() if key not in with_evaluation} == pytest.approx(
+            timeless(one), abs=1e-4
+        )
         assert other["collect/staleness_max"] == 0.0
     assert any(line["train/optimizer_steps"] for line in found)
     evaluated = [json.loads(line) for line in (folder / "elsewhere" / "evaluations.jsonl").read_text().splitlines()]
