@@ -35,7 +35,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -c constraints.txt -e ".[$(subst +,$(comma),$*)]"
 	@touch $@
 
-train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (about 7 minutes on two cores)
+train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (5 minutes on two cores)
 	$(BIN)/python examples/train_bepa.py
 
 # test processes of the default tests
