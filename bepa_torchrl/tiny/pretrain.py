@@ -11,7 +11,7 @@
 6. *polish*: the same again, after the learning rate fell to zero, from a part of it down to zero.
 7. *finish*: as *polish*, with more of the longer tasks, which fail most.
 
-The result is the mean of the weights at the ends of *polish* and *finish*, sharpened: both raise every success rate.
+The result is the mean of the weights at the ends of *polish* and *finish*, sharpened (docs/log.md: what each gives).
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -286,10 +286,7 @@ def finished_model(training: Pretraining) -> Qwen2_5_VLForConditionalGeneration:
 
 
 def sharpen(model: Qwen2_5_VLForConditionalGeneration, factor: float) -> None:
-    """Multiplies the logits, so that sampling at temperature 1 is what sampling at ``1 / factor`` was.
-
-    The cloning data has strayed clicks and shuffled labels, so that a cloned policy is less sure than it acts well.
-    """
+    """Multiplies the logits, so that sampling at temperature 1 is what sampling at ``1 / factor`` was."""
     with torch.no_grad():
         model.model.language_model.norm.weight.mul_(factor)
 
