@@ -1,4 +1,4 @@
-"""A run's metrics at Ray's Prometheus endpoint (requires Ray's own extra ``default``)."""
+"""A run's metrics at Ray's Prometheus endpoint (with Ray's own extra ``default``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 import ray
@@ -31,7 +30,6 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     ray.shutdown()
 
 
-@pytest.mark.skipif(find_spec("prometheus_client") is None, reason="requires pip install 'ray[default]'")
 def test_the_endpoint_has_the_newest_values(port: int) -> None:
     for iteration in (2.0, 3.0):
         export([("bepa_iteration", "iterations trained", {"run": "demo", "method": "grpo"}, iteration)])
