@@ -16,6 +16,8 @@ with ``overwrite``. ``native``, optional, has the steps of the style ``native``.
 
 Positions are resolved when their step is played.
 
+The script's optional ``layout`` has the arguments of :class:`Layout`.
+
 Conditions (``conditions.py``) close the loop: the oracle waits for ``when`` before a step, for ``end`` after the last
 one, and skips a step whose ``only_if`` is not met. Having to wait adds a step ``wait``.
 """
@@ -23,6 +25,7 @@ one, and skips a step whose ``only_if`` is not met. Having to wait adds a step `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
@@ -38,11 +41,36 @@ from osworld_gym.uitars.pyautogui import to_pyautogui
 STYLES = ("expert", "native")
 CALL_USER_TIMES = 3  # the official setting gives up at the third call_user()
 
-#: the file manager's icons, in pixels of its window: centre of the first icon; distances to the next column and row
-ICON_FIRST, ICON_STEP = (206, 99), (94, 94)
-ICON_MARGIN = 165  # pixels of the window's width without icons
-
 Step = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the file manager's icons are, and on which grid points on windows lie; all in pixels.
+
+    Args:
+        first: centre of the first icon in the file manager's window.
+        step: distances to the next column and row of icons.
+        margin: width of the window without icons.
+        grid: points on windows and menus are moved to the centre of their square of this size; 1: not moved.
+    """
+
+    first: tuple[int, int] = (206, 99)
+    step: tuple[int, int] = (94, 94)
+    margin: int = 165
+    grid: int = 1
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Layout:
+        """From ``oracle["layout"]``."""
+        return cls(tuple(data["first"]), tuple(data["step"]), data["margin"], data["grid"])
+
+    def snapped(self, point: Point) -> Point:
+        """The centre of the square that contains the point."""
+        if self.grid == 1:
+            return point
+        x, y = (int(value) // self.grid * self.grid + self.grid // 2 for value in point)
+        return x, y
 
 
 class LocalOracle:
@@ -71,6 +99,7 @@ class LocalOracle:
             if step.get("do") not in _INPUTS:
                 raise TaskError(f"task {task.id!r}: unknown oracle step {step!r}; do: {', '.join(_INPUTS)}")
         self._style = style
+        self._layout = Layout.of(oracle["layout"]) if "layout" in oracle else Layout()
         self._end: Step = {"subtask": steps[-1]["subtask"], "when": oracle.get("end")}
         self._conditions = Conditions(
             condition for step in [*steps, self._end] for condition in (step.get("when"), step.get("only_if"))
@@ -101,7 +130,7 @@ class LocalOracle:
         return self._expert_step(step, "Wait", (Action("wait"),), "agent.wait(1)", desktop)
 
     def _step(self, step: Step, part: int | None, desktop: Desktop) -> ExpertStep:
-        actions, call = _INPUTS[step["do"]](_with_positions(step, desktop))
+        actions, call = _INPUTS[step["do"]](_with_positions(step, desktop, self._layout))
         if part is not None:
             actions = actions[part : part + 1]
         return self._expert_step(step, str(step["intent"]), actions, call, desktop)
@@ -141,19 +170,23 @@ def _executor_plan(intent: str, call: str, first: bool, desktop: Desktop) -> str
     )
 
 
-def _with_positions(step: Step, desktop: Desktop) -> Step:
+def _with_positions(step: Step, desktop: Desktop, layout: Layout) -> Step:
     """The step with the pixels that ``on`` and ``onto`` describe."""
-    return {**step, **{key: _position(step[key], desktop) for key in ("on", "onto") if key in step}}
+    return {**step, **{key: _position(step[key], desktop, layout) for key in ("on", "onto") if key in step}}
 
 
-def _position(where: Mapping[str, Any], desktop: Desktop) -> Point:
-    if "icon" in where:
-        return _icon(str(where["icon"]), str(where["folder"]), desktop)
-    if "entry" in where:
-        return _entry(str(where["entry"]), desktop)
+def _position(where: Mapping[str, Any], desktop: Desktop, layout: Layout) -> Point:
     if "screen" in where:
         across, down = where["screen"]
         return round(across * desktop.screen_size[0]), round(down * desktop.screen_size[1])
+    return layout.snapped(_on_a_window(where, desktop, layout))
+
+
+def _on_a_window(where: Mapping[str, Any], desktop: Desktop, layout: Layout) -> Point:
+    if "icon" in where:
+        return _icon(str(where["icon"]), str(where["folder"]), desktop, layout)
+    if "entry" in where:
+        return _entry(str(where["entry"]), desktop)
     if "popup" in where:
         return _inside(_menu(where.get("level", -1), desktop), where["popup"])
     window = _window(str(where["window"]), desktop)
@@ -194,15 +227,15 @@ def _entry(label: str, desktop: Desktop) -> Point:
     raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no {label!r} in the desktop's menu")
 
 
-def _icon(name: str, folder: str, desktop: Desktop) -> Point:
+def _icon(name: str, folder: str, desktop: Desktop, layout: Layout) -> Point:
     """The pixel of a file's icon in the file manager, which sorts folders first, then by name, in rows."""
     listed = desktop.run(["ls", "-1", "--group-directories-first", folder]).output.splitlines()
     if name not in listed:
         raise DesktopError(FailureReason.evaluator_failed, f"the oracle finds no {name!r} in {folder}: {listed}")
     window = _window(folder.rpartition("/")[2], desktop)
-    columns = (window["width"] - ICON_MARGIN) // ICON_STEP[0]
+    columns = (window["width"] - layout.margin) // layout.step[0]
     row, column = divmod(listed.index(name), columns)
-    x, y = ICON_FIRST[0] + column * ICON_STEP[0], ICON_FIRST[1] + row * ICON_STEP[1]
+    x, y = layout.first[0] + column * layout.step[0], layout.first[1] + row * layout.step[1]
     return window["x"] + x, window["y"] + y
 
 

@@ -1,4 +1,8 @@
-"""Colour themes of the applications and of the window manager, as files of HOME, chosen by an episode's seed."""
+"""Colour themes of the applications and of the window manager, as files of HOME, chosen by an episode's seed.
+
+Windows, and the items of the desktop's menu, lie on a grid of :data:`GRID` pixels, so that a policy whose image tokens
+represent squares of that size sees each label in few of them, wherever the window is.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,12 @@ from osworld_gym.guest.home import FILES
 RC = ".config/openbox/rc.xml"
 MENU = ".config/openbox/menu.xml"
 KEYFILE = ".config/glib-2.0/settings/keyfile"
+LIBFM = ".config/libfm/libfm.conf"
+PCMANFM = ".config/pcmanfm/default/pcmanfm.conf"
 ROOT_MENU = "root-menu"
 MENU_KEY = "A-space"  #: openbox's name of the key that opens the desktop's menu
+GRID = 20  #: pixels between the positions of windows; height of an item of the desktop's menu
+WINDOW = (560, 280)  #: largest (width, height) in pixels of a window without its frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,15 @@ PALETTES = (
     Palette("#d0e4d0", "#082008", "#f4fff4", "#041004", "#206030", "#ffffff"),
     Palette("#402840", "#ffe8ff", "#281828", "#fff0ff", "#c060c0", "#000000"),
 )
-#: themes that openbox's package contains
-OPENBOX_THEMES = ("Clearlooks", "Clearlooks-Olive", "Bear2", "Natura", "Onyx", "Orang")
+#: themes of openbox's package whose menus have items of GRID pixels → width of a frame's left and top side, pixels
+OPENBOX_THEMES = {
+    "Clearlooks-Olive": (1, 20),
+    "Clearlooks-3.4": (1, 18),
+    "Bear2": (1, 22),
+    "Natura": (1, 20),
+    "Syscrash": (1, 20),
+    "Orang": (1, 16),
+}
 FONT = "DejaVu Sans"
 
 _CSS = """window, dialog, menubar, toolbar, statusbar, notebook, scrolledwindow, menu, .menu, .context-menu {{
@@ -66,6 +81,9 @@ def toolkit_files(palette: Palette) -> dict[str, str]:
         KEYFILE: _replace(FILES[KEYFILE], {"highlight-current-line=true": "highlight-current-line=false"}),
         ".gtkrc-2.0": FILES[".gtkrc-2.0"] + "gtk-enable-tooltips = 0\n" + _GTKRC.format(palette),
         ".Xresources": FILES[".Xresources"] + _XRESOURCES.format(palette),
+        # the file manager's icons at a distance that is a multiple of GRID, the first one in the middle of a square
+        LIBFM: _replace(FILES[LIBFM], {"big_icon_size=48": "big_icon_size=54"}),
+        PCMANFM: _replace(FILES[PCMANFM], {"splitter_pos=150": "splitter_pos=130"}),
     }
 
 
@@ -117,12 +135,14 @@ def menu_file(groups: list[tuple[str, list[tuple[str, str]]]]) -> str:
 
 def themed(rng: random.Random, screen: tuple[int, int]) -> dict[str, str]:
     """Path in HOME → text: a random palette and theme, and a random position of windows on ``screen`` (pixels)."""
-    palette, theme = rng.choice(PALETTES), rng.choice(OPENBOX_THEMES)
-    width, height = min(screen[0], 640) - 64, min(screen[1], 360) - 64
+    palette, theme = rng.choice(PALETTES), rng.choice(list(OPENBOX_THEMES))
+    left, top = OPENBOX_THEMES[theme]
+    width, height = min(screen[0] - 4 * GRID, WINDOW[0]), min(screen[1] - 4 * GRID, WINDOW[1])
     # the pointer starts in the screen's centre: over the content, since over a toolbar it would open a tooltip
-    above, below = max(0, screen[1] // 2 - 250), min(screen[1] - height - 27, screen[1] // 2 - 90)
-    x, y = rng.randrange(screen[0] - width - 7), rng.randrange(above, below)
-    return {**toolkit_files(palette), RC: window_manager_file(theme, (x, y, width, height))}
+    above, below = max(2 * GRID, screen[1] // 2 - 230), min(screen[1] - height - GRID, screen[1] // 2 - 80)
+    x = rng.choice(range(GRID, screen[0] - width, GRID))
+    y = rng.choice(range(-(-above // GRID) * GRID, below + 1, GRID))
+    return {**toolkit_files(palette), RC: window_manager_file(theme, (x - left, y - top, width, height))}
 
 
 def _replace(text: str, replacements: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from osworld_gym.tasks.setup.arrange import CHOSEN, LISTING, START
+from osworld_gym.tasks.setup.themes import GRID
 from osworld_gym.tasks.suites.local.builders import Data, keys_step, launch, mouse, type_step
 from osworld_gym.tasks.task import Task
 
@@ -15,6 +16,8 @@ KNOWN, UNKNOWN = "known", "unknown"
 DOCUMENTS = "~/Documents"
 #: content of the file manager's files: bytes that no application claims, so that their menu is the same everywhere
 BINARY = "\x00\x01\x02"
+#: where the file manager's icons are in its window of this suite, see ``gui_script.Layout``
+LAYOUT: Data = {"first": [190, 136], "step": [100, 79], "margin": 140, "grid": GRID}
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,12 @@ def as_task(instance: Instance, number: int) -> Task:
         config=instance.config,
         evaluator=instance.evaluator,
         domain=instance.domain,
-        oracle={"type": "local", "steps": steps(instance.expert), "native": steps(instance.native)},
+        oracle={
+            "type": "local",
+            "layout": LAYOUT,
+            "steps": steps(instance.expert),
+            "native": steps(instance.native),
+        },
         tags=(KNOWN if instance.known else UNKNOWN, f"template:{instance.template}"),
         raw={"snapshot": instance.domain, "related_apps": [instance.domain], "source": "osworld_gym"},
     )

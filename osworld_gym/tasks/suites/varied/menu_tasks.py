@@ -8,8 +8,8 @@ from osworld_gym.tasks.suites.local.builders import Data
 from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, click_item, press
 from osworld_gym.tasks.suites.varied.words import KNOWN_GROUPS, MENU
 
-#: the point of the desktop where its menu is opened, as fractions of the screen
-FREE = {"screen": [0.25, 0.2]}
+#: where the desktop's menu is opened, as fractions of the screen: the menu's items lie on the grid of 640 x 360 pixels
+FREE = {"screen": [170 / 640, 79 / 360]}
 
 
 def menu_tasks() -> Iterator[Instance]:
