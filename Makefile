@@ -114,8 +114,8 @@ tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (ho
 	$(BIN)/python -m bepa_torchrl.tiny
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
-	$(BIN)/bepa record build/recordings --style native --style expert --seeds 8 --screen 640x368
-	$(BIN)/python -m bepa_torchrl.tiny_local
+	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12
+	$(BIN)/python -m bepa_torchrl.tiny_local --threads 2
 
 clean:           ## removes .venv and build
 	rm -rf $(VENV) $(VLLM_VENV) build *.egg-info

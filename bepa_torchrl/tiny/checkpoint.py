@@ -43,17 +43,25 @@ def write_checkpoint(
     model: Qwen2_5_VLForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
     notes: Mapping[str, Any],
+    *,
+    image_processor: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes model, tokenizer and image processor, then the manifest with ``notes`` and the files' hashes.
 
     Files of the same name are replaced; the manifest is written last, so an interrupted write does not match it.
+
+    Args:
+        folder: is made if it is missing.
+        model, tokenizer: what is written.
+        notes: entries of the manifest.
+        image_processor: ``preprocessor_config.json``; by default the tiny model's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     model.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(folder)
-    config = json.dumps(image_processor_config(), indent=2)
+    config = json.dumps(image_processor or image_processor_config(), indent=2)
     (folder / "preprocessor_config.json").write_text(config + "\n", encoding="utf-8")
     write_notes(folder, notes)
 

@@ -46,7 +46,7 @@ class Packed:
     """A batch of turns over shared screenshots.
 
     Args:
-        pixel_values: float32 ``[B * patches, 3 * 2 * 8 * 8]``, as from the image processor.
+        pixel_values: float32 ``[B * patches, 3 * 2 * patch * patch]``, as from the image processor.
         grid: int64 ``[B, 3]``, patches in time, height and width; the same for all B.
         shared: int64 ``[P]``, the tokens up to and with ``<|vision_end|>``, image tokens expanded.
         rows: the turns, in one or more lengths, so that little of them is padding.
@@ -64,6 +64,16 @@ class Packed:
     def thought_tokens(self) -> Tensor:
         """Bool ``[M]``, which of them are the thought."""
         return torch.cat([rows.thought[rows.response] for rows in self.rows])
+
+    def coordinate_tokens(self) -> Tensor:
+        """Bool ``[M]``, which of them are a coordinate of a point."""
+        masks = []
+        for rows in self.rows:
+            is_coordinate = torch.zeros_like(rows.response)
+            row, at = rows.points.unbind(1)
+            is_coordinate[row, at + 1] = True
+            masks.append(is_coordinate[rows.response])
+        return torch.cat(masks)
 
 
 def image_embeddings(model: Qwen2_5_VLForConditionalGeneration, pixel_values: Tensor, grid: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from osworld_gym.uitars.format import format_response
 from osworld_gym.uitars.prompt import build_messages
 
 BUCKETS = 4  #: batches of turns of similar length
-TILE = PATCH * MERGE  #: side of the square that one image token represents, pixels
 _VISION_END = "<|vision_end|>"
 _END = "<|im_end|>"
 
@@ -69,24 +68,40 @@ def texts(turn: Turn, tokenizer: PreTrainedTokenizerFast) -> tuple[str, str, str
     return head + mark, rest, format_response(turn.thought, turn.actions) + _END
 
 
-def pixel_values(screens: Sequence[Screen]) -> Tensor:
-    """Qwen2-VL's image processor's output for unresized screenshots: float32 ``[B * patches, 3 * 2 * 8 * 8]``."""
+def pixel_values(screens: Sequence[Screen], patch: int = PATCH) -> Tensor:
+    """Qwen2-VL's image processor's output for unresized screenshots: float32 ``[B * patches, 3 * 2 * patch * patch]``.
+
+    Args:
+        screens: B screenshots of one size, a multiple of ``MERGE * patch``.
+        patch: side of a patch in pixels.
+    """
     config = image_processor_config()
     x = torch.from_numpy(np.stack([screen.pixels for screen in screens])).float() / 255
     x = (x - torch.tensor(config["image_mean"])) / torch.tensor(config["image_std"])
     count, height, width, _ = x.shape
-    x = x.view(count, height // TILE, MERGE, PATCH, width // TILE, MERGE, PATCH, 3)
+    tile = MERGE * patch
+    x = x.view(count, height // tile, MERGE, patch, width // tile, MERGE, patch, 3)
     x = x.permute(0, 1, 4, 2, 5, 7, 3, 6).unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
-    return x.reshape(-1, 3 * 2 * PATCH * PATCH)
+    return x.reshape(-1, 3 * 2 * patch * patch)
 
 
-def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = BUCKETS) -> Packed:
-    """Converts all turns of screenshots of one size to token rows, sorted by length into ``buckets`` batches."""
+def pack(
+    screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = BUCKETS, patch: int = PATCH
+) -> Packed:
+    """Converts all turns of screenshots of one size to token rows, sorted by length into ``buckets`` batches.
+
+    Args:
+        screens: the screenshots; height and width in pixels are multiples of ``MERGE * patch``.
+        tokenizer: of the model.
+        buckets: number of batches.
+        patch: side of the vision tower's patches in pixels.
+    """
     height, width, _ = screens[0].pixels.shape
-    grid = torch.tensor([[1, height // PATCH, width // PATCH]] * len(screens))
+    tile = MERGE * patch
+    grid = torch.tensor([[1, height // patch, width // patch]] * len(screens))
     asked = [(i, turn) for i, screen in enumerate(screens) for turn in screen.turns]
     written = [texts(turn, tokenizer) for _, turn in asked]
-    head = written[0][0].replace("<|image_pad|>", "<|image_pad|>" * (height // TILE * (width // TILE)))
+    head = written[0][0].replace("<|image_pad|>", "<|image_pad|>" * (height // tile * (width // tile)))
     shared = torch.tensor(tokenizer(head)["input_ids"])
     prompts = tokenizer([rest for _, rest, _ in written])["input_ids"]
     whole = tokenizer([response for *_, response in written])["input_ids"]
@@ -98,8 +113,8 @@ def pack(screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, bucke
     rows = []
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        rows.append(_rows([(*asked[i], prompts[i], responses[i]) for i in chosen], tokenizer, height, width))
-    return Packed(pixel_values(screens), grid, shared, tuple(rows))
+        rows.append(_rows([(*asked[i], prompts[i], responses[i]) for i in chosen], tokenizer, height, width, tile))
+    return Packed(pixel_values(screens, patch), grid, shared, tuple(rows))
 
 
 def _brief(response: list[int], turn: Turn, tokenizer: PreTrainedTokenizerFast) -> list[int]:
@@ -108,7 +123,11 @@ def _brief(response: list[int], turn: Turn, tokenizer: PreTrainedTokenizerFast) 
 
 
 def _rows(
-    turns: Sequence[tuple[int, Turn, list[int], list[int]]], tokenizer: PreTrainedTokenizerFast, height: int, width: int
+    turns: Sequence[tuple[int, Turn, list[int], list[int]]],
+    tokenizer: PreTrainedTokenizerFast,
+    height: int,
+    width: int,
+    tile: int,
 ) -> Rows:
     length = max(len(prompt) + len(response) for *_, prompt, response in turns)
     ids = torch.full((len(turns), length), token_id(tokenizer, "<|endoftext|>"))
@@ -125,22 +144,23 @@ def _rows(
         assert response[1 : 1 + len(thought)] == thought, turn.thought
         is_thought[i, len(prompt) + 1 :][: len(thought)] = not turn.prose
         starts = [len(prompt) + j for j, token in enumerate(response) if token == box]
-        for start, tile in zip(starts, [] if turn.brief else _tiles(turn.actions, height, width), strict=True):
+        shown = [] if turn.brief else _tiles(turn.actions, height, width, tile)
+        for start, number in zip(starts, shown, strict=True):
             # box ( x , y ): the bracket predicts x, the comma predicts y
             points += [(i, start + 1), (i, start + 3)]
-            tiles += [tile, tile]
-    targets = torch.zeros(len(points), height // TILE * (width // TILE), dtype=torch.bool)
+            tiles += [number, number]
+    targets = torch.zeros(len(points), height // tile * (width // tile), dtype=torch.bool)
     targets[torch.arange(len(points)), torch.tensor(tiles, dtype=torch.long)] = True
     screen = torch.tensor([i for i, *_ in turns])
     return Rows(ids, screen, is_response, is_thought, torch.tensor(points, dtype=torch.long).view(-1, 2), targets)
 
 
-def tile_of(point: Point, height: int, width: int) -> int:
-    """The index of the image token that shows a point."""
-    column, row = min(int(point[0]), width - 1) // TILE, min(int(point[1]), height - 1) // TILE
-    return row * (width // TILE) + column
+def tile_of(point: Point, height: int, width: int, tile: int = MERGE * PATCH) -> int:
+    """The index of the image token that shows a point; each represents a square with a side of ``tile`` pixels."""
+    column, row = min(int(point[0]), width - 1) // tile, min(int(point[1]), height - 1) // tile
+    return row * (width // tile) + column
 
 
-def _tiles(actions: Sequence[Action], height: int, width: int) -> list[int]:
+def _tiles(actions: Sequence[Action], height: int, width: int, tile: int) -> list[int]:
     points = [point for action in actions for point in (action.start, action.end) if point is not None]
-    return [tile_of(point, height, width) for point in points]
+    return [tile_of(point, height, width, tile) for point in points]

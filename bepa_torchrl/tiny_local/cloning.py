@@ -73,7 +73,7 @@ class Library:
 
 
 def sample(library: Library, seed: int) -> Screen:
-    """One recorded screen with its turns."""
+    """One recorded screen with its turns, of all kinds."""
     rng = random.Random(f"local cloning {seed}")
     kind = rng.random()
     if kind < EXPERT:
@@ -92,9 +92,19 @@ def sample(library: Library, seed: int) -> Screen:
     return _screen(trace, index, turns)
 
 
-def batch(library: Library, step: int, size: int) -> list[Screen]:
-    """The screens of one training step."""
-    return [sample(library, step * size + i) for i in range(size)]
+def grounding(library: Library, seed: int) -> Screen:
+    """One recorded screen of any task with its grounding turn only."""
+    rng = random.Random(f"local grounding {seed}")
+    trace = rng.choice(library.native[rng.choice(library.tasks)])
+    index = rng.randrange(len(trace.steps))
+    step = trace.steps[index]
+    return _screen(trace, index, [Turn(step.intent, step.intent, step.actions)])
+
+
+def batch(library: Library, step: int, size: int, *, grounded: bool = False) -> list[Screen]:
+    """The screens of one training step; ``grounded``: with grounding turns only."""
+    make = grounding if grounded else sample
+    return [make(library, step * size + i) for i in range(size)]
 
 
 def _expert(library: Library, rng: random.Random) -> Screen:

@@ -32,18 +32,24 @@ class Recipe:
         steps: optimiser steps.
         batch: screens per step.
         learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps.
+        grounding: first steps, in which the instruction is the thought, so that labels are read before tasks are known.
         pointing: weight of the loss on the attention that must point at the image token of an action's point.
-        thought: weight of the thought's tokens relative to the response's others.
+        words: step until which the thought's tokens weigh ``thought`` times as much as the response's others;
+            afterwards they are learned, and coordinates weigh ``coordinate`` times as much.
+        thought, coordinate: these weights.
         clip: maximum gradient norm.
         seed: seed of the weights and of the data.
     """
 
-    steps: int = 6_000
+    steps: int = 3_000
     batch: int = 16
     learning_rate: float = 1.5e-3
     decay: float = 0.4
+    grounding: int = 500
     pointing: float = 0.3
+    words: int = 1_300
     thought: float = 4.0
+    coordinate: float = 4.0
     clip: float = 1.0
     seed: int = 0
 
@@ -69,6 +75,8 @@ class Cloning:
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             self.model = Qwen2_5_VLForConditionalGeneration(local_config(tokenizer))
+        vision: Any = self.model.config.vision_config
+        self._patch: int = vision.patch_size
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
@@ -89,17 +97,22 @@ class Cloning:
         return {name: float(value.detach()) for name, value in losses.items()}
 
     def _losses(self) -> dict[str, Tensor]:
-        first = self.recipe.seed * self.recipe.steps
-        packed = pack(batch(self.library, first + self.step, self.recipe.batch), self.tokenizer)
+        recipe = self.recipe
+        grounded = self.step < recipe.grounding
+        screens = batch(self.library, recipe.seed * recipe.steps + self.step, recipe.batch, grounded=grounded)
+        packed = pack(screens, self.tokenizer, patch=self._patch)
         logits, pointing, _ = packed_logits(self.model, packed, point_layer=POINT_LAYER)
         expected = packed.response_tokens()
         each = F.cross_entropy(logits, expected, reduction="none")
-        weights = torch.where(packed.thought_tokens(), self.recipe.thought, 1.0)
+        if self.step < recipe.words:
+            weights = torch.where(packed.thought_tokens(), recipe.thought, 1.0)
+        else:
+            weights = torch.where(packed.coordinate_tokens(), recipe.coordinate, 1.0)
         response = (each * weights).sum() / weights.sum()
         point = -pointing[:, 0].mean() if len(pointing) else response.new_zeros(())
         right = (logits.argmax(-1) == expected).float().mean()
         return {
-            "loss": response + self.recipe.pointing * point,
+            "loss": response + recipe.pointing * point,
             "response": each.mean(),
             "point": point,
             "right": right,

@@ -87,6 +87,24 @@ def test_targets_are_the_tiles_of_the_action(tokenizer: PreTrainedTokenizerFast)
     assert sorted(found) == [7, 7, 20, 20, 56, 56]
 
 
+def test_coordinates_are_the_tokens_after_the_pointing_ones(tokenizer: PreTrainedTokenizerFast) -> None:
+    batch = pack(SCREENS, tokenizer)
+    marked = batch.response_tokens()[batch.coordinate_tokens()]
+    words = tokenizer.convert_ids_to_tokens(marked.tolist())
+    # one point of the click, two of the drag; the turns are sorted by length
+    assert sorted(words) == sorted(["72", "40", "8", "120", "127", "3"])
+
+
+def test_tiles_of_another_size(tokenizer: PreTrainedTokenizerFast) -> None:
+    turn = Turn("x", "click mute", (Action("click", start=(45, 21)),))
+    shown = Screen(np.zeros((40, 60, 3), dtype=np.uint8), (), (turn,))
+    batch = pack([shown], tokenizer, patch=10)
+    assert batch.grid.tolist() == [[1, 4, 6]]
+    assert batch.pixel_values.shape == (24, 3 * 2 * 10 * 10)
+    # (45, 21) is column 2 of 3, row 1 of 2, in squares of 20 x 20
+    assert batch.rows[0].targets.nonzero().tolist() == [[0, 5], [1, 5]]
+
+
 def test_pixel_values_are_the_image_processors() -> None:
     processor = Qwen2VLImageProcessorPil(
         **{k: v for k, v in image_processor_config().items() if not k.endswith("_type")}

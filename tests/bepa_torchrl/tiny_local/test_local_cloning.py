@@ -7,7 +7,7 @@ import pytest
 
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
-from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, sample
+from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, sample
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.suites.sim.suite import sim_suite
 
@@ -36,6 +36,22 @@ def first_turns(library, count=600):
 def test_samples_follow_from_their_seed(library):
     assert batch(library, 3, 4)[1].turns == sample(library, 13).turns
     assert (batch(library, 3, 4)[1].pixels == sample(library, 13).pixels).all()
+
+
+def test_grounding_screens_have_their_thought_as_instruction(library):
+    screens = batch(library, 2, 5, grounded=True)
+    assert screens[3].turns == grounding(library, 13).turns
+    tasks = set()
+    for seed in range(60):
+        (turn,) = grounding(library, seed).turns
+        assert turn.instruction == turn.thought
+        assert turn.plan is None
+        tasks |= {name for name, traces in library.native.items() for t in traces if turn.thought in plan_words(t)}
+    assert tasks == set(library.tasks)
+
+
+def plan_words(trace):
+    return {step.intent for step in trace.steps}
 
 
 def test_an_instruction_of_an_unknown_task_is_only_answered_by_a_plan(library):

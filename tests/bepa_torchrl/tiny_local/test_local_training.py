@@ -12,11 +12,18 @@ from transformers import AutoTokenizer
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.tiny.checkpoint import file_hashes, read_manifest
 from bepa_torchrl.tiny_local import __main__ as program
+from bepa_torchrl.tiny_local import config
 from bepa_torchrl.tiny_local.config import SCREEN
 from bepa_torchrl.tiny_local.training import Cloning, Recipe, local_tokenizer, run
 from osworld_gym.types import PromptContext, Screenshot
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _patches_of_the_simulated_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recordings of these tests have 128 x 128 pixels, a multiple of 2 x 8 and not of 2 x 10."""
+    monkeypatch.setattr(config, "PATCH", 8)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_few_steps_lower_the_loss_and_resuming_changes_nothing(folder: Path, tmp_path: Path) -> None:
     library = program.read_library(folder, TASKS, 2, (128, 128))
     tokenizer = local_tokenizer(library)
-    recipe = Recipe(steps=12, batch=4)
+    recipe = Recipe(steps=12, batch=4, grounding=3, words=8)
     whole = Cloning(tokenizer, library, recipe)
     losses = [whole.train_step()["loss"] for _ in range(12)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), losses
@@ -54,6 +61,7 @@ def test_the_program_writes_a_checkpoint_that_acts_on_the_large_screen(
     monkeypatch.setattr(program, "load_suite", lambda _: suite)
     out, state = tmp_path / "checkpoint", tmp_path / "state.pt"
     options = ["--recordings", str(folder), "--seeds", "2", "--steps", "2", "--out", str(out), "--state", str(state)]
+    options += ["--episodes", "0"]
     assert program.main(options) == 0
     assert not state.exists()
     manifest = read_manifest(out)
@@ -66,7 +74,7 @@ def test_the_program_writes_a_checkpoint_that_acts_on_the_large_screen(
     (prompt,) = policy.render([PromptContext("Do it.", (screen.png,))])
     assert prompt is not None
     image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    assert int((prompt.tokens == image).sum()) == SCREEN[0] // 16 * (SCREEN[1] // 16)
+    assert int((prompt.tokens == image).sum()) == 40 * 22  # of 16 x 16 pixels each; 360 is resized to 352
     (response,) = policy.sample([prompt], [(0, 1)])
     assert response.text is not None
 

@@ -9,7 +9,17 @@ from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.guest.home import FILES
 from osworld_gym.tasks.setup.arrange import START, arrange_command, arranged_files
 from osworld_gym.tasks.setup.run import prepare
-from osworld_gym.tasks.setup.themes import KEYFILE, MENU, OPENBOX_THEMES, PALETTES, RC, window_manager_file
+from osworld_gym.tasks.setup.themes import (
+    GRID,
+    KEYFILE,
+    LIBFM,
+    MENU,
+    OPENBOX_THEMES,
+    PALETTES,
+    PCMANFM,
+    RC,
+    window_manager_file,
+)
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import CommandResult
 
@@ -38,7 +48,7 @@ def test_the_same_seed_writes_the_same_files():
 def test_seeds_vary_colours_windows_files_and_the_menu():
     all_files = [arranged_files(PARAMETERS, seed, SCREEN) for seed in range(40)]
     assert len({files[".config/gtk-3.0/gtk.css"] for files in all_files}) == len(PALETTES)
-    assert len({files[RC] for files in all_files}) > 30
+    assert len({files[RC] for files in all_files}) > 15  # 6 themes, 3 x 2 positions
     assert {theme for theme in OPENBOX_THEMES if any(theme in files[RC] for files in all_files)} == set(OPENBOX_THEMES)
     assert {len(names(files)) for files in all_files} == {3, 4, 5}
     assert len({str(menu(files)) for files in all_files}) > 10
@@ -50,21 +60,44 @@ def test_seeds_vary_colours_windows_files_and_the_menu():
         }
 
 
-def test_windows_stay_on_the_screen():
+@pytest.mark.parametrize("size", [SCREEN, (1280, 720)])
+def test_windows_stay_on_the_screen_and_on_the_grid(size):
+    width, height = size
     for seed in range(50):
-        for width, height in (SCREEN, (1280, 720)):
-            rule = ElementTree.fromstring(arranged_files({}, seed, (width, height))[RC]).find(".//{*}application")
-            x, y, w, h = (int(rule.findtext(f".//{{*}}{tag}")) for tag in ("x", "y", "width", "height"))
-            assert (w, h) == (576, 296)
-            assert 0 <= x <= width - w
-            assert 0 <= y <= height - h
-            assert y + 90 <= height // 2 <= y + 250  # the pointer is over the content, where it opens no tooltip
+        root = ElementTree.fromstring(arranged_files({}, seed, size)[RC])
+        rule = root.find(".//{*}application")
+        x, y, w, h = (int(rule.findtext(f".//{{*}}{tag}")) for tag in ("x", "y", "width", "height"))
+        left, top = OPENBOX_THEMES[root.findtext(".//{*}theme/{*}name")]
+        assert (w, h) == (560, 280)
+        assert (x + left) % GRID == (y + top) % GRID == 0
+        assert 0 <= x <= width - w - left
+        assert 0 <= y <= height - h - top
+        # the pointer is over the content, where it opens no tooltip
+        assert y + top + 80 <= height // 2 <= y + top + 230
+
+
+def test_positions_vary():
+    rules = [arranged_files({}, seed, SCREEN)[RC] for seed in range(50)]
+    places = set()
+    for text in rules:
+        root = ElementTree.fromstring(text)
+        left, top = OPENBOX_THEMES[root.findtext(".//{*}theme/{*}name")]
+        rule = root.find(".//{*}application")
+        places.add((int(rule.findtext(".//{*}x")) + left, int(rule.findtext(".//{*}y")) + top))
+    # 640 - 560 = 80 pixels across: 20, 40, 60; down: from 40 to 360 - 280 - 20 = 60
+    assert places == {(x, y) for x in (20, 40, 60) for y in (40, 60)}
+
+
+def test_the_file_managers_other_settings_are_those_of_the_bare_home():
+    written = arranged_files({}, 0, SCREEN)
+    assert written[LIBFM].replace("big_icon_size=54", "big_icon_size=48") == FILES[LIBFM]
+    assert written[PCMANFM].replace("splitter_pos=130", "splitter_pos=150") == FILES[PCMANFM]
 
 
 def test_a_changed_configuration_of_the_bare_home_is_noticed(monkeypatch):
     monkeypatch.setitem(FILES, RC, FILES[RC].replace("<maximized>yes</maximized>", ""))
     with pytest.raises(ValueError, match=r"expected '<maximized>yes</maximized>'"):
-        window_manager_file("Onyx", (0, 0, 10, 10))
+        window_manager_file("Natura", (0, 0, 10, 10))
 
 
 def test_the_editors_other_settings_are_those_of_the_bare_home():

@@ -6,7 +6,7 @@ from osworld_gym.cli import main
 from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.evaluation.verify import read_evaluator
-from osworld_gym.tasks.oracles.gui_script import LocalOracle
+from osworld_gym.tasks.oracles.gui_script import Layout, LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.run import HOST_STEPS
 from osworld_gym.tasks.setup.themes import menu_file
@@ -109,6 +109,20 @@ def test_positions_in_menus_and_on_the_screen():
     assert pointed({"entry": "Power"}, both) == Action("click", start=(140, 80))
     assert pointed({"entry": "echo"}, both) == Action("click", start=(195, 105))
     assert pointed({"screen": [0.25, 0.5]}, both) == Action("click", start=(160, 180))
+
+
+def test_points_on_windows_and_menus_are_the_centres_of_their_squares():
+    layout = {"first": [190, 136], "step": [100, 79], "margin": 140, "grid": 20}
+    # 239 is in the square from 220 to 240, 240 in the next one
+    assert Layout.of(layout).snapped((239, 240)) == (230, 250)
+    assert Layout().snapped((239, 240)) == (239, 240)
+    step = {"do": "click", "what": "w", "intent": "click w", "subtask": "s"}
+    for on, point in (({"popup": [5, 7]}, (110, 50)), ({"screen": [0.25, 0.2]}, (160, 72))):
+        oracle = {"type": "local", "layout": layout, "steps": [step | {"on": on}]}
+        (action,) = (
+            LocalOracle(Task(id="t", instruction="i", oracle=oracle)).next_step(Menus((100, 50, 80, 40))).actions
+        )
+        assert action.start == point
 
 
 def test_an_item_is_clicked_as_soon_as_its_menu_is_open():
