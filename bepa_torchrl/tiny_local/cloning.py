@@ -1,11 +1,11 @@
-"""Cloning data from recordings of oracles: turns about recorded screens, in the shares of the simulated bed.
+"""Cloning data from recordings of oracles: turns about recorded screens.
 
-A screen's turn is of one of four kinds:
+A screen is of the expert's run on a known task, with the expert's own response; or of a native run on any task.
+Encoding a screen costs more than all turns about it, so a native one has several, which are of three kinds:
 
-- *plain*: a known task, the native oracle's response; a share of the prompts has the expert's plan;
-- *swapped*: any task's native response, with the instruction of another task and the plan of this one, so that plans
-  are followed, and labels read, that no instruction of the data is associated with;
-- *expert*: a known task, the expert's own response on its own run;
+- *plain*, of known tasks: the native oracle's response; a share of the prompts has the expert's plan;
+- *swapped*: the native response, with the instruction of another task and the plan of this one, so that plans are
+  followed, and labels read, that no instruction of the data is associated with;
 - *grounding*: the native response, with its thought as the instruction.
 
 All data are deterministic in their seed.
@@ -23,8 +23,8 @@ from bepa_torchrl.experts.trace import ExpertTrace
 from bepa_torchrl.tiny.turns import Screen, Turn
 from osworld_gym.types import Action, Screenshot
 
-SWAPPED = 0.45  #: share of swapped turns
-EXPERT = 0.15  #: share of expert turns
+EXPERT = 0.2  #: share of screens of expert runs
+ANY_TASK = 0.5  #: share of native screens that are of a task drawn from all; the others are of known tasks
 OPENED = 0.2  #: share of the expert's turns that may be its first one
 PLANNED = 0.35  #: share of plain turns whose prompt contains a plan
 GROUNDED = 0.5  #: share of native screens that have a grounding turn as well
@@ -75,18 +75,19 @@ class Library:
 def sample(library: Library, seed: int) -> Screen:
     """One recorded screen with its turns, of all kinds."""
     rng = random.Random(f"local cloning {seed}")
-    kind = rng.random()
-    if kind < EXPERT:
+    if rng.random() < EXPERT:
         return _expert(library, rng)
-    swapped = kind < EXPERT + SWAPPED
-    trace = rng.choice(library.native[rng.choice(library.tasks if swapped else library.known)])
+    trace = rng.choice(library.native[rng.choice(library.tasks if rng.random() < ANY_TASK else library.known)])
     index = rng.randrange(len(trace.steps) + 1)
     thought, actions = DONE if index == len(trace.steps) else (trace.steps[index].intent, trace.steps[index].actions)
     last = trace.steps[index - 1].intent if index else None
-    planned = swapped or rng.random() < PLANNED
-    plan = plan_from_trace(rng.choice(library.expert[trace.task_id])) if planned else None
-    instruction = _instruction(library, rng) if swapped else trace.instruction
-    turns = [Turn(instruction, thought, actions, plan, last)]
+    known = trace.task_id in library.known
+    turns = []
+    if known:
+        plan = _plan(library, trace, rng) if rng.random() < PLANNED else None
+        turns.append(Turn(trace.instruction, thought, actions, plan, last))
+    for _ in range(1 if known else 2):
+        turns.append(Turn(_instruction(library, rng), thought, actions, _plan(library, trace, rng), last))
     if rng.random() < GROUNDED and index < len(trace.steps):
         turns.append(Turn(thought, thought, actions))
     return _screen(trace, index, turns)
@@ -115,6 +116,11 @@ def _expert(library: Library, rng: random.Random) -> Screen:
     thought, actions = EXPERT_DONE if step is None else (step_thought(step), step.actions)
     last = step_thought(trace.steps[index - 1]) if index else None
     return _screen(trace, index, [Turn(trace.instruction, thought, actions, None, last)])
+
+
+def _plan(library: Library, trace: ExpertTrace, rng: random.Random) -> str:
+    """The plan of one of the expert's runs on the trace's task."""
+    return plan_from_trace(rng.choice(library.expert[trace.task_id]))
 
 
 def _instruction(library: Library, rng: random.Random) -> str:

@@ -17,6 +17,8 @@ SCREEN = (640, 360)  #: (width, height) in pixels, multiples of 20
 PATCH = 10  #: side of a patch in pixels; 2 x 2 patches are one image token
 HIDDEN, LAYERS = 128, 4
 VISION_HIDDEN, VISION_INTERMEDIATE, VISION_HEADS = 96, 256, 3
+#: side in pixels of the squares in which patches see each other; over the whole screen a step costs 1.6 times as much
+WINDOW = 160
 #: Most pairs of a head's dimensions hardly turn over the 200 positions between a word and the screen, so that attention
 #: can compare a word with what a tile shows. With the tiny model's base every pair turns by radians, and it cannot.
 ROTARY_BASE = 4000.0
@@ -29,7 +31,7 @@ def local_config(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLConfig:
     text: Any = config.text_config
     text.rope_parameters = text.rope_parameters | {"rope_theta": ROTARY_BASE, "mrope_section": list(ROTARY_SECTIONS)}
     vision: Any = config.vision_config
-    vision.patch_size = PATCH
+    vision.patch_size, vision.window_size, vision.fullatt_block_indexes = PATCH, WINDOW, []
     vision.hidden_size, vision.intermediate_size, vision.num_heads = VISION_HIDDEN, VISION_INTERMEDIATE, VISION_HEADS
     return config
 

@@ -42,7 +42,7 @@ class Recipe:
     """
 
     steps: int = 3_000
-    batch: int = 16
+    batch: int = 10
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     grounding: int = 500

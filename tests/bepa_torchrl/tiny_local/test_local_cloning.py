@@ -29,8 +29,8 @@ def recorded(folder: Path) -> Library:
     return Library.of(*styles, KNOWN)
 
 
-def first_turns(library, count=600):
-    return [sample(library, seed).turns[0] for seed in range(count)]
+def all_turns(library, count=300):
+    return [turn for seed in range(count) for turn in sample(library, seed).turns]
 
 
 def test_samples_follow_from_their_seed(library):
@@ -56,33 +56,36 @@ def plan_words(trace):
 
 def test_an_instruction_of_an_unknown_task_is_only_answered_by_a_plan(library):
     unknown = {task.instruction for task in TASKS[3:]}
-    asked = [turn for turn in first_turns(library) if turn.instruction in unknown]
+    asked = [turn for turn in all_turns(library) if turn.instruction in unknown]
     assert asked
     assert all(turn.plan is not None for turn in asked)
 
 
 def test_the_kinds_of_turns_have_about_their_shares(library):
-    turns = first_turns(library)
+    turns = all_turns(library)
     texts = {task.id: task.instruction for task in TASKS}
     plans = {plan_from_trace(trace): task_id for task_id, traces in library.expert.items() for trace in traces}
     counts = Counter(
+        "grounding" if turn.instruction == turn.thought else
         "expert" if turn.thought[0].isupper() else
         "plain" if turn.plan is None else
         "own plan" if texts[plans[turn.plan]] == turn.instruction else "swapped"
         for turn in turns
     )  # fmt: skip
-    # 600 turns: 15 % expert; of the others 45 % swapped, of which 1 in 6 has its own instruction by chance
-    assert 60 <= counts["expert"] <= 120
-    assert 180 <= counts["swapped"] <= 270
-    assert 100 <= counts["plain"] <= 200
-    assert counts["own plan"] >= 70
+    # 300 screens: 60 expert. Of 240 native ones 3 in 4 are of known tasks: 180 plain turns, 63 of them with the plan,
+    # and 180 swapped; 120 of the 60 unknown ones. 1 in 6 of the 300 swapped has its own instruction by chance: 50.
+    assert 35 <= counts["expert"] <= 90
+    assert 85 <= counts["plain"] <= 150
+    assert 200 <= counts["swapped"] <= 300
+    assert 80 <= counts["own plan"] <= 150
+    assert 60 <= counts["grounding"] <= 130  # half of the 240, without the last screens of episodes
 
 
 def test_responses_are_those_of_the_recordings(library):
     steps = {
         (step.intent, step.actions) for traces in library.native.values() for trace in traces for step in trace.steps
     }
-    for turn in first_turns(library, 200):
+    for turn in all_turns(library, 100):
         if not turn.thought[0].isupper():
             assert (turn.thought, turn.actions) in steps | {DONE}
 
