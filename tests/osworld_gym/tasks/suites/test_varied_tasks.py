@@ -10,9 +10,12 @@ import pytest
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.tasks.checks import MAX_ORACLE_STEPS, check_task, difference
 from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.oracles.conditions import popups, windows
 from osworld_gym.tasks.oracles.play import play_oracle
 from osworld_gym.tasks.oracles.registry import make_oracle
+from osworld_gym.tasks.setup.arrange import arranged_files
 from osworld_gym.tasks.setup.run import prepare
+from osworld_gym.tasks.setup.themes import GRID, OPENBOX_THEMES, RC
 from osworld_gym.tasks.suites.varied.suite import SCREEN, varied_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Screenshot
@@ -59,6 +62,23 @@ def test_seeds_show_different_first_screens(desktop: LocalDesktop, template: str
     task = next(task for task in SUITE.tasks if f"template:{template}" in task.tags)
     frames = [begin(desktop, task, seed) for seed in (0, 1, 2)]
     assert all(difference(one, other) is not None for one, other in itertools.pairwise(frames))
+
+
+@pytest.mark.parametrize("theme", OPENBOX_THEMES)
+def test_every_theme_has_windows_and_menus_on_the_grid(desktop: LocalDesktop, theme: str) -> None:
+    seed = next(seed for seed in itertools.count() if f"<name>{theme}</name>" in arranged_files({}, seed, SCREEN)[RC])
+    begin(desktop, next(task for task in SUITE.tasks if "template:toggle" in task.tags), seed)
+    (window,) = windows(desktop)
+    assert (window["x"] % GRID, window["y"] % GRID) == (0, 0)
+    task = next(task for task in SUITE.tasks if "template:choose" in task.tags)
+    begin(desktop, task, seed)
+    step = make_oracle(task, "native").next_step(desktop)
+    assert step is not None
+    desktop.perform(step.actions)
+    desktop.wait_still(5.0)
+    (menu,) = popups(desktop)
+    # six items with a frame of one pixel on each side, which covers the outer ones
+    assert (menu["x"], menu["y"] + 1, menu["height"]) == (170, 4 * GRID, 6 * GRID)
 
 
 def test_a_file_too_many_in_the_trash_is_no_success(desktop: LocalDesktop) -> None:
