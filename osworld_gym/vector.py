@@ -34,6 +34,7 @@ class Slot:
 
     worker: DesktopWorker
     deadline: float | None = None  #: monotonic time in seconds at which the pending call is given up; None: idle
+    sent: float = 0.0  #: monotonic time in seconds of the pending call's start
     running: bool = False
 
 
@@ -74,6 +75,7 @@ class DesktopVector:
             )
         self.options = options or EpisodeOptions()
         self.failures: Counter[FailureReason] = Counter()  #: results that were ``env_error``, by reason
+        self.busy_seconds = 0.0  #: seconds of all finished calls, summed over desktops
         self.pool = WarmPool(make, warm, deadline=0.9 * deadline) if warm else None
         self._make: Make = self.pool.desktop if self.pool is not None else make
         self._deadline = deadline
@@ -177,6 +179,7 @@ class DesktopVector:
         slot = self._slots[i]
         if self._closed or slot.deadline is not None:
             raise RuntimeError(f"desktop {i}: " + ("closed" if self._closed else "busy: receive its result first"))
+        slot.sent = monotonic()
         if isinstance(slot.worker, ThreadedWorker):
             slot.deadline = monotonic() + self._deadline
             slot.worker.submit(call)
@@ -186,13 +189,17 @@ class DesktopVector:
         if broken(outcome):
             slot.worker.discard()
         slot.deadline = inf
-        self._outcomes.append((i, outcome))
+        self._finished(i, outcome)
 
     def _post(self, i: int, worker: DesktopWorker, outcome: Outcome) -> None:
         with self._changed:
             if self._slots[i].worker is worker:
-                self._outcomes.append((i, outcome))
+                self._finished(i, outcome)
                 self._changed.notify_all()
+
+    def _finished(self, i: int, outcome: Outcome) -> None:
+        self.busy_seconds += monotonic() - self._slots[i].sent
+        self._outcomes.append((i, outcome))
 
     def _check_running(self, i: int) -> None:
         if not self._slots[i].running:
@@ -215,7 +222,7 @@ class DesktopVector:
             assert isinstance(slot.worker, ThreadedWorker)
             self._closers.append(slot.worker.abandon())
             error = DesktopError(FailureReason.hung, f"desktop {i}: no answer within {self._deadline:g} s")
-            self._outcomes.append((i, failed(slot.worker.frame, error)))
+            self._finished(i, failed(slot.worker.frame, error))
             slot.worker = self._worker(i, None)
         self._closers = [thread for thread in self._closers if thread.is_alive()]
         return bool(hung)

@@ -15,11 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bepa_torchrl.analysis.curves import WINDOW, series
+from bepa_torchrl.analysis.status import desktop_failures, utilisation
 from bepa_torchrl.experiment.run_record import read_lines
 
-_COLUMNS = ("method", "iteration", "rollouts", "train", "held-out", "expert-only", "cache", "injected", "updates", "s")
-
-
+_COLUMNS = (
+    "method", "iteration", "rollouts", "train", "held-out", "expert-only", "cache", "injected", "updates", "desktops",
+    "failures", "s",
+)  # fmt: skip
+_RECENT = 5  #: iterations over which the use of desktops is averaged
 _MAIN_SETS = ("train", "held_out", "expert_only")
 
 
@@ -32,6 +35,11 @@ def last(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """The newest value of a metric, or None."""
     values = series(lines, key)[1]
     return values[-1] if values else None
+
+
+def failures_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Failed attempts of desktops by reason, ``died 2, hung 1``; empty without any."""
+    return ", ".join(f"{reason} {count:.0f}" for reason, count in desktop_failures(lines).items())
 
 
 def row(name: str, lines: Sequence[Mapping[str, Any]], iterations: int) -> list[str]:
@@ -51,6 +59,8 @@ def row(name: str, lines: Sequence[Mapping[str, Any]], iterations: int) -> list[
         "–" if cache is None else f"{cache:.0f}",
         f"{injected:.0f}",
         f"{newest['total/optimizer_steps']:.0f}",
+        percent(utilisation(lines[-_RECENT:])),
+        failures_text(lines) or "0",
         f"{newest['total/seconds']:.0f}",
     ]
 
@@ -58,7 +68,8 @@ def row(name: str, lines: Sequence[Mapping[str, Any]], iterations: int) -> list[
 def iteration_line(name: str, line: Mapping[str, Any], iterations: int) -> str:
     """One iteration of a method, for output that is not a terminal.
 
-    ``grpo 3/20: rollouts 40.0 %, held-out 25.0 %, cache 4, injected 1, updates 6, 31 s``; rates are of this iteration.
+    ``grpo 3/20: rollouts 40.0 %, held-out 25.0 %, cache 4, injected 1, updates 6, desktops 61.0 % busy, failures died
+    1, 31 s``; rates and failures are of this iteration.
     """
     heads = {"rl": f"{line['iteration']}/{iterations}", "eval": f"evaluation of iteration {line['iteration']}"}
     head = f"{name} {heads.get(line['phase'], line['phase'])}"
@@ -66,7 +77,12 @@ def iteration_line(name: str, line: Mapping[str, Any], iterations: int) -> str:
     parts = [f"{label} {percent(line[key])}" for label, key in rates.items() if key in line]
     counts = {"cache": "cache/tasks", "injected": "cache/injected"}
     parts += [f"{label} {line[key]:.0f}" for label, key in counts.items() if key in line]
-    parts += [f"updates {line['total/optimizer_steps']:.0f}", f"{line['total/seconds']:.0f} s"]
+    parts.append(f"updates {line['total/optimizer_steps']:.0f}")
+    if (share := utilisation([line])) is not None:
+        parts.append(f"desktops {percent(share)} busy")
+    if failures := failures_text([line]):
+        parts.append(f"failures {failures}")
+    parts.append(f"{line['total/seconds']:.0f} s")
     return f"{head}: {', '.join(parts)}"
 
 

@@ -29,6 +29,7 @@ _GAUGES = {
     "seconds_per_iteration": "over the last iterations",
     "episodes_per_second": "over the last iterations",
     "collecting": "share of the time that the trainer waited for rollouts, over the last iterations",
+    "utilisation": "share of that time that an average desktop had a call under way",
     "seconds_left": "estimated seconds of training left",
     "seconds_since_last": "seconds since the last iteration",
 }

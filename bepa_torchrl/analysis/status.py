@@ -37,6 +37,7 @@ _FAILURES = {
     "retries": "collect/retries",
     "groups_requeued": "collect/groups_requeued",
 }
+_FAILED = "collect/failed_"  #: and a reason: failed attempts of desktops; none of them is a reward
 _STALENESS = "collect/staleness_"
 _RECENT = 5  #: iterations that throughput is measured over
 
@@ -94,8 +95,9 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         ``iteration``, ``iterations``, ``finished``; ``seconds``, ``episodes``, ``optimizer_steps`` so far; over the
         last five iterations ``seconds_per_iteration``, ``episodes_per_second`` and ``collecting`` (share of the time
         that was spent waiting for rollouts); ``seconds_left`` of the training, evaluations at its end excluded;
-        ``failures`` so far by kind; ``staleness``: batches → trained groups of that age, asynchronous only;
-        ``newest``: metrics of the last iteration. Unknown values are None.
+        ``utilisation`` over the same iterations (:func:`utilisation`);
+        ``failures`` so far by kind, desktops' by reason; ``staleness``: batches → trained groups of that age,
+        asynchronous only; ``newest``: metrics of the last iteration. Unknown values are None.
     """
     trained = [line for line in lines if line["phase"] == "rl"]
     newest = trained[-1] if trained else {}
@@ -116,10 +118,30 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         "optimizer_steps": last.get("total/optimizer_steps", 0.0),
         **pace,
         "seconds_left": 0.0 if finished else (None if each is None else round(left * each, 1)),
-        "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()},
+        "utilisation": None if (share := utilisation(recent)) is None else round(share, 3),
+        "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()}
+        | desktop_failures(trained),
         "staleness": _staleness(trained),
         "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if key in line},
     }
+
+
+def utilisation(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of the time that an average desktop had a call under way while rollouts were collected, in [0, 1].
+
+    Not the whole iteration's time: while the policy is trained, desktops wait. None without such metrics.
+    """
+    found = [line for line in lines if "collect/busy_seconds" in line]
+    there = sum(line["collect/desktops"] * line["seconds_collect"] for line in found)
+    return sum(line["collect/busy_seconds"] for line in found) / there if there else None
+
+
+def desktop_failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Failed attempts of desktops by reason, only reasons that occurred."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update({key.removeprefix(_FAILED): line[key] for key in line if key.startswith(_FAILED)})
+    return {reason: counts[reason] for reason in sorted(counts) if counts[reason]}
 
 
 def _staleness(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -157,6 +179,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
                 f"{method['seconds_per_iteration']:.1f} s per iteration, {method['episodes_per_second']:.2f} rollouts/s"
             )
             yield f"  {pace}, {100 * method['collecting']:.0f} % of the time collecting"
+        if method["utilisation"] is not None:
+            yield f"  desktops: {100 * method['utilisation']:.0f} % busy while collecting"
         if not method["finished"] and method["seconds_left"] is not None:
             since = _duration(method["seconds_since_last"])
             yield f"  about {_duration(method['seconds_left'])} of training left; last iteration {since} ago"

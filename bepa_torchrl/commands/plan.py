@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bepa_torchrl.sizing.plan import PlanRequest
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
-_TINY = Path(__file__).parents[1] / "tiny" / "checkpoint"
 _PARTS = ("prefill", "decode", "old_log_probs", "update")
 
 
@@ -145,12 +144,11 @@ def _screen(text: str) -> tuple[int, int]:
 
 
 def _model_files(checkpoint: str) -> ModelFiles:
-    """The configuration of ``policy.checkpoint``: the tiny model, a folder, or a known repository."""
+    """The configuration of ``policy.checkpoint``: a shipped one, a folder, or a known repository."""
+    from bepa_torchrl.experiment.shipped import checkpoint_folder
     from bepa_torchrl.sizing.known_models import folder_model, known_model
 
-    if checkpoint == "tiny":
-        return folder_model(_TINY)
-    folder = Path(checkpoint).expanduser()
+    folder = Path(checkpoint_folder(checkpoint)).expanduser()
     return folder_model(folder) if folder.is_dir() else known_model(checkpoint)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.policies.base import RolloutPolicy
-from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
@@ -52,6 +52,7 @@ def evaluate(
     temperature: float = 0.0,
     seed: int = 0,
     retries: int = 2,
+    keep: Callable[[Sequence[EpisodeResult]], None] | None = None,
 ) -> Evaluation:
     """Runs every task ``episodes`` times.
 
@@ -63,12 +64,16 @@ def evaluate(
         temperature: sampling temperature; 0 is greedy.
         seed: seed of desktops and sampling.
         retries: further attempts for an episode whose desktop failed.
+        keep: is given all episodes at the end.
     """
     jobs = [evaluation_job(task, seed, number, e) for number, task in enumerate(tasks) for e in range(episodes)]
     counts = {task.id: (0, 0) for task in tasks}
-    for result in run_episodes(policy, vector, jobs, temperature=temperature, retries=retries):
+    results = run_episodes(policy, vector, jobs, temperature=temperature, retries=retries)
+    for result in results:
         wins, played = counts[result.job.task.id]
         counts[result.job.task.id] = (wins + result.success, played + (result.failure is None))
+    if keep is not None:
+        keep(results)
     return Evaluation(counts)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import ClusterSettings, EnvSettings, Settings
+from bepa_torchrl.experiment.shipped import SHIPPED, checkpoint_folder
 from bepa_torchrl.policies.vllm.errors import engine_version
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
@@ -16,7 +17,6 @@ from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suites.registry import SUITES, suite_folder
 
-_TINY = Path(__file__).parents[1] / "tiny" / "checkpoint"
 #: provider → the extra of this package that installs its Python packages
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
 
@@ -111,9 +111,11 @@ def _check_osworld(suite: str) -> None:
 
 def _check_checkpoint(checkpoint: str) -> None:
     """Checks the files of a checkpoint folder. A Hugging Face repository is checked when the policy is loaded."""
-    if checkpoint == "tiny":
-        if not (_TINY / "config.json").is_file():
-            raise ConfigError("policy.checkpoint=tiny is missing; fix: python -m bepa_torchrl.tiny")
+    if checkpoint in SHIPPED:
+        try:
+            checkpoint_folder(checkpoint)
+        except FileNotFoundError as error:
+            raise ConfigError(str(error)) from error
         return
     folder = Path(checkpoint).expanduser()
     if not folder.is_dir():

@@ -23,6 +23,7 @@ from bepa_torchrl.experiment.config import ConfigError, with_changes
 from bepa_torchrl.experiment.methods import Algo, advantage_std
 from bepa_torchrl.experiment.objective import make_method_loss, scored_rows
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.shipped import checkpoint_folder
 from bepa_torchrl.experts import split_source
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
@@ -32,7 +33,6 @@ from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
-from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes, parameter_groups
 from bepa_torchrl.training.precision import make_adamw
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
@@ -154,7 +154,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")
     del options["rollout"], options["engine"]
     return load_policy(
-        tiny_checkpoint() if checkpoint == "tiny" else checkpoint,
+        checkpoint_folder(checkpoint),
         seed=seed,
         temperature=settings.collect.temperature,
         lora=None if lora["rank"] is None else Lora(**lora),

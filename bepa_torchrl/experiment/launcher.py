@@ -7,7 +7,9 @@ preparation and seed. All files are in ``runs/<name>/``, which one process at a 
     prepared/                     expert traces, caches, base evaluation, manifest
     <method>/                     see :mod:`bepa_torchrl.experiment.method_process`
     status.prom                   the numbers of ``bepa status`` as Prometheus metrics
-    results.json, curves.png      at the end
+    base/                         the base policy's evaluated episodes (``record.outcomes``)
+    results.json, results.txt, curves.png, before-after.gif
+                                  at the end
 
 With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.remote_copy`).
 """
@@ -15,6 +17,7 @@ With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.
 from __future__ import annotations
 
 import gc
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +29,7 @@ from time import monotonic
 import torch
 from rich.console import Console
 
+from bepa_torchrl.analysis.before_after import BASE, draw_before_after
 from bepa_torchrl.analysis.curves import draw_curves
 from bepa_torchrl.analysis.progress import Progression, results_table
 from bepa_torchrl.analysis.prometheus import StatusFile
@@ -54,6 +58,7 @@ from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.storage.lock import check_free, locked
 from bepa_torchrl.storage.mirror import RunUploader
 from osworld_gym.atomic import remove_leftovers, write_text
+from osworld_gym.uitars.coords import ImageScaling
 
 _POLL = 0.5  #: seconds between two updates of the display
 _INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktops and workers
@@ -92,11 +97,14 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
             _begin(folder, config, configs, overrides)
         uploader = stack.enter_context(uploading(config, folder, console))
         prepared = _prepare(config, folder, policy, tasks, console)
+        scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
         code = _train(folder, configs, config, console, uploader)
         if code == 0:
             _finish(folder, list(configs), config, prepared, tasks, console)
+            if config.record.outcomes and config.record.images and config.eval.final_episodes:
+                _show_before_after(folder, list(configs), scaling, console)
     return code
 
 
@@ -240,7 +248,8 @@ def _prepare(config: Settings, folder: Path, policy: Policy, tasks: Tasks, conso
         note(f"expert: {logs}" if logs else f"the expert plays {len(tasks.train)} training tasks")
         traces = expert_traces(config, tasks.train)
         with closing(make_env(config, policy, tasks.suite)) as env:
-            prepared = prepare(config, policy, env.vector, tasks, traces, note=note)
+            kept = RunRecord(folder / BASE, images=config.record.images) if config.record.outcomes else None
+            prepared = prepare(config, policy, env.vector, tasks, traces, note=note, record=kept)
         save_preparation(prepared, traces, target)
     counts = ", ".join(f"{name} {count}" for name, count in prepared.manifest.counts.items())
     console.print(f"prepared in {prepared.metrics['seconds']:.0f} s: {counts}")
@@ -328,6 +337,19 @@ def _finish(
     write_text(folder / "results.json", json.dumps(whole, indent=1))
     picture = draw_curves(folder, methods, title=f"{folder.name}: seed {config.seed}")
     console.print(results_table(results, base))
+    text = io.StringIO()
+    Console(file=text, width=120).print(results_table(results, base))
+    write_text(folder / "results.txt", text.getvalue())
     console.print(f"curves   {picture}\nresults  {folder / 'results.json'}")
     for name in methods:
         console.print(f"{name:<8} {folder / name}: record, checkpoints, policy")
+
+
+def _show_before_after(folder: Path, methods: list[str], scaling: ImageScaling, console: Console) -> None:
+    """Draws an episode before and after training, and prints which one."""
+    found = draw_before_after(folder, methods, scaling)
+    if found is None:
+        console.print("GIF      none: no task was played before and after training without a failure")
+        return
+    path, pair = found
+    console.print(f"GIF      {path}: {pair}", soft_wrap=True, markup=False, highlight=False)

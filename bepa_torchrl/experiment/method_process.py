@@ -17,6 +17,7 @@ import json
 import logging
 import shutil
 import sys
+from collections import Counter
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from time import perf_counter
@@ -59,6 +60,7 @@ from bepa_torchrl.training.optimization_step import local_passes
 from bepa_torchrl.training.supervised import fine_tune
 from bepa_torchrl.training.trainer import BEPATrainer, Metrics
 from osworld_gym.atomic import remove_leftovers, write_text
+from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 
@@ -96,6 +98,9 @@ class MethodRun:
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)
         self.started = perf_counter()
         self.totals = {"episodes": 0.0, "optimizer_steps": 0.0, "seconds": 0.0}
+        self.totals |= {f"failed_{reason.value}": 0.0 for reason in FailureReason}
+        self.failures: Counter[FailureReason] = Counter()  #: of the process's own desktops
+        self._counted: Counter[FailureReason] = Counter()  #: those of them that are in the totals
 
     def run(self) -> int:
         """Trains, evaluates, writes ``results.json`` and the policy; returns the exit code."""
@@ -106,6 +111,7 @@ class MethodRun:
             closing(make_env(self.config, self.rollout, self.tasks.suite)) as env,
             nullcontext() if self.leader is None else self.leader.explained(),
         ):
+            self.failures = env.vector.failures
             if start is None:
                 self._line(0, "base", self._summary(self.prepared.base.get("sampled")))
                 if self.algo.sft is not SeedSource.nothing:
@@ -116,7 +122,9 @@ class MethodRun:
             if self.config.eval.final_episodes:
                 every = [*self.tasks.train, *self.tasks.held_out]
                 self._sync()
-                final = final_evaluation(self.config, self.rollout, env.vector, every)
+                kept = self.record if self.config.record.outcomes else None
+                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept)
+            self._count_failures()
             self._finish(final)
         return 0
 
@@ -291,9 +299,16 @@ class MethodRun:
         self.totals["episodes"] += metrics.get("collect/episodes", 0.0) + metrics.get("reroll/episodes", 0.0)
         self.totals["optimizer_steps"] += metrics.get("train/optimizer_steps", metrics.get("sft/optimizer_steps", 0.0))
         self.totals["seconds"] += now
+        self._count_failures()
         self.started = perf_counter()
         totals = {f"total/{name}": value for name, value in self.totals.items()}
         self.record.iteration({"iteration": iteration, "phase": phase, **metrics, **totals})
+
+    def _count_failures(self) -> None:
+        """Adds the desktops' failures since the last call to the totals."""
+        for reason, count in self.failures.items():
+            self.totals[f"failed_{reason.value}"] += count - self._counted[reason]
+        self._counted = Counter(self.failures)
 
     def _totals_so_far(self) -> dict[str, float]:
         last = read_lines(self.folder / "iterations.jsonl")[-1]

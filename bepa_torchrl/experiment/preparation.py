@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate
 from bepa_torchrl.experiment.factory import Tasks
+from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts import (
     ExpertTrace,
@@ -30,7 +35,9 @@ from bepa_torchrl.experts import (
     trace_rows,
 )
 from bepa_torchrl.policies.base import ActingPolicy
+from bepa_torchrl.rollout.episodes import EpisodeResult
 from osworld_gym.atomic import new_folder, write_text
+from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.task import Task
@@ -71,26 +78,43 @@ def expert_traces(settings: Settings, tasks: Sequence[Task]) -> list[ExpertTrace
 
 
 def record_experts(settings: Settings, tasks: Sequence[Task]) -> list[ExpertTrace]:
-    """Records one successful run of each task's oracle, on a separate desktop; unsolved tasks are left out.
+    """Records one successful run of each task's oracle, in parallel; unsolved tasks are left out.
 
-    A run that failed because of the infrastructure is repeated once.
+    The desktops are separate from the run's, ``env.desktops`` of them, or a single one within this process. A run that
+    failed because of the infrastructure is repeated once.
     """
-    traces = []
-    with make_desktop(settings.env.provider, **settings.env.options) as desktop:
-        for number, task in enumerate(tasks):
-            if task.oracle is None:
-                continue
-            for attempt in range(2):
-                try:
-                    seed = derive_seed(settings.seed, Stream.EXPERT, number, attempt)
-                    trace = record_expert(desktop, task, seed, style=settings.expert.oracle_style)
-                except DesktopError as error:
-                    _log.warning("expert on task %s: %s", task.id, error)
-                    continue
-                if trace.success:
-                    traces.append(trace)
-                break
-    return traces
+    env = settings.env
+    numbered = [(number, task) for number, task in enumerate(tasks) if task.oracle is not None]
+    idle: SimpleQueue[Desktop] = SimpleQueue()
+
+    def record(numbered_task: tuple[int, Task]) -> ExpertTrace | None:
+        desktop = idle.get()  # there is one for each thread
+        try:
+            return _record_expert(settings, desktop, *numbered_task)
+        finally:
+            idle.put(desktop)
+
+    with ExitStack() as opened:
+        first = opened.enter_context(make_desktop(env.provider, **env.options))
+        count = min(env.desktops, len(numbered)) if first.blocking else 1
+        idle.put(first)
+        for _ in range(count - 1):
+            idle.put(opened.enter_context(make_desktop(env.provider, **env.options)))
+        with ThreadPoolExecutor(max(1, count), thread_name_prefix="expert") as threads:
+            return [trace for trace in threads.map(record, numbered) if trace is not None]
+
+
+def _record_expert(settings: Settings, desktop: Desktop, number: int, task: Task) -> ExpertTrace | None:
+    """A task's trace; None if its oracle does not solve it, or if the desktop failed twice."""
+    for attempt in range(2):
+        try:
+            seed = derive_seed(settings.seed, Stream.EXPERT, number, attempt)
+            trace = record_expert(desktop, task, seed, style=settings.expert.oracle_style)
+        except DesktopError as error:
+            _log.warning("expert on task %s: %s", task.id, error)
+            continue
+        return trace if trace.success else None
+    return None
 
 
 def prepare(
@@ -101,12 +125,14 @@ def prepare(
     traces: Sequence[ExpertTrace],
     *,
     note: Note,
+    record: RunRecord | None = None,
 ) -> Preparation:
     """Converts the traces, runs LEVEL-1, and evaluates the base policy.
 
     Args:
         traces: expert traces of the training tasks.
         note: is called with a line about each stage.
+        record: where the episodes of the base policy's evaluation are kept; None: nowhere.
     """
     started = perf_counter()
     metrics = {"expert_traces": float(len(traces))}
@@ -117,7 +143,7 @@ def prepare(
     metrics |= {"self_roll_episodes": float(rolled.episodes), "self_roll_failures": float(rolled.failures)}
     metrics["plan_leak_rate"] = rolled.leak_rate
     note(f"LEVEL-1: {len(self_rolled)} of {len(traces)} succeeded; base policy, pass@{settings.expert.pass_k}")
-    base = measure_base(settings, policy, vector, tasks)
+    base = measure_base(settings, policy, vector, tasks, record=record)
     passed = base.pop("pass_k")
     manifest = Manifest(
         hashes=task_hashes([*tasks.train, *tasks.held_out]),
@@ -130,6 +156,7 @@ def prepare(
     )
     for cache in (converted, self_rolled):
         check_disjoint(cache.task_ids(), manifest.held_out)
+    metrics |= {f"failed_{reason.value}": float(count) for reason, count in vector.failures.items()}
     metrics["seconds"] = perf_counter() - started
     return Preparation(manifest, converted, self_rolled, base, metrics)
 
@@ -178,7 +205,7 @@ def self_roll_all(
 
 
 def measure_base(
-    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Tasks
+    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Tasks, *, record: RunRecord | None = None
 ) -> dict[str, Evaluation]:
     """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
     every, retries = [*tasks.train, *tasks.held_out], settings.collect.retries
@@ -190,20 +217,36 @@ def measure_base(
         )
     }  # fmt: skip
     if settings.eval.final_episodes:
-        out |= final_evaluation(settings, policy, vector, every)
+        out |= final_evaluation(settings, policy, vector, every, record=record)
     return out
 
 
 def final_evaluation(
-    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Sequence[Task]
+    settings: Settings,
+    policy: ActingPolicy,
+    vector: DesktopVector,
+    tasks: Sequence[Task],
+    *,
+    record: RunRecord | None = None,
 ) -> dict[str, Evaluation]:
-    """``greedy`` (one episode per task) and ``sampled`` (``eval.final_episodes``), with the evaluation's seed."""
+    """``greedy`` (one episode per task) and ``sampled`` (``eval.final_episodes``), with the evaluation's seed.
+
+    Args:
+        record: keeps the episodes with their screenshots; None: only their counts are kept.
+    """
     seed, retries = settings.eval.seed, settings.collect.retries
-    greedy = evaluate(policy, vector, tasks, seed=seed, retries=retries)
-    sampled = evaluate(
-        policy, vector, tasks, episodes=settings.eval.final_episodes, temperature=1.0, seed=seed, retries=retries
-    )
-    return {"greedy": greedy, "sampled": sampled}
+    modes = {"greedy": (1, 0.0), "sampled": (settings.eval.final_episodes, 1.0)}
+    played: dict[str, Sequence[EpisodeResult]] = {}
+    out = {
+        mode: evaluate(
+            policy, vector, tasks, episodes=episodes, temperature=temperature, seed=seed, retries=retries,
+            keep=None if record is None else partial(played.__setitem__, mode),
+        )
+        for mode, (episodes, temperature) in modes.items()
+    }  # fmt: skip
+    if record is not None:
+        record.outcomes(played)
+    return out
 
 
 def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folder: Path) -> None:

@@ -18,6 +18,7 @@ from bepa_torchrl.rollout.episodes import EpisodeResult
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
 
+OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
 
 
@@ -31,6 +32,7 @@ class RunRecord:
     - ``config.yaml``: the resolved settings;
     - ``iterations.jsonl``: the metrics of each iteration;
     - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage;
+    - ``outcomes.jsonl``: each episode of the policy's own evaluation, with its steps and texts;
     - ``evaluations.jsonl``: of ``collect.mode=async``: each episode of an evaluation with the weights' versions;
     - ``images/<2 hex>/<sha256>.png``: screenshots by hash.
 
@@ -82,6 +84,14 @@ class RunRecord:
         """
         first = {"iteration": iteration, "reported_at": reported_at}
         self._append("evaluations.jsonl", [first | dict(episode) for episode in episodes])
+
+    def outcomes(self, played: Mapping[str, Sequence[EpisodeResult]]) -> None:
+        """Replaces ``outcomes.jsonl``: the episodes by mode, ``greedy`` or ``sampled``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = [{"mode": mode, **self._untrained(0, result)} for mode, results in played.items() for result in results]
+        for line in lines:
+            del line["iteration"]
+        write_text(self.folder / OUTCOMES, "".join(_line(line) for line in lines))
 
     def evaluated(self) -> set[int]:
         """Iterations of ``iterations.jsonl`` with results of an evaluation."""
@@ -149,7 +159,7 @@ class RunRecord:
         """Stores a screenshot once; returns its hash."""
         name = hashlib.sha256(png).hexdigest()
         if self.images and name not in self._seen:
-            path = self.folder / "images" / name[:2] / f"{name}.png"
+            path = image_path(self.folder, name)
             if not path.exists():
                 write_bytes(path, png, durable=False)
             self._seen.add(name)
@@ -172,6 +182,11 @@ def _line(data: Mapping[str, Any]) -> str:
 def _log_probs(values: Any) -> list[float | None]:
     """Log-probs rounded to six digits; None for NaN, which is not valid JSON."""
     return [None if math.isnan(value) else round(value, 6) for value in cast(Tensor, values).tolist()]
+
+
+def image_path(folder: Path, name: str) -> Path:
+    """The file of the screenshot with this hash in a method's folder."""
+    return folder / "images" / name[:2] / f"{name}.png"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

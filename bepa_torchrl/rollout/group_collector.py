@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
 from osworld_gym.errors import DesktopError, FailureReason
@@ -39,6 +40,7 @@ class CollectedIteration:
     iteration: int
     results: tuple[EpisodeResult, ...]
     requeued: tuple[str, ...]  #: ids of the tasks whose group had fewer than two valid rollouts
+    desktops: DesktopUse | None = field(default=None, kw_only=True)  #: None: played by others, which report it
 
     def metrics(self) -> dict[str, float]:
         """Metrics: episodes, success rate of the valid ones, steps, failures, stop reasons, log-probs as sampled.
@@ -60,6 +62,8 @@ class CollectedIteration:
             metrics["entropy"] = -every
         if won is not None:
             metrics["log_prob_success"] = won
+        if self.desktops is not None:
+            metrics |= self.desktops.metrics()
         return metrics | {f"stop_{reason.value}": float(stops[reason.value]) for reason in StopReason}
 
 
@@ -186,12 +190,15 @@ class GroupRolloutCollector(Collector):
         task_numbers = self.schedule.next_batch(self.groups)
         version = self.rollout_policy.version
         jobs = [job for number in task_numbers for job in self._jobs(number)]
+        before = DesktopUse.of(self.env.vector)
         results = run_episodes(
             self.rollout_policy, self.env.vector, jobs, temperature=self.temperature, retries=self.retries
         )
         assert self.rollout_policy.version == version, "the policy's weights changed while a group was collected"
         rows, requeued = self._complete_groups(results)
-        self.last = CollectedIteration(self._iter, tuple(results), tuple(self.tasks[n].id for n in requeued))
+        used = DesktopUse.of(self.env.vector).since(before)
+        ids = tuple(self.tasks[n].id for n in requeued)
+        self.last = CollectedIteration(self._iter, tuple(results), ids, desktops=used)
         for number in reversed(requeued):
             self._requeue(number)
         if not rows:

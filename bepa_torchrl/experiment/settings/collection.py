@@ -83,7 +83,10 @@ class RecordSettings:
     Args:
         every: iterations between recorded ones; 0: none.
         images: whether screenshots are stored.
+        outcomes: whether the episodes of the base policy's and of the final evaluation are recorded, in
+            ``outcomes.jsonl``; with ``images`` they make ``before-after.gif``.
     """
 
     every: Count
     images: bool
+    outcomes: bool
