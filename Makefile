@@ -18,7 +18,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm soak nightly lint docs wheel \
+.PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm soak nightly lint docs wheel \
 	bench bench-desktops results tiny tiny-local clean
 
 help:            ## this list
@@ -37,6 +37,12 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 
 train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (5 minutes on two cores)
 	$(BIN)/python examples/train_bepa.py
+
+# further settings: make train-local SETTINGS='name=mine seed=1 algo=level1 compare=[]' (docs/train-local.md)
+SETTINGS ?=
+train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: curves, table, GIF (half an hour on two cores)
+	$(BIN)/osworld-gym doctor --packages
+	$(BIN)/python examples/train_bepa.py experiment=local $(SETTINGS)
 
 # test processes of the default tests
 JOBS ?= 2

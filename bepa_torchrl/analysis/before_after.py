@@ -106,7 +106,7 @@ def draw_before_after(run: Path, methods: Sequence[str], scaling: ImageScaling) 
     ]
     count = max(len(pair.before["steps"]), len(pair.after["steps"]))
     frames = [_frame(pair.before["instruction"], panels, number) for number in range(count + 1)]
-    shared = frames[0].quantize(128)  # one palette: a still part of the screen must not change its colour
+    shared = _palette(frames)
     coded = [frame.quantize(palette=shared, dither=Image.Dither.NONE) for frame in frames]
     times = [*[_STEP] * count, _END]
     path = run / FILE
@@ -209,6 +209,15 @@ def _frame(instruction: str, panels: Sequence[_Panel], number: int) -> Image.Ima
             at = (left, top + tallest + _MARGIN // 2 + line * _LINE)
             draw.text(at, _fitted(draw, text, _WIDTH), fill=_INK, font=_font())
     return frame
+
+
+def _palette(frames: Sequence[Image.Image]) -> Image.Image:
+    """One palette for all frames, so that a still part of the screen does not change its colour."""
+    width, height = frames[0].size
+    every = Image.new("RGB", (width, height * len(frames)))
+    for number, frame in enumerate(frames):
+        every.paste(frame, (0, number * height))
+    return every.quantize(128)
 
 
 def _points(text: str, scaling: ImageScaling, screen: tuple[int, int]) -> list[tuple[float, float]]:

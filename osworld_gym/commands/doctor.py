@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from osworld_gym import __version__
-from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
+from osworld_gym.commands.status import BAD_INPUT, FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
+from osworld_gym.desktops.home_template import apt
+from osworld_gym.desktops.local.desktop import PROGRAMS
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 
+APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
 RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's reset_by, for --checks
 
@@ -27,10 +32,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     doctor.add_argument(
         "--checks", action="store_true", help="run all checks of the Desktop contract; exit 1 if one fails"
     )
+    doctor.add_argument(
+        "--packages", action="store_true", help="only the Debian packages of a real desktop; exit 2 if one is missing"
+    )
     doctor.set_defaults(command=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.packages:
+        return _packages()
     print(f"osworld-gym {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
     names = [arguments.provider] if arguments.provider else list(PROVIDERS)
@@ -42,6 +52,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 0
     sound = [_contract(name) for name, fine in zip(names, works, strict=True) if fine]
     return 0 if all(sound) else FAILED
+
+
+def _packages() -> int:
+    """Prints which packages of ``scripts/apt-packages.txt`` are missing, and the command that installs them.
+
+    A program that was installed in another way than by apt counts as well; without dpkg only programs are looked for.
+    """
+    wanted = apt.BASIC.read_text(encoding="utf-8").split()
+    programs = {package: program for program, package in PROGRAMS.items()} | {name: name for name in APPLICATIONS}
+    dpkg = shutil.which("dpkg-query") is not None
+    absent = [package for package in wanted if shutil.which(programs.get(package, "")) is None]
+    lacking = apt.missing(absent) if dpkg else [package for package in absent if package in programs]
+    if not lacking:
+        print(f"all {len(wanted)} packages of a real desktop are installed")
+        return 0
+    print(f"a real desktop lacks {len(lacking)} of {len(wanted)} packages: {' '.join(lacking)}", file=sys.stderr)
+    print(f"fix: sudo {' '.join([*apt.INSTALL, *lacking])}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def _version(name: str) -> str:

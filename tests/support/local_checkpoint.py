@@ -1,0 +1,28 @@
+"""A checkpoint of the local policy's configuration with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from bepa_torchrl.tiny.checkpoint import write_checkpoint, write_notes
+from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.tiny_local.config import SCREEN, local_config, local_image_processor_config
+
+WORDS = "Thought: click Wired\nAction: click(start_box='<|box_start|>(72,40)<|box_end|>')"
+
+
+def random_checkpoint(folder: Path) -> Path:
+    """Writes it with the files of the shipped one; returns the folder."""
+    tokenizer = train_tokenizer([*map(str, range(max(SCREEN))), *[WORDS] * 3])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Qwen2_5_VLForConditionalGeneration(local_config(tokenizer))
+    write_checkpoint(folder, model, tokenizer, {})
+    config = json.dumps(local_image_processor_config(), indent=2)
+    (folder / "preprocessor_config.json").write_text(config + "\n", encoding="utf-8")
+    write_notes(folder, {})
+    return folder
