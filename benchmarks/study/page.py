@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.study.claims import claims_table
 from benchmarks.study.estimates import MIN_SEEDS, Study, common_seeds, interval_text, rates
 from benchmarks.study.figures import CURVES, DYNAMICS, draw
+from benchmarks.study.local_page import TITLE, local_section
 from benchmarks.study.records import Result, ResultError, check_same, read_result
 from benchmarks.study.statistics import difference, estimate
 from benchmarks.study.variants import PARTS, VARIANTS
@@ -135,6 +136,9 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
         "![Cache, entropy and log-probs over training](results/dynamics.png)",
         "",
     ]
+    local = local_section(folder / "local")
+    if local:
+        lines += [f"## {TITLE}", "", *local, ""]
     write_text(page, "\n".join(lines))
 
 

@@ -161,20 +161,29 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
 
 def summarise(run: Run, work: Path) -> Result:
     """The result of a finished run."""
-    root = work / run.group()
-    folder = root / run.variant.name
-    settings = run.settings()
+    return result_of(run.variant.name, work / run.group() / run.variant.name, run.settings(), base_hash())
+
+
+def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Result:
+    """The result of a method's finished training.
+
+    Args:
+        variant: name of the result.
+        folder: of the method, next to its ``prepared/``.
+        settings: with which it ran.
+        base: hash of the base policy's weights.
+    """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    prepared = load_preparation(root / "prepared")
+    prepared = load_preparation(folder.parent / "prepared")
     suite = load_suite(settings.env.suite)
     train, held_out = (tuple(map(suite.task, ids)) for ids in (prepared.manifest.train, prepared.manifest.held_out))
     lines = read_lines(folder / "iterations.jsonl")
     return Result(
-        variant=run.variant.name,
-        seed=run.seed,
+        variant=variant,
+        seed=settings.seed,
         settings=kept_settings(settings),
         code=CODE,
-        base=base_hash(),
+        base=base,
         commit=commit(),
         machine=machine(),
         sets=subsets(train, held_out, prepared.manifest.expert_only),

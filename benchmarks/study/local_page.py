@@ -1,0 +1,159 @@
+"""The section of docs/results.md about runs on real desktops (``make train-local``), from their result files alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.study.estimates import common_seeds, interval_text, rates
+from benchmarks.study.figures import CURVES, draw
+from benchmarks.study.records import Result, ResultError, check_same, read_result
+from benchmarks.study.statistics import Rates, difference, estimate
+
+TITLE = "Real desktops"
+SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
+MIN_SEEDS = 2  #: fewer give a mean without an interval
+#: order of the methods; others follow by name
+METHODS = ("bepa", "level1", "grpo")
+FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
+#: settings in which results of one table may differ
+_OWN = ("seed", "algo.name")
+
+
+def read_local_study(folder: Path) -> dict[str, list[Result]]:
+    """All result files by method, sorted by seed; empty without a folder.
+
+    Raises:
+        ResultError: a file is damaged, or its code, base policy or settings differ from the others'.
+    """
+    found: dict[str, list[Result]] = defaultdict(list)
+    for path in sorted(folder.glob("*.json")):
+        result = read_result(path)
+        found[result.variant].append(result)
+    every = [result for results in found.values() for result in results]
+    check_same(every)
+    for result in every:
+        first = every[0]
+        names = sorted(result.settings.keys() | first.settings.keys())
+        differ = [n for n in names if n not in _OWN and result.settings.get(n) != first.settings.get(n)]
+        if differ:
+            raise ResultError(
+                f"{result.path} was made with other settings than {first.path}: {', '.join(differ)}; "
+                "give the runs one by one to --out folders of their own, or run one of them again"
+            )
+    names = [*(name for name in METHODS if name in found), *sorted(found.keys() - set(METHODS))]
+    return {name: sorted(found[name], key=lambda result: result.seed) for name in names}
+
+
+def local_section(folder: Path) -> list[str]:
+    """The section's Markdown lines below its title, and its figure in ``folder``; no line without results.
+
+    Raises:
+        ResultError: see :func:`read_local_study`.
+    """
+    study = read_local_study(folder)
+    if not study:
+        return []
+    first = next(iter(study.values()))[0]
+    draw(study, list(study), CURVES[:4], folder / "curves.png")
+    episodes = max(played for _, played in first.counts["sampled"].values())
+    tasks = ", ".join(f"{len(first.sets[name])} {label}" for name, label in SETS.items() if name in first.sets)
+    return [
+        f"`make train-local`, commit {first.commit[:9]}, {first.machine}: real applications, {tasks} tasks (seed",
+        f"{first.seed}). Sampled success at temperature 1 in %, {episodes} episodes per task; in brackets the 95 %",
+        "interval by a paired bootstrap over seeds and tasks. `base` is before training; `expert-only`: training tasks",
+        "that the base policy solves with the expert's plan and not without. A failure of a desktop is no reward: the",
+        "attempt is masked, and repeated. One file per run: [results/local/](results/local/).",
+        "",
+        *success_table(study),
+        "",
+        *gain_table(study),
+        "",
+        *cost_table(study),
+        "",
+        f"![Success over training on real desktops](results/{folder.name}/curves.png)",
+    ]
+
+
+def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Success of the base policy and after each method."""
+    lines = [_row("", "seeds", *SETS.values()), _rule(len(SETS) + 2)]
+    base = max(study.values(), key=len)
+    for name, results in {"base": base, **study}.items():
+        cells = [_rate_text(_rates(results, part, base=name == "base")) for part in SETS]
+        lines.append(_row(name, str(len(results)), *cells))
+    return lines
+
+
+def gain_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Paired differences in points: each method to the base policy, and to GRPO; ``*``: the interval excludes 0."""
+    lines = [_row("difference, points", *SETS.values()), _rule(len(SETS) + 1)]
+    for name, results in study.items():
+        pairs = ((_rates(results, part), _rates(results, part, base=True)) for part in SETS)
+        lines.append(_row(f"{name} − base", *(_gain_text(*pair) for pair in pairs)))
+    for name in study:
+        if name == "grpo" or "grpo" not in study:
+            continue
+        seeds = common_seeds(study, (name, "grpo"))
+        both = [[r for r in study[each] if r.seed in seeds] for each in (name, "grpo")]
+        pairs = ((_rates(both[0], part), _rates(both[1], part)) for part in SETS)
+        lines.append(_row(f"{name} − grpo", *(_gain_text(*pair) for pair in pairs)))
+    return lines
+
+
+def cost_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Means over seeds of time, rollouts and speed; sums of desktop failures."""
+    head = ("", "minutes", "preparation, min", "rollouts", "updates", "steps/s", "desktops busy", "desktop failures")
+    lines = [_row(*head), _rule(len(head))]
+    for name, results in study.items():
+        totals = {key: mean(r.totals[key] for r in results) for key in results[0].totals}
+        prepared = mean(r.preparation["seconds"] for r in results)
+        cells = (
+            f"{totals['seconds'] / 60:.1f}",
+            f"{prepared / 60:.1f}",
+            f"{totals['episodes']:.0f}",
+            f"{totals['optimizer_steps']:.0f}",
+            f"{mean(r.totals['steps'] / r.totals['seconds_collect'] for r in results):.1f}",
+            f"{100 * mean(r.totals['utilisation'] for r in results):.0f} %",
+            failure_text(results),
+        )
+        lines.append(_row(name, *cells))
+    return lines
+
+
+def failure_text(results: Sequence[Result]) -> str:
+    """Failed attempts of all runs by reason, their preparations included: ``died 2, hung 1``, or ``0``."""
+    counts: Counter[str] = Counter()
+    for result in results:
+        for found in (result.totals, result.preparation):
+            counts.update({k.removeprefix(FAILED): int(v) for k, v in found.items() if k.startswith(FAILED) and v})
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items())) or "0"
+
+
+def _rates(results: Sequence[Result], part: str, *, base: bool = False) -> Rates | None:
+    return rates(results, part, [result.seed for result in results], base=base)
+
+
+def _rate_text(found: Rates | None) -> str:
+    if found is None:
+        return "–"
+    return interval_text(estimate(found)) if len(found) >= MIN_SEEDS else f"{100 * found.mean():.1f}"
+
+
+def _gain_text(one: Rates | None, other: Rates | None) -> str:
+    if one is None or other is None or one.shape != other.shape:
+        return "–"
+    if len(one) < MIN_SEEDS:
+        return f"{100 * (one - other).mean():+.1f}"
+    found = difference(one, other)
+    return interval_text(found) + ("*" if found.sign else "")
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _rule(columns: int) -> str:
+    return "|" + "---|" * columns
