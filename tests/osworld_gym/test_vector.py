@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import pytest
 
@@ -340,3 +341,20 @@ def test_close_ends_threads_and_desktops_that_are_under_way() -> None:
         thread.join(10)
     assert not any(thread.is_alive() for thread in threads)
     assert all(desktop.closed for desktop in factory.made)
+
+
+def test_the_seconds_of_finished_calls_are_summed_over_desktops() -> None:
+    gate = threading.Event()
+    with DesktopVector(lambda: GatedDesktop(gate), 2) as vector:
+        begin_all(vector)
+        before, start = vector.busy_seconds, monotonic()
+        for i in range(2):
+            vector.send(i, CLICK)
+        opener = threading.Timer(0.2, gate.set)
+        opener.start()
+        vector.receive(2)
+        passed = monotonic() - start
+        assert 0.4 <= vector.busy_seconds - before <= 2 * passed  # both waited for the gate, at the same time
+        idle = vector.busy_seconds
+        threading.Event().wait(0.05)
+        assert vector.busy_seconds == idle

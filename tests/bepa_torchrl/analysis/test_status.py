@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from bepa_torchrl.analysis.progress import iteration_line, row
 from bepa_torchrl.analysis.prometheus import StatusFile, method_samples, prometheus_text
-from bepa_torchrl.analysis.status import method_status, run_status
+from bepa_torchrl.analysis.status import desktop_failures, method_status, run_status, utilisation
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.run_record import RunRecord
@@ -42,6 +43,26 @@ def test_figures_by_hand() -> None:
     assert found["staleness"] == {"0": 2}
     assert found["newest"] == {"collect/success": 0.5, "collect/staleness_max": 1.0}
     assert method_status(LINES, 10, finished=True)["seconds_left"] == 0.0
+
+
+USED = [
+    line(1, 10.0, **{"collect/desktops": 4.0, "collect/busy_seconds": 3.0, "collect/failed_died": 2.0}),
+    line(2, 14.0, **{"collect/desktops": 4.0, "collect/busy_seconds": 9.0, "collect/failed_hung": 0.0}),
+    line(3, 20.0, **{"collect/desktops": 4.0, "collect/busy_seconds": 6.0, "collect/failed_died": 1.0}),
+]
+
+
+def test_the_use_of_desktops_and_their_failures_by_hand() -> None:
+    assert utilisation(USED) == 0.5  # 18 s of 4 desktops that were there for 3 s in each of 3 iterations
+    assert utilisation(LINES) is None
+    assert desktop_failures(USED) == {"died": 3.0}
+    found = method_status(USED, 10, finished=False)
+    assert found["utilisation"] == 0.5
+    assert found["failures"]["died"] == 3.0
+    assert "desktops 50.0 % busy, failures died 1, 20 s" in iteration_line("bepa", USED[2], 10)
+    assert "failures" not in iteration_line("bepa", USED[1], 10)
+    assert row("bepa", USED, 10)[-3:] == ["50.0 %", "died 3", "20"]
+    assert row("bepa", LINES, 10)[-3:] == ["–", "0", "20"]
 
 
 def test_before_the_second_iteration_nothing_is_estimated() -> None:

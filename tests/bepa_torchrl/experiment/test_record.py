@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from torchrl.record.loggers import CSVLogger
 
 from bepa_torchrl.analysis.curves import draw_curves, series
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines, rewind_logs
+from bepa_torchrl.evaluation.success_rate import evaluate
+from bepa_torchrl.experiment.run_record import OUTCOMES, RecordError, RunRecord, image_path, read_lines, rewind_logs
+from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
@@ -135,3 +138,22 @@ def test_curves_are_drawn_from_the_record(tmp_path: Path) -> None:
     picture = draw_curves(tmp_path, ["bepa", "grpo"], title="t")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["curves.png"]
+
+
+def test_outcomes_are_the_episodes_by_mode_and_a_second_evaluation_replaces_them(tmp_path: Path) -> None:
+    record, vector = RunRecord(tmp_path / "grpo"), lamp_vector(2)
+    tasks = [lamp_task(0), lamp_task(1, infected=True)]
+    played: dict[str, list[EpisodeResult]] = {}
+    found = evaluate(ScriptedPolicy(), vector, tasks, episodes=2, retries=0, keep=partial(played.__setitem__, "greedy"))
+    record.outcomes({"sampled": played["greedy"][:1]})
+    record.outcomes(played)
+    lines = read_lines(tmp_path / "grpo" / OUTCOMES)
+    assert [(line["mode"], line["task_id"], line["slot"]) for line in lines] == [
+        ("greedy", task.id, slot) for task in tasks for slot in (0, 1)
+    ]
+    assert [line["reward"] for line in lines[2:]] == [None, None]  # the desktop failed
+    assert [line["failure"] for line in lines[2:]] == ["died", "died"]
+    assert sum(line["reward"] for line in lines[:2]) == found.counts[tasks[0].id][0]
+    assert "iteration" not in lines[0]
+    shown = lines[0]["steps"][0]["screenshot"]
+    assert hashlib.sha256(image_path(tmp_path / "grpo", shown).read_bytes()).hexdigest() == shown

@@ -24,8 +24,8 @@ from osworld_gym.vector import DesktopVector
 
 #: 2 iterations of 2 tasks; the expert's traces give a random policy something to learn
 SMALL = [
-    "experiment=local", "processes=2", "threads=1", "env.desktops=4", "env.warm_pool=1", "env.max_steps=2", "env.train_limit=4",
-    "env.held_out_limit=1", "policy.max_new_tokens=8", "collect.groups=2", "collect.group_size=2",
+    "experiment=local", "processes=2", "threads=1", "env.desktops=4", "env.warm_pool=1", "env.max_steps=2",
+    "env.train_limit=4", "env.held_out_limit=1", "policy.max_new_tokens=8", "collect.groups=2", "collect.group_size=2",
     "train.iterations=2", "expert.pass_k=1", "expert.seed_from_converted=true", "eval.every=0",
     "eval.final_episodes=1", "record.every=1",
 ]  # fmt: skip
