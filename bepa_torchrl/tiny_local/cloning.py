@@ -72,8 +72,14 @@ class Library:
         return tuple(sorted(self.native))
 
 
-def sample(library: Library, seed: int) -> Screen:
-    """One recorded screen with its turns, of all kinds."""
+def sample(library: Library, seed: int, *, always_plain: bool = False) -> Screen:
+    """One recorded screen with its turns, of all kinds.
+
+    Args:
+        library: the recordings.
+        seed: of all choices.
+        always_plain: whether a known task's screen has a turn without a plan in any case, so that a plan comes on top.
+    """
     rng = random.Random(f"local cloning {seed}")
     if rng.random() < EXPERT:
         return _expert(library, rng)
@@ -86,6 +92,8 @@ def sample(library: Library, seed: int) -> Screen:
     if known:
         plan = _plan(library, trace, rng) if rng.random() < PLANNED else None
         turns.append(Turn(trace.instruction, thought, actions, plan, last))
+        if plan is not None and always_plain:
+            turns.append(Turn(trace.instruction, thought, actions, None, last))
     for _ in range(1 if known else 2):
         turns.append(Turn(_instruction(library, rng), thought, actions, _plan(library, trace, rng), last))
     if rng.random() < GROUNDED and index < len(trace.steps):
@@ -102,10 +110,14 @@ def grounding(library: Library, seed: int) -> Screen:
     return _screen(trace, index, [Turn(step.intent, step.intent, step.actions)])
 
 
-def batch(library: Library, step: int, size: int, *, grounded: bool = False) -> list[Screen]:
-    """The screens of one training step; ``grounded``: with grounding turns only."""
-    make = grounding if grounded else sample
-    return [make(library, step * size + i) for i in range(size)]
+def batch(library: Library, step: int, size: int, *, always_plain: bool = False) -> list[Screen]:
+    """The screens of one training step, see :func:`sample`."""
+    return [sample(library, step * size + i, always_plain=always_plain) for i in range(size)]
+
+
+def grounding_batch(library: Library, step: int, size: int) -> list[Screen]:
+    """The screens of one training step of the first phase, see :func:`grounding`."""
+    return [grounding(library, step * size + i) for i in range(size)]
 
 
 def _expert(library: Library, rng: random.Random) -> Screen:

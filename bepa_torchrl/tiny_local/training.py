@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGenera
 from bepa_torchrl.tiny.packed import packed_logits
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import pack, texts
-from bepa_torchrl.tiny_local.cloning import Library, batch
+from bepa_torchrl.tiny_local.cloning import Library, batch, grounding_batch
 from bepa_torchrl.tiny_local.config import SCREEN, local_config
 from osworld_gym.atomic import write_with
 
@@ -30,21 +30,26 @@ class Recipe:
 
     Args:
         steps: optimiser steps.
+        restart: step at which AdamW starts anew for the rest of the steps, in which a known task is always asked for
+            without the plan, too.
         batch: screens per step.
-        learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps.
+        learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps before ``restart``.
+        second_rate: the rate at ``restart``, from which it is linear to zero.
         grounding: first steps, in which the instruction is the thought, so that labels are read before tasks are known.
         pointing: weight of the loss on the attention that must point at the image token of an action's point.
         words: step until which the thought's tokens weigh ``thought`` times as much as the response's others;
-            afterwards they are learned, and coordinates weigh ``coordinate`` times as much.
+            afterwards coordinates weigh ``coordinate`` times as much, and from ``restart`` on both do.
         thought, coordinate: these weights.
         clip: maximum gradient norm.
         seed: seed of the weights and of the data.
     """
 
-    steps: int = 3_000
+    steps: int = 4_500
+    restart: int = 3_000
     batch: int = 10
     learning_rate: float = 1.5e-3
     decay: float = 0.4
+    second_rate: float = 1e-3
     grounding: int = 500
     pointing: float = 0.3
     words: int = 1_300
@@ -52,6 +57,12 @@ class Recipe:
     coordinate: float = 4.0
     clip: float = 1.0
     seed: int = 0
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        if step >= self.restart:
+            return self.second_rate * (self.steps - step) / (self.steps - self.restart)
+        return self.learning_rate * min(1.0, (self.restart - step) / max(1.0, self.decay * self.restart))
 
 
 def local_tokenizer(library: Library) -> PreTrainedTokenizerFast:
@@ -77,17 +88,19 @@ class Cloning:
             self.model = Qwen2_5_VLForConditionalGeneration(local_config(tokenizer))
         vision: Any = self.model.config.vision_config
         self._patch: int = vision.patch_size
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
-        )
+        self.optimizer = self._new_optimizer()
         self.step, self.seconds = 0, 0.0
+
+    def _new_optimizer(self) -> torch.optim.AdamW:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
 
     def train_step(self) -> dict[str, float]:
         """One optimiser step; returns its losses."""
         start = time.process_time()
+        if self.step == self.recipe.restart:
+            self.optimizer = self._new_optimizer()
         losses = self._losses()
-        left = min(1.0, (self.recipe.steps - self.step) / max(1.0, self.recipe.decay * self.recipe.steps))
-        self.optimizer.param_groups[0]["lr"] = self.recipe.learning_rate * left
+        self.optimizer.param_groups[0]["lr"] = self.recipe.rate(self.step)
         self.optimizer.zero_grad()
         losses["loss"].backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
@@ -98,16 +111,20 @@ class Cloning:
 
     def _losses(self) -> dict[str, Tensor]:
         recipe = self.recipe
-        grounded = self.step < recipe.grounding
-        screens = batch(self.library, recipe.seed * recipe.steps + self.step, recipe.batch, grounded=grounded)
+        number, again = recipe.seed * recipe.steps + self.step, self.step >= recipe.restart
+        if self.step < recipe.grounding:
+            screens = grounding_batch(self.library, number, recipe.batch)
+        else:
+            screens = batch(self.library, number, recipe.batch, always_plain=again)
         packed = pack(screens, self.tokenizer, patch=self._patch)
         logits, pointing, _ = packed_logits(self.model, packed, point_layer=POINT_LAYER)
         expected = packed.response_tokens()
         each = F.cross_entropy(logits, expected, reduction="none")
-        if self.step < recipe.words:
-            weights = torch.where(packed.thought_tokens(), recipe.thought, 1.0)
-        else:
-            weights = torch.where(packed.coordinate_tokens(), recipe.coordinate, 1.0)
+        weights = torch.ones_like(each)
+        if self.step < recipe.words or again:
+            weights[packed.thought_tokens()] = recipe.thought
+        if self.step >= recipe.words:
+            weights[packed.coordinate_tokens()] = recipe.coordinate
         response = (each * weights).sum() / weights.sum()
         point = -pointing[:, 0].mean() if len(pointing) else response.new_zeros(())
         right = (logits.argmax(-1) == expected).float().mean()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from bepa_torchrl.tiny.checkpoint import write_checkpoint, write_notes
+from bepa_torchrl.tiny.checkpoint import write_checkpoint
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny_local.config import SCREEN, local_config, local_image_processor_config
 
@@ -21,8 +20,5 @@ def random_checkpoint(folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Qwen2_5_VLForConditionalGeneration(local_config(tokenizer))
-    write_checkpoint(folder, model, tokenizer, {})
-    config = json.dumps(local_image_processor_config(), indent=2)
-    (folder / "preprocessor_config.json").write_text(config + "\n", encoding="utf-8")
-    write_notes(folder, {})
+    write_checkpoint(folder, model, tokenizer, {}, image_processor=local_image_processor_config())
     return folder

@@ -7,7 +7,7 @@ import pytest
 
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
-from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, sample
+from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, grounding_batch, sample
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.suites.sim.suite import sim_suite
 
@@ -39,7 +39,7 @@ def test_samples_follow_from_their_seed(library):
 
 
 def test_grounding_screens_have_their_thought_as_instruction(library):
-    screens = batch(library, 2, 5, grounded=True)
+    screens = grounding_batch(library, 2, 5)
     assert screens[3].turns == grounding(library, 13).turns
     tasks = set()
     for seed in range(60):
@@ -48,6 +48,20 @@ def test_grounding_screens_have_their_thought_as_instruction(library):
         assert turn.plan is None
         tasks |= {name for name, traces in library.native.items() for t in traces if turn.thought in plan_words(t)}
     assert tasks == set(library.tasks)
+
+
+def test_a_known_task_is_always_asked_for_without_the_plan(library):
+    instructions = {task.instruction for task in TASKS[:3]}
+    more = 0
+    for seed in range(80):
+        turns, usual = sample(library, seed, always_plain=True).turns, sample(library, seed).turns
+        own = [turn for turn in turns if turn.instruction in instructions and turn.plan is None]
+        if usual[0].instruction in instructions and not usual[0].thought[0].isupper() and len(usual) <= 3:
+            if usual[0].plan is not None and len(turns) > len(usual):
+                more += 1
+                assert own[0].thought == usual[0].thought
+        assert len(turns) - len(usual) in (0, 1)
+    assert more >= 5
 
 
 def plan_words(trace):
