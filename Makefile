@@ -31,8 +31,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(if $(UV),--without-pip) $(VENV)
 	$(INSTALL) --upgrade "pip>=24"
 
+# python-xlib once more, and last: python3-xlib, which pyautogui requires, installs an older package Xlib over it
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -c constraints.txt -e ".[$(subst +,$(comma),$*)]"
+	$(if $(filter guest,$(subst +, ,$*)),$(INSTALL) -c constraints.txt --force-reinstall --no-deps python-xlib)
 	@touch $@
 
 train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, table, checkpoint (5 minutes on two cores)

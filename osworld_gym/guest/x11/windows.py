@@ -11,8 +11,9 @@ from typing import Any
 from PIL import Image
 from Xlib import X, Xatom, error
 from Xlib.display import Display
-from Xlib.ext import res
 from Xlib.protocol import event
+
+from .x_resource import res
 
 POLL = 0.01  # seconds between two polls of the window list
 NUDGE = 0.15  # seconds between two messages that wake the window manager
