@@ -100,10 +100,10 @@ def _serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
     commands = Commands(session.env | environment, session.folder / "launched.log")
     listener = socket.socket(fileno=order["socket"])
     table = endpoints(screen, inputs, windows, commands, XServerLiveness(display, lock), recording)
-    server = GuestServer(table, order["token"], listener)
+    server = GuestServer(table, order["token"], listener, session.ending)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     if "inner" in order:  # a second listener, without a token, for programs in the desktop's own network
-        inner = GuestServer(table, "", socket.create_server(("127.0.0.1", order["inner"])))
+        inner = GuestServer(table, "", socket.create_server(("127.0.0.1", order["inner"])), session.ending)
         threading.Thread(target=inner.serve_forever, args=(0.05,), daemon=True).start()
     forward.start(order.get("forward", {}), order.get("proxy"))
     apply_seed(order["seed"], windows, screen)

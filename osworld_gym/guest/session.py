@@ -82,6 +82,7 @@ class Session:
             path.mkdir(mode=0o700, exist_ok=True)
         self.env = self._environment(marker, runtime)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._closing = False
         self.display = -1
         try:
             self._start_x()
@@ -208,12 +209,17 @@ class Session:
         polled = {name: child.poll() for name, child in self._children.items() if name != _OPTIONAL}
         return {name: status for name, status in polled.items() if status is not None}
 
+    def ending(self) -> bool:
+        """Whether :meth:`close` was called, or must be, because a program of the session has ended."""
+        return self._closing or bool(self.dead())
+
     def own(self) -> set[int]:
         """Process ids of the children that this object waits for."""
         return {child.pid for child in self._children.values()}
 
     def close(self) -> None:
         """Ends every process of the desktop; the X server removes its own lock and socket."""
+        self._closing = True
         x = self._children.get("Xvfb")
         end_tree(os.getpid(), gentle=[x.pid] if x is not None and x.poll() is None else [])
         if self.display >= 0 and x is not None and x.poll() not in (0, -signal.SIGTERM):

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -29,15 +29,17 @@ class GuestServer(ThreadingHTTPServer):
         table: the endpoints.
         token: the required token of ``Authorization: Bearer``; empty: no token is required.
         listener: the listening socket; the server owns and closes it.
+        ending: whether the desktop is being ended. From then on connections are closed without a reply: the result of
+            a command that is killed with its desktop is no result.
     """
 
     daemon_threads = True
 
-    def __init__(self, table: Table, token: str, listener: socket.socket) -> None:
+    def __init__(self, table: Table, token: str, listener: socket.socket, ending: Callable[[], bool]) -> None:
         super().__init__(listener.getsockname()[:2], GuestRequest, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.table, self.token = table, token
+        self.table, self.token, self.ending = table, token, ending
         self.big = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class names it
@@ -110,6 +112,9 @@ class GuestRequest(BaseHTTPRequestHandler):
             return failed(f"{type(error).__name__}: {error}")
 
     def _send(self, answer: Answer) -> None:
+        if self.server.ending():  # asked after the answer was made, and true before the first process is killed
+            self.close_connection = True
+            return
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))

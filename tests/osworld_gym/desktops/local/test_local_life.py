@@ -18,14 +18,16 @@ from typing import Any, Literal
 
 import psutil
 import pytest
+from polling import until
 
+from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
 from osworld_gym.desktops.local.keeper_client import keeper
 from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.guest.ports import SERVER
 from osworld_gym.guest.process.processes import MARKER, marked
-from osworld_gym.types import CommandResult
 
 pytestmark = pytest.mark.desktop
 
@@ -46,8 +48,8 @@ time.sleep(300)
 
 
 def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    until = time.monotonic() + seconds
-    while not holds() and time.monotonic() < until:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
         time.sleep(0.02)
     return holds()
 
@@ -247,23 +249,17 @@ def test_desktops_close_in_any_order() -> None:
 def test_a_desktop_can_be_closed_while_a_call_is_under_way() -> None:
     desktop = LocalDesktop(template=None)
     desktop.reset(0)
-    seen: list[DesktopError | CommandResult] = []
-
-    def wait() -> None:
-        try:
-            seen.append(desktop.run(["sleep", "60"], timeout=60))
-        except DesktopError as error:
-            seen.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.3)
+    thread, seen = in_thread(lambda: desktop.run("touch /tmp/began; sleep 60", shell=True, timeout=60))
+    address, server = desktop.forwarded(SERVER), desktop.server
+    assert address is not None
+    assert server is not None
+    other = GuestClient(*address, server[1])
+    until(lambda: other.post_form("/file", {"file_path": "/tmp/began"}, timeout=20).ok, "the command did not start")
+    other.close()
     desktop.close()
     thread.join(20)
     assert not thread.is_alive()
-    (end,) = seen
-    # the command ends first, and its status may still be returned
-    assert isinstance(end, DesktopError) or end.returncode == -signal.SIGKILL
+    assert [error.reason for error in seen if isinstance(error, DesktopError)] == [FailureReason.died]
 
 
 @pytest.mark.parametrize("isolated", [True, False])
@@ -284,7 +280,7 @@ def test_a_desktop_can_be_closed_while_it_starts(isolated: bool) -> None:
         assert soon(lambda: own() == before)
 
 
-def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[Exception]]:
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Exception]]:
     """Runs a function in a thread; returns the thread and a list for its exception."""
     seen: list[Exception] = []
 
