@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from polling import until
 
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local.desktop import LocalDesktop
+from osworld_gym.desktops.local.guest_process import GuestProcess
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
 from osworld_gym.desktops.local.keeper_client import keeper
 from osworld_gym.desktops.pool import WarmPool
@@ -262,22 +264,58 @@ def test_a_desktop_can_be_closed_while_a_call_is_under_way() -> None:
     assert [error.reason for error in seen if isinstance(error, DesktopError)] == [FailureReason.died]
 
 
-@pytest.mark.parametrize("isolated", [True, False])
-def test_a_desktop_can_be_closed_while_it_starts(isolated: bool) -> None:
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "bare"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("phase", ["_spawn", "_await_started", "_tell", "_await_ready"])
+def test_a_desktop_can_be_closed_while_it_starts(
+    monkeypatch: pytest.MonkeyPatch, phase: str, done: bool, isolated: bool
+) -> None:
+    """The start stops before or after one of its phases until the close has begun."""
     keeper()
-    before = own()
-    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
-        desktop = LocalDesktop(template=None, isolated=isolated)
-        thread, seen = in_thread(lambda desktop=desktop: desktop.reset(0))
-        assert soon(lambda desktop=desktop: desktop._guest_process is not None)
-        time.sleep(delay)
+    before, reached = own(), threading.Event()
+    work = getattr(GuestProcess, phase)
+
+    def await_close(process: GuestProcess) -> None:
+        reached.set()
+        until(lambda: process._given_up, "close did not give the start up")
+
+    def stopped(process: GuestProcess, *arguments: object) -> object:
+        if not done:
+            await_close(process)
+        result = work(process, *arguments)
+        if done:
+            await_close(process)
+        return result
+
+    monkeypatch.setattr(GuestProcess, phase, stopped)
+    desktop = LocalDesktop(640, 400, template=None, isolated=isolated)
+    thread, seen = in_thread(lambda: desktop.reset(0))
+    assert reached.wait(60)
+    desktop.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [error.reason for error in seen if isinstance(error, DesktopError)] == [FailureReason.never_ready]
+    assert desktop.server is None
+    assert soon(lambda: own() == before)
+
+
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "bare"])
+def test_a_desktop_can_be_closed_before_its_guest_is_started(monkeypatch: pytest.MonkeyPatch, isolated: bool) -> None:
+    """The close happens while the start waits for its turn."""
+    keeper()
+    before, desktop = own(), LocalDesktop(640, 400, template=None, isolated=isolated)
+
+    @contextmanager
+    def turn() -> Iterator[None]:
         desktop.close()
-        thread.join(20)
-        assert not thread.is_alive()
-        reasons = [error.reason for error in seen if isinstance(error, DesktopError)]
-        assert len(reasons) == len(seen)
-        assert reasons == [FailureReason.never_ready] or (delay > 0 and not reasons)  # it may have become ready before
-        assert soon(lambda: own() == before)
+        yield
+
+    monkeypatch.setattr(desktop, "_turn", turn)
+    with pytest.raises(DesktopError) as caught:
+        desktop.reset(0)
+    assert caught.value.reason is FailureReason.never_ready
+    assert desktop.server is None
+    assert own() == before
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Exception]]:
