@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
@@ -29,15 +29,15 @@ from osworld_gym.vector import DesktopVector
 _log = logging.getLogger(__name__)
 CALLERS = 256  #: simultaneous calls of the queue's actor: two per worker; of a service's: one per desktop it serves
 DESKTOPS = "desktops"  #: resource of the nodes that get a worker: ``ray start --resources='{"desktops": 8}'``
-MAX_FAILURES = 3  #: workers of a node that had to end since no desktop could be made
+MAX_FAILURES = 3  #: workers of a node that could not start, or had to end since no desktop could be made
 _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
 
 
 class ActorClient:
     """An actor's methods as ordinary calls with a deadline.
 
-    Every attribute is a method of the actor. It raises as the method does, and DesktopError if the actor has exited or
-    does not answer in time.
+    Every attribute is a method of the actor. It raises as the method does, and DesktopError if the actor has exited,
+    cannot be reached or does not answer in time.
 
     Args:
         actor: the handle.
@@ -62,6 +62,8 @@ class ActorClient:
                 raise DesktopError(FailureReason.hung, f"an actor did not answer {name} in {deadline:g} s") from error
             except RayActorError as error:
                 raise DesktopError(FailureReason.died, f"an actor has exited: {error}") from error
+            except RayError as error:
+                raise DesktopError(FailureReason.died, f"an actor cannot be reached by {name}: {error}") from error
 
         return call
 
@@ -100,8 +102,13 @@ def connect(address: str | None = None, **options: Any) -> None:
 
 
 def start_queue(**options: Any) -> Any:
-    """The queue's actor, with the arguments of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`."""
-    return ray.remote(QueueService).options(num_cpus=0, max_concurrency=CALLERS).remote(**options)
+    """The queue's actor, with the arguments of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`.
+
+    It is on this process's node: the run ends with this process anyway, and should not end with any other node.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(QueueService).options(num_cpus=0, max_concurrency=CALLERS, scheduling_strategy=here)
+    return actor.remote(**options)
 
 
 def described(actor: Any, within: float = 10.0) -> Any:
@@ -110,8 +117,12 @@ def described(actor: Any, within: float = 10.0) -> Any:
         return ray.get(actor.describe.remote(), timeout=within)
     except GetTimeoutError:
         return f"no answer in {within:g} s"
-    except (RayActorError, RayTaskError) as error:
-        return f"has exited, or failed ({str(error).splitlines()[0]})"
+    except RayError as error:
+        return f"has exited, or failed ({_first_line(error)})"
+
+
+def _first_line(error: RayError) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def desktop_nodes() -> dict[str, int]:
@@ -149,8 +160,8 @@ class EnvWorkerPool:
     """Workers, each an actor; one that has exited or does not answer is replaced.
 
     There is a fixed number of them, or one on each node with the resource :data:`DESKTOPS`: a node that joins gets one,
-    the leases of one that leaves are requeued. A node on which no desktop can be made is left out after
-    :data:`MAX_FAILURES` workers.
+    the leases of one that leaves are requeued. A node on which no worker can start, or no desktop can be made, is left
+    out after :data:`MAX_FAILURES` workers.
 
     Args:
         queue: the queue's actor.
@@ -243,11 +254,16 @@ class EnvWorkerPool:
             self.workers[name] = _Worker(name, worker, node, desktops)
 
     def _end(self, worker: _Worker, problem: str) -> int:
-        """Removes a worker; returns how many of its episodes are requeued."""
+        """Removes a worker; returns how many of its episodes are requeued.
+
+        Raises:
+            DesktopError: the queue does not answer; the worker is not removed, so that the next check tries again.
+        """
         ray.kill(worker.actor)
+        requeued = int(ActorClient(self._queue).release(worker.name, f"{worker.name} {problem}"))
         with self._lock:
             del self.workers[worker.name]
-        return int(ActorClient(self._queue).release(worker.name, f"{worker.name} {problem}"))
+        return requeued
 
     # --- the thread that watches --------------------------------------------------------------------------------
 
@@ -255,7 +271,7 @@ class EnvWorkerPool:
         while not self._stopping.wait(self._check_every):
             try:
                 self._check()
-            except DesktopError as error:  # the queue's actor: the trainer's next call of it raises
+            except (DesktopError, RayError) as error:  # the queue's actor, or Ray: the trainer's next call of it raises
                 _log.warning("health of env workers: %s", error)
 
     def _check(self) -> None:
@@ -278,10 +294,10 @@ class EnvWorkerPool:
             return f"did not answer in {limit:g} s" if late else None
         try:
             alive, problem = ray.get(worker.asked, timeout=self._answer_within)
-        except RayActorError as error:
-            return f"has exited ({str(error).splitlines()[0]})"
         except RayTaskError as error:
             return f"failed ({error})"
+        except RayError as error:  # not always a RayActorError: a node can be gone before Ray stops listing it
+            return f"{'has exited' if worker.ready else 'could not be started'} ({_first_line(error)})"
         worker.asked, worker.ready = None, True
         if alive:
             return None
@@ -292,6 +308,8 @@ class EnvWorkerPool:
     def _replace(self, worker: _Worker, problem: str) -> None:
         requeued = self._end(worker, problem)
         self.replaced += 1
+        if not worker.ready and worker.node is not None:
+            self._failures[worker.node] += 1
         if not self._follows:  # else the node gets one if it is still there
             self._start(worker.node, worker.desktops)
         _log.warning("%s %s: %d episodes are requeued, it is replaced", worker.name, problem, requeued)
@@ -308,7 +326,7 @@ class EnvWorkerPool:
                 continue
             if self._failures[node] == MAX_FAILURES:
                 self._failures[node] += 1
-                _log.error("node %s is left out: no desktop could be made by %d workers", node, MAX_FAILURES)
+                _log.error("node %s is left out: %d workers could not start, or make a desktop", node, MAX_FAILURES)
             else:
                 self._start(node, desktops)
 

@@ -242,7 +242,7 @@ def _prepare(config: Settings, folder: Path, policy: Policy, tasks: Tasks, conso
 
         def note(line: str) -> None:
             status.update(line)
-            console.print(f"[dim]{line}[/dim]")
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
         logs = ", ".join(config.expert.logs)
         note(f"expert: {logs}" if logs else f"the expert plays {len(tasks.train)} training tasks")
@@ -284,7 +284,8 @@ def _train(
         return 0
     except KeyboardInterrupt:
         _interrupt(running.values())
-        console.print("\n".join(report(run_status(folder) | {"running": False})), markup=False, highlight=False)
+        summary = "\n".join(report(run_status(folder) | {"running": False}))
+        console.print(summary, markup=False, highlight=False, soft_wrap=True)
         raise
     finally:
         for child in running.values():
@@ -340,9 +341,9 @@ def _finish(
     text = io.StringIO()
     Console(file=text, width=120).print(results_table(results, base))
     write_text(folder / "results.txt", text.getvalue())
-    console.print(f"curves   {picture}\nresults  {folder / 'results.json'}")
-    for name in methods:
-        console.print(f"{name:<8} {folder / name}: record, checkpoints, policy")
+    places = [f"curves   {picture}", f"results  {folder / 'results.json'}"]
+    places += [f"{name:<8} {folder / name}: record, checkpoints, policy" for name in methods]
+    console.print("\n".join(places), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_before_after(folder: Path, methods: list[str], scaling: ImageScaling, console: Console) -> None:

@@ -15,12 +15,16 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import RpcError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray_heads import loaded_machine
 from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.distributed import ray_cluster
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
+from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import StaleTicketError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
@@ -32,12 +36,14 @@ FOLDERS = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")  # a machine under load
     paths = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
     environment = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
-    ray_cluster.connect(num_cpus=4, object_store_memory=100 << 20, runtime_env=environment, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in loaded_machine().items():
+            patch.setenv(name, value)
+        ray_cluster.connect(num_cpus=4, object_store_memory=100 << 20, runtime_env=environment, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 class Run:
@@ -110,6 +116,37 @@ def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
     finally:
         run.end()
     assert run.pool.replaced >= 1
+
+
+def test_a_node_that_is_gone_but_listed_is_left_out_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray refuses to start a worker on such a node, or does not answer; the pool goes on to replace workers."""
+    gone, here = ray.NodeID.from_random().hex(), ray.get_runtime_context().get_node_id()
+    listings = iter([*[None] * 5, RpcError("no answer")])  # the sixth one fails: workers have failed before
+
+    def listed() -> dict[str, int]:
+        if (error := next(listings, None)) is not None:
+            raise error
+        return {gone: 2, here: 2}
+
+    monkeypatch.setattr(ray_cluster, "desktop_nodes", listed)
+    run = Run(staleness=0, workers=None)
+    try:
+        wait_for(lambda: run.pool.replaced == ray_cluster.MAX_FAILURES)
+        rollouts = iter(run.collector)
+        batches = [summary(next(rollouts))]
+        assert [worker.node for worker in run.pool.workers.values()] == [here]
+        kill_9(run.pool)
+        batches += [summary(next(rollouts)), summary(next(rollouts))]
+        wait_for(lambda: run.pool.replaced == ray_cluster.MAX_FAILURES + 1)
+        assert batches == lock_step(3)
+    finally:
+        run.end()
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("could not be started (The actor is not schedulable" in message for message in messages) == 3
+    assert sum(f"node {gone} is left out: 3 workers could not start" in message for message in messages) == 1
+    assert sum("health of env workers: no answer" in message for message in messages) == 1
 
 
 def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
@@ -201,6 +238,14 @@ def test_staleness_is_bounded_in_strict_order() -> None:
     assert max(ages) <= 1
 
 
+def failure_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except DesktopError as error:
+        return str(error)
+    return ""
+
+
 def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -> None:
     queue = ray_cluster.start_queue(batch_groups=1, max_staleness=0)
     client: Any = ray_cluster.ActorClient(queue)
@@ -209,6 +254,10 @@ def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -
     client.admit("t", 1)
     with pytest.raises(ValueError, match="no room"):
         client.admit("t", 1)
-    ray.kill(queue)
-    with pytest.raises(DesktopError, match="died: an actor has exited"):
-        client.room()
+    ray.kill(queue)  # does not wait for its end
+    wait_for(lambda: "died: an actor has exited" in failure_of(client.room))
+    nowhere = NodeAffinitySchedulingStrategy(ray.NodeID.from_random().hex(), soft=False)
+    queue = ray.remote(QueueService).options(scheduling_strategy=nowhere).remote(batch_groups=1, max_staleness=0)
+    with pytest.raises(DesktopError, match="died: an actor cannot be reached by room: The actor is not schedulable"):
+        ray_cluster.ActorClient(queue).room()
+    assert ray_cluster.described(queue).startswith("has exited, or failed (The actor is not schedulable")

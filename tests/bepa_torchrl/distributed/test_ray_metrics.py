@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import ray
+from ray_heads import loaded_machine
 
 from bepa_torchrl.distributed import ray_cluster
 from bepa_torchrl.distributed.ray_metrics import export
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarni
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Of the endpoint of a cluster on this machine."""
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "240")  # a machine under load
+    for name, value in loaded_machine().items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("RAY_metrics_report_interval_ms", "1000")
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]

@@ -28,6 +28,7 @@ from bepa_torchrl.training.checkpoint import damage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
 DEADLINE = 300.0
+LONG = "longer-than-the-80-columns-of-a-console-" * 2
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +83,13 @@ def wait_for(what: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
 @pytest.fixture
 def under_way(settings: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, Path]]:
     """A run in its third iteration or later, and the process of its method."""
-    with start(settings, f"runs={tmp_path}", "name=x") as launcher:
-        wait_for(lambda: any(line["iteration"] == 2 for line in iterations(tmp_path / "x")), launcher)
+    folder = tmp_path / LONG / "x"
+    with start(settings, f"runs={folder.parent}", "name=x") as launcher:
+        wait_for(lambda: any(line["iteration"] == 2 for line in iterations(folder)), launcher)
         children = psutil.Process(launcher.pid).children()
         (worker,) = (child for child in children if any("method_process" in word for word in child.cmdline()))
         try:
-            yield launcher, worker, tmp_path / "x"
+            yield launcher, worker, folder
         finally:
             for process in (launcher, worker):
                 with suppress(psutil.NoSuchProcess):
@@ -183,7 +185,7 @@ def test_an_interrupted_run_ends_its_worker_and_prints_a_summary(
     assert launcher.returncode == 130
     assert gone(worker, 1.0)
     assert "level2: interrupted; continue a run with resume=true" in (folder / "level2" / "log.txt").read_text()
-    assert f"{folder}: no process runs it" in output.replace("\n", "")
+    assert f"{folder}: no process runs it" in output.splitlines()
     assert "newest checkpoint: iteration" in output
     assert "resume=true" in error
     assert 'bepa_running{run="x"} 0.0' in (folder / "status.prom").read_text().splitlines()
@@ -192,7 +194,7 @@ def test_an_interrupted_run_ends_its_worker_and_prints_a_summary(
 def test_a_damaged_checkpoint_and_leftovers_of_a_killed_save(
     straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "x"
+    folder = tmp_path / LONG / "x"
     shutil.copytree(straight, folder)
     (folder / "level2" / "results.json").unlink()
     checkpoints = folder / "level2" / "checkpoints"
@@ -202,8 +204,10 @@ def test_a_damaged_checkpoint_and_leftovers_of_a_killed_save(
     data[-100] ^= 4  # in the weights, so that the file is still readable
     weights.write_bytes(bytes(data))
     (checkpoints / ".iteration-000000000006.stage-0").mkdir()
-    assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert main(["resume=true", "name=x", f"runs={folder.parent}"]) == 0
+    output = capsys.readouterr().out
+    assert f"results  {folder / 'results.json'}" in output.splitlines()
+    printed = " ".join(output.split())
     assert "level2: checkpoint iteration-000000000005 is damaged (components" in printed
     assert "renamed to iteration-000000000005.damaged; going on from iteration 4" in printed
     assert sorted(path.name for path in checkpoints.iterdir()) == [

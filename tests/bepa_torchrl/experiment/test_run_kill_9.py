@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ray_heads import loaded_machine
 
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
@@ -71,7 +72,7 @@ class Run:
 
     def start(self, *overrides: str) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {"PYTHONPATH": paths, "RAY_raylet_start_wait_time_s": "240", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | loaded_machine() | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         with self.output.open("ab") as output:
             command = [sys.executable, "-c", MAIN, *overrides, *self.place]
             return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from ray_heads import loaded_machine
 from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -19,7 +20,8 @@ def test_the_run_on_ray_is_the_synchronous_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "240")  # a machine under load
+    for name, value in loaded_machine().items():
+        monkeypatch.setenv(name, value)
     straight = work(folder, "sync", *overrides, ALGO, "eval.every=0")
     cluster = ("cluster.address=local", "cluster.workers=2", "env.desktops=4")
     found = work(folder, "ray", *overrides, ALGO, *ASYNC, *cluster)
