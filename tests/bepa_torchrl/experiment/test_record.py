@@ -144,7 +144,9 @@ def test_outcomes_are_the_episodes_by_mode_and_a_second_evaluation_replaces_them
     record, vector = RunRecord(tmp_path / "grpo"), lamp_vector(2)
     tasks = [lamp_task(0), lamp_task(1, infected=True)]
     played: dict[str, list[EpisodeResult]] = {}
-    found = evaluate(ScriptedPolicy(), vector, tasks, episodes=2, retries=0, keep=partial(played.__setitem__, "greedy"))
+    found = evaluate(
+        ScriptedPolicy(lambda _: True), vector, tasks, episodes=2, retries=0, keep=partial(played.__setitem__, "greedy")
+    )
     record.outcomes({"sampled": played["greedy"][:1]})
     record.outcomes(played)
     lines = read_lines(tmp_path / "grpo" / OUTCOMES)
@@ -152,7 +154,7 @@ def test_outcomes_are_the_episodes_by_mode_and_a_second_evaluation_replaces_them
         ("greedy", task.id, slot) for task in tasks for slot in (0, 1)
     ]
     assert [line["reward"] for line in lines[2:]] == [None, None]  # the desktop failed
-    assert [line["failure"] for line in lines[2:]] == ["died", "died"]
+    assert [line["failure"] for line in lines[2:]] == ["setup_failed", "setup_failed"]
     assert sum(line["reward"] for line in lines[:2]) == found.counts[tasks[0].id][0]
     assert "iteration" not in lines[0]
     shown = lines[0]["steps"][0]["screenshot"]

@@ -24,18 +24,19 @@ def test_desktops_work_at_the_same_time_and_a_failed_one_is_tried_again(monkeypa
         """Three must be reset at the same time; the first reset of all fails."""
 
         blocking = True
-        waits = True
+        made_ready = waited = False  # the constructor resets, too
 
         def __init__(self) -> None:
             super().__init__()
+            self.made_ready = True
             made.append(self)
 
         def reset(self, seed: int) -> None:
-            if self.waits:
-                self.waits = False
+            if self.made_ready and not self.waited:
+                self.waited = True
                 together.wait()
-            if next(failures, False):
-                raise DesktopError(FailureReason.died, "the first")
+                if next(failures, False):
+                    raise DesktopError(FailureReason.died, "the first")
             super().reset(seed)
 
     monkeypatch.setattr(preparation, "make_desktop", lambda *_, **__: Slow())
