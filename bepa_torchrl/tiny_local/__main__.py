@@ -21,7 +21,6 @@ from bepa_torchrl.experts.recording import Episode, load_recordings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.tiny.checkpoint import write_checkpoint, write_notes
-from bepa_torchrl.tiny_local.checkpoint import FOLDER
 from bepa_torchrl.tiny_local.cloning import Library
 from bepa_torchrl.tiny_local.config import SCREEN, local_image_processor_config
 from bepa_torchrl.tiny_local.evaluate import gate_failures, measure
@@ -30,6 +29,7 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 
+FOLDER = Path(__file__).parent / "checkpoint"  #: of the policy that ships with the package
 MAX_NEW_TOKENS = 48  #: of one response; the longest one of the recordings has about 30
 
 
