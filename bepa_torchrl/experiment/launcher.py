@@ -53,7 +53,7 @@ from bepa_torchrl.experiment.remote_copy import check_new_in_store, restore_miss
 from bepa_torchrl.experiment.resume import changed_settings
 from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.failures import INFRASTRUCTURE
+from bepa_torchrl.failures import INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.storage.lock import check_free, locked
 from bepa_torchrl.storage.mirror import RunUploader
@@ -307,6 +307,9 @@ def _poll(running: dict[str, MethodChild], console: Console) -> int:
 
     Returns:
         0, or the exit code of one that failed.
+
+    Raises:
+        KeyboardInterrupt: one was interrupted.
     """
     next(iter(running.values())).wait(_POLL)
     for name, child in list(running.items()):
@@ -316,6 +319,8 @@ def _poll(running: dict[str, MethodChild], console: Console) -> int:
         if code is None:
             continue
         del running[name]
+        if code == INTERRUPTED:  # Ctrl-C reaches this process and its children in any order
+            raise KeyboardInterrupt
         if code != 0:
             print(child.failure(), file=sys.stderr)
             return code if code > 0 else INFRASTRUCTURE

@@ -191,6 +191,18 @@ def test_an_interrupted_run_ends_its_worker_and_prints_a_summary(
     assert 'bepa_running{run="x"} 0.0' in (folder / "status.prom").read_text().splitlines()
 
 
+def test_an_interrupt_that_only_the_worker_gets_is_one_of_the_run(
+    under_way: tuple[subprocess.Popen[str], psutil.Process, Path],
+) -> None:
+    """Ctrl-C reaches both in any order: the worker may have ended before the launcher handles the signal."""
+    launcher, worker, folder = under_way
+    worker.send_signal(signal.SIGINT)
+    output, error = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert f"{folder}: no process runs it" in output.splitlines()
+    assert "resume=true" in error
+
+
 def test_a_damaged_checkpoint_and_leftovers_of_a_killed_save(
     straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
