@@ -53,8 +53,8 @@ def work(folder: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
 
 
 def timeless(line: dict[str, Any]) -> dict[str, Any]:
-    """Without times, and without what only the asynchronous collector reports."""
-    other = ("second", "staleness", "version_lag", "queue_", "desktops_busy")
+    """Without times, and without what only one of the two collectors can report: the use of desktops, the queue."""
+    other = ("second", "staleness", "version_lag", "queue_", "collect/desktops", "collect/failed_")
     return {key: value for key, value in line.items() if not any(part in key for part in other)}
 
 
