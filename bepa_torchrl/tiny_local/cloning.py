@@ -8,6 +8,9 @@ Encoding a screen costs more than all turns about it, so a native one has severa
   followed, and labels read, that no instruction of the data is associated with;
 - *grounding*: the native response, with its thought as the instruction.
 
+Recordings have few seeds, so their windows are in few places, and a model learns these by heart. Screens can therefore
+be shifted by whole image tokens, with the points of their turns; what leaves at one side comes in at the other.
+
 All data are deterministic in their seed.
 """
 
@@ -15,19 +18,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from bepa_torchrl.experts.conversion import LAST_THOUGHT, step_thought
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.trace import ExpertTrace
 from bepa_torchrl.tiny.turns import Screen, Turn
-from osworld_gym.types import Action, Screenshot
+from osworld_gym.tasks.setup.themes import GRID
+from osworld_gym.types import Action, Point, Screenshot
 
 EXPERT = 0.2  #: share of screens of expert runs
 ANY_TASK = 0.5  #: share of native screens that are of a task drawn from all; the others are of known tasks
-OPENED = 0.2  #: share of the expert's turns that may be its first one
+OPENED = 0.03  #: share of the expert's turns that may be its first one
 PLANNED = 0.35  #: share of plain turns whose prompt contains a plan
-GROUNDED = 0.5  #: share of native screens that have a grounding turn as well
+GROUNDED = 1.0  #: share of native screens that have a grounding turn as well
+SHIFTED = 0.8  #: share of screens that are shifted, where shifting is on
+MARGIN = (60, 20)  #: (horizontal, vertical) distance in pixels that a shifted point keeps from the screen's edges
 DONE = ("done", (Action("finished", content=""),))
 EXPERT_DONE: tuple[str, tuple[Action, ...]] = (LAST_THOUGHT, (Action("finished"),))
 
@@ -110,9 +118,46 @@ def grounding(library: Library, seed: int) -> Screen:
     return _screen(trace, index, [Turn(step.intent, step.intent, step.actions)])
 
 
-def batch(library: Library, step: int, size: int, *, always_plain: bool = False) -> list[Screen]:
-    """The screens of one training step, see :func:`sample`."""
-    return [sample(library, step * size + i, always_plain=always_plain) for i in range(size)]
+def shifted(screen: Screen, seed: int) -> Screen:
+    """A screen moved by random whole image tokens; a share of screens, and those without another place, stay as they are.
+
+    Args:
+        screen: the screen; its size is a multiple of an image token's.
+        seed: of the shift.
+    """
+    rng = random.Random(f"local shift {seed}")
+    if rng.random() >= SHIFTED:
+        return screen
+    points = [
+        p for turn in screen.turns for action in turn.actions for p in (action.start, action.end) if p is not None
+    ]
+    height, width, _ = screen.pixels.shape
+    dx, dy = (
+        rng.choice(_shifts([point[axis] for point in points], size, MARGIN[axis]))
+        for axis, size in ((0, width), (1, height))
+    )
+    pixels = np.roll(screen.pixels, (dy, dx), axis=(0, 1))
+    return Screen(pixels, (), tuple(replace(turn, actions=_moved(turn.actions, dx, dy)) for turn in screen.turns))
+
+
+def _shifts(at: Sequence[float], size: int, margin: int) -> list[int]:
+    """Distances, multiples of an image token's side, after which all points are inside the margins; at least 0."""
+    low, high = min(at, default=size / 2), max(at, default=size / 2)
+    return [d for d in range(-size, size, GRID) if margin <= low + d and high + d < size - margin] or [0]
+
+
+def _moved(actions: Sequence[Action], dx: int, dy: int) -> tuple[Action, ...]:
+    def moved(point: Point | None) -> Point | None:
+        return None if point is None else (point[0] + dx, point[1] + dy)
+
+    return tuple(replace(action, start=moved(action.start), end=moved(action.end)) for action in actions)
+
+
+def batch(library: Library, step: int, size: int, *, always_plain: bool = False, shift: bool = False) -> list[Screen]:
+    """The screens of one training step, see :func:`sample` and :func:`shifted`."""
+    numbers = range(step * size, (step + 1) * size)
+    screens = [sample(library, number, always_plain=always_plain) for number in numbers]
+    return [shifted(s, number) for s, number in zip(screens, numbers, strict=True)] if shift else screens
 
 
 def grounding_batch(library: Library, step: int, size: int) -> list[Screen]:

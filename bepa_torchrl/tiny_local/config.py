@@ -22,7 +22,7 @@ WINDOW = 160
 #: Most pairs of a head's dimensions hardly turn over the 200 positions between a word and the screen, so that attention
 #: can compare a word with what a tile shows. With the tiny model's base every pair turns by radians, and it cannot.
 ROTARY_BASE = 4000.0
-ROTARY_SECTIONS = (1, 3, 12)  #: pairs of dimensions that turn with time, height and width
+ROTARY_SECTIONS = (0, 3, 13)  #: pairs of dimensions that turn with time, height and width
 
 
 def local_config(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLConfig:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
 
+from bepa_torchrl.tiny.config import MERGE
 from bepa_torchrl.tiny.packed import packed_logits
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 from bepa_torchrl.tiny.turns import pack, texts
 from bepa_torchrl.tiny_local.cloning import Library, batch, grounding_batch
-from bepa_torchrl.tiny_local.config import SCREEN, local_config
+from bepa_torchrl.tiny_local.config import HIDDEN, SCREEN, local_config
 from osworld_gym.atomic import write_with
+from osworld_gym.tasks.setup.themes import GRID
 
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
 _CORPUS = 512  #: screens whose texts the tokenizer is trained on
@@ -30,28 +32,34 @@ class Recipe:
 
     Args:
         steps: optimiser steps.
-        restart: step at which AdamW starts anew for the rest of the steps, in which a known task is always asked for
-            without the plan, too.
+        restarts: steps at which AdamW starts anew; from the first one on, a known task is always asked for without the
+            plan, too.
+        shift: step from which screens are shifted (:func:`~bepa_torchrl.tiny_local.cloning.shifted`).
         batch: screens per step.
-        learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps before ``restart``.
-        second_rate: the rate at ``restart``, from which it is linear to zero.
+        learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps before the first
+            restart.
+        second_rate: the rate at each restart, from which it is linear to zero at the next one or the end.
         grounding: first steps, in which the instruction is the thought, so that labels are read before tasks are known.
         pointing: weight of the loss on the attention that must point at the image token of an action's point.
+        places: weight of the loss of a linear map, dropped after training, that reads every image token's column and row
+            at the input of the pointing layer, where an action's coordinates come from.
         words: step until which the thought's tokens weigh ``thought`` times as much as the response's others;
-            afterwards coordinates weigh ``coordinate`` times as much, and from ``restart`` on both do.
+            afterwards coordinates weigh ``coordinate`` times as much, and from the first restart on both do.
         thought, coordinate: these weights.
         clip: maximum gradient norm.
         seed: seed of the weights and of the data.
     """
 
-    steps: int = 4_500
-    restart: int = 3_000
+    steps: int = 8_700
+    restarts: tuple[int, ...] = (3_000, 4_500, 6_500, 7_500)
+    shift: int = 4_500
     batch: int = 10
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     second_rate: float = 1e-3
     grounding: int = 500
     pointing: float = 0.3
+    places: float = 0.5
     words: int = 1_300
     thought: float = 4.0
     coordinate: float = 4.0
@@ -60,9 +68,12 @@ class Recipe:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
-        if step >= self.restart:
-            return self.second_rate * (self.steps - step) / (self.steps - self.restart)
-        return self.learning_rate * min(1.0, (self.restart - step) / max(1.0, self.decay * self.restart))
+        starts = [start for start in self.restarts if start <= step]
+        if starts:
+            end = min([start for start in self.restarts if start > step], default=self.steps)
+            return self.second_rate * (end - step) / (end - starts[-1])
+        first = min(self.restarts, default=self.steps)
+        return self.learning_rate * min(1.0, (first - step) / max(1.0, self.decay * first))
 
 
 def local_tokenizer(library: Library) -> PreTrainedTokenizerFast:
@@ -86,18 +97,20 @@ class Cloning:
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             self.model = Qwen2_5_VLForConditionalGeneration(local_config(tokenizer))
+            self.places = nn.Linear(HIDDEN, sum(size // GRID for size in SCREEN))
         vision: Any = self.model.config.vision_config
         self._patch: int = vision.patch_size
         self.optimizer = self._new_optimizer()
         self.step, self.seconds = 0, 0.0
 
     def _new_optimizer(self) -> torch.optim.AdamW:
-        return torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        weights = [*self.model.parameters(), *self.places.parameters()]
+        return torch.optim.AdamW(weights, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
 
     def train_step(self) -> dict[str, float]:
         """One optimiser step; returns its losses."""
         start = time.process_time()
-        if self.step == self.recipe.restart:
+        if self.step in self.recipe.restarts:
             self.optimizer = self._new_optimizer()
         losses = self._losses()
         self.optimizer.param_groups[0]["lr"] = self.recipe.rate(self.step)
@@ -111,13 +124,13 @@ class Cloning:
 
     def _losses(self) -> dict[str, Tensor]:
         recipe = self.recipe
-        number, again = recipe.seed * recipe.steps + self.step, self.step >= recipe.restart
+        number, again = recipe.seed * recipe.steps + self.step, self.step >= min(recipe.restarts, default=recipe.steps)
         if self.step < recipe.grounding:
             screens = grounding_batch(self.library, number, recipe.batch)
         else:
-            screens = batch(self.library, number, recipe.batch, always_plain=again)
+            screens = batch(self.library, number, recipe.batch, always_plain=again, shift=self.step >= recipe.shift)
         packed = pack(screens, self.tokenizer, patch=self._patch)
-        logits, pointing, _ = packed_logits(self.model, packed, point_layer=POINT_LAYER)
+        logits, pointing, states = packed_logits(self.model, packed, point_layer=POINT_LAYER)
         expected = packed.response_tokens()
         each = F.cross_entropy(logits, expected, reduction="none")
         weights = torch.ones_like(each)
@@ -127,18 +140,36 @@ class Cloning:
             weights[packed.coordinate_tokens()] = recipe.coordinate
         response = (each * weights).sum() / weights.sum()
         point = -pointing[:, 0].mean() if len(pointing) else response.new_zeros(())
+        place = self._place_loss(states, packed.grid[0])
         right = (logits.argmax(-1) == expected).float().mean()
         return {
-            "loss": response + recipe.pointing * point,
+            "loss": response + recipe.pointing * point + recipe.places * place,
             "response": each.mean(),
             "point": point,
+            "place": place,
             "right": right,
         }
+
+    def _place_loss(self, states: Tensor, grid: Tensor) -> Tensor:
+        """Mean of the cross-entropies of column and row over all image tokens.
+
+        Args:
+            states: ``[B, image tokens, hidden]``.
+            grid: int64 ``[3]``, patches in time, height and width; an image token has ``MERGE`` x ``MERGE``.
+        """
+        rows, columns = (int(size) // MERGE for size in grid[1:])
+        scores = self.places(F.rms_norm(states, states.shape[-1:]))
+        at = torch.arange(rows * columns).expand(len(states), -1)
+        first = SCREEN[0] // GRID
+        column = F.cross_entropy(scores[..., :first].flatten(0, 1), (at % columns).flatten())
+        row = F.cross_entropy(scores[..., first:].flatten(0, 1), (at // columns).flatten())
+        return (column + row) / 2
 
     def save(self, path: Path) -> None:
         """Writes the whole run, atomically."""
         state = {
             "model": self.model.state_dict(),
+            "places": self.places.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "seconds": self.seconds,
@@ -149,6 +180,7 @@ class Cloning:
         """Restores a run saved by :meth:`save`."""
         state: dict[str, Any] = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
+        self.places.load_state_dict(state["places"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
 

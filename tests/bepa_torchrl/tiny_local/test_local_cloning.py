@@ -4,13 +4,16 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
-from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, grounding_batch, sample
+from bepa_torchrl.tiny.turns import Screen, Turn
+from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, grounding_batch, sample, shifted
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.suites.sim.suite import sim_suite
+from osworld_gym.types import Action
 
 TRAIN = sim_suite().split("train")
 TASKS = [*[t for t in TRAIN if "known" in t.tags][:3], *[t for t in TRAIN if "unknown" in t.tags][:3]]
@@ -92,7 +95,7 @@ def test_the_kinds_of_turns_have_about_their_shares(library):
     assert 85 <= counts["plain"] <= 150
     assert 200 <= counts["swapped"] <= 300
     assert 80 <= counts["own plan"] <= 150
-    assert 60 <= counts["grounding"] <= 130  # half of the 240, without the last screens of episodes
+    assert 140 <= counts["grounding"] <= 230  # the 240, without the last screens of episodes
 
 
 def test_responses_are_those_of_the_recordings(library):
@@ -111,3 +114,40 @@ def test_a_library_requires_both_styles_and_known_tasks(library):
         Library.of(native, [trace for trace in expert if trace.task_id != TASKS[0].id], KNOWN)
     with pytest.raises(ValueError, match="recordings of known tasks, got none"):
         Library.of(native, expert, ["another"])
+
+
+def painted(*points: tuple[float, float]) -> Screen:
+    """640 x 360 pixels whose colours tell where they are, and one turn with these points."""
+    rows, columns = np.mgrid[0:360, 0:640]
+    pixels = np.stack([rows % 256, columns % 256, rows // 256 + columns // 256], axis=-1).astype(np.uint8)
+    actions = tuple(Action("click", start=point) for point in points)
+    return Screen(pixels, (), (Turn("Click.", "click", actions), Turn("Wait.", "wait", (Action("wait"),))))
+
+
+def test_a_shifted_screen_moves_its_points_with_its_pixels():
+    screen = painted((210, 170), (300, 179))
+    found = [shifted(screen, seed) for seed in range(200)]
+    moved = [s for s in found if s is not screen]
+    assert 140 <= len(moved) <= 180  # 8 of 10
+    for s in moved:
+        for action, before in zip(s.turns[0].actions, screen.turns[0].actions, strict=True):
+            (x, y), (x0, y0) = action.start, before.start
+            assert (s.pixels[y, x] == screen.pixels[y0, x0]).all()
+            assert (x - x0) % 20 == (y - y0) % 20 == 0
+            assert 60 <= x < 580
+            assert 20 <= y < 340
+        assert s.turns[1] == screen.turns[1]
+    # x from 70 on, at most 470 for the left point: 21 places; y from 30 on, the lower one at most 339: 16
+    assert {s.turns[0].actions[0].start[0] for s in moved} == set(range(70, 471, 20))
+    assert {s.turns[0].actions[0].start[1] for s in moved} == set(range(30, 331, 20))
+
+
+def test_points_that_leave_no_place_are_not_moved():
+    screen = painted((10, 10), (630, 350))
+    assert all((shifted(screen, seed).pixels == screen.pixels).all() for seed in range(20))
+
+
+def test_a_batch_is_shifted_on_request(library):
+    usual, moved = batch(library, 3, 8), batch(library, 3, 8, shift=True)
+    assert [s.turns[0].thought for s in moved] == [s.turns[0].thought for s in usual]
+    assert any((one.pixels != other.pixels).any() for one, other in zip(usual, moved, strict=True))

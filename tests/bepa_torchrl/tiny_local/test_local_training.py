@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_few_steps_lower_the_loss_and_resuming_changes_nothing(folder: Path, tmp_path: Path) -> None:
     library = program.read_library(folder, TASKS, 2, (128, 128))
     tokenizer = local_tokenizer(library)
-    recipe = Recipe(steps=12, restart=9, batch=4, grounding=3, words=8)
+    recipe = Recipe(steps=12, restarts=(9, 11), shift=10, batch=4, grounding=3, words=8)
     whole = Cloning(tokenizer, library, recipe)
     losses = [whole.train_step()["loss"] for _ in range(12)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), losses
@@ -54,10 +54,12 @@ def test_a_few_steps_lower_the_loss_and_resuming_changes_nothing(folder: Path, t
 
 
 def test_the_learning_rate_falls_and_starts_again() -> None:
-    recipe = Recipe(steps=30, restart=20, learning_rate=1.0, decay=0.5, second_rate=0.4)
-    # constant to step 10, then to zero at 20; from 0.4 to zero over the last ten
-    rates = [recipe.rate(step) for step in (0, 10, 15, 19, 20, 25, 29)]
-    assert rates == pytest.approx([1.0, 1.0, 0.5, 0.1, 0.4, 0.2, 0.04])
+    recipe = Recipe(steps=40, restarts=(20, 30), learning_rate=1.0, decay=0.5, second_rate=0.4)
+    # constant to step 10, then to zero at 20; from 0.4 to zero over the next ten, and again over the last ten
+    rates = [recipe.rate(step) for step in (0, 10, 15, 19, 20, 25, 29, 30, 39)]
+    assert rates == pytest.approx([1.0, 1.0, 0.5, 0.1, 0.4, 0.2, 0.04, 0.4, 0.04])
+    # without a restart to zero at the end
+    assert [Recipe(steps=10, restarts=(), learning_rate=1.0, decay=0.5).rate(step) for step in (5, 9)] == [1.0, 0.2]
 
 
 def test_the_program_writes_a_checkpoint_that_acts_on_the_large_screen(
