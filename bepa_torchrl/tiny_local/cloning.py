@@ -119,7 +119,7 @@ def grounding(library: Library, seed: int) -> Screen:
 
 
 def shifted(screen: Screen, seed: int) -> Screen:
-    """A screen moved by random whole image tokens; a share of screens, and those without another place, stay as they are.
+    """A screen moved by random whole image tokens; a share of them, and those without another place, stay as they are.
 
     Args:
         screen: the screen; its size is a multiple of an image token's.

@@ -41,8 +41,8 @@ class Recipe:
         second_rate: the rate at each restart, from which it is linear to zero at the next one or the end.
         grounding: first steps, in which the instruction is the thought, so that labels are read before tasks are known.
         pointing: weight of the loss on the attention that must point at the image token of an action's point.
-        places: weight of the loss of a linear map, dropped after training, that reads every image token's column and row
-            at the input of the pointing layer, where an action's coordinates come from.
+        places: weight of the loss of a linear map, dropped after training, that reads the column and row of every image
+            token at the input of the pointing layer; an action takes its coordinates from there.
         words: step until which the thought's tokens weigh ``thought`` times as much as the response's others;
             afterwards coordinates weigh ``coordinate`` times as much, and from the first restart on both do.
         thought, coordinate: these weights.
