@@ -21,6 +21,7 @@ from bepa_torchrl.experts.recording import Episode, load_recordings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.tiny.checkpoint import write_checkpoint, write_notes
+from bepa_torchrl.tiny.pretrain import sharpen
 from bepa_torchrl.tiny_local.cloning import Library
 from bepa_torchrl.tiny_local.config import SCREEN, local_image_processor_config
 from bepa_torchrl.tiny_local.evaluate import gate_failures, measure
@@ -55,6 +56,7 @@ def train(options: argparse.Namespace) -> int:
     tokenizer = local_tokenizer(library)
     training = Cloning(tokenizer, library, recipe)
     run(training, options.state, log=lambda line: print(line, flush=True))
+    sharpen(training.model, recipe.sharpness)
     notes: dict[str, Any] = {
         "command": f"python -m bepa_torchrl.tiny_local --steps {options.steps} --seed {options.seed}",
         "recipe": asdict(recipe),

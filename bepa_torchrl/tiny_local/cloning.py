@@ -10,6 +10,7 @@ Encoding a screen costs more than all turns about it, so a native one has severa
 
 Recordings have few seeds, so their windows are in few places, and a model learns these by heart. Screens can therefore
 be shifted by whole image tokens, with the points of their turns; what leaves at one side comes in at the other.
+They have few of the themes as well; screens with other colours stand for the rest.
 
 All data are deterministic in their seed.
 """
@@ -35,6 +36,7 @@ OPENED = 0.03  #: share of the expert's turns that may be its first one
 PLANNED = 0.35  #: share of plain turns whose prompt contains a plan
 GROUNDED = 1.0  #: share of native screens that have a grounding turn as well
 SHIFTED = 0.8  #: share of screens that are shifted, where shifting is on
+RECOLOURED = 0.5  #: share of screens with other colours, where shifting is on
 MARGIN = (60, 20)  #: (horizontal, vertical) distance in pixels that a shifted point keeps from the screen's edges
 DONE = ("done", (Action("finished", content=""),))
 EXPERT_DONE: tuple[str, tuple[Action, ...]] = (LAST_THOUGHT, (Action("finished"),))
@@ -153,11 +155,22 @@ def _moved(actions: Sequence[Action], dx: int, dy: int) -> tuple[Action, ...]:
     return tuple(replace(action, start=moved(action.start), end=moved(action.end)) for action in actions)
 
 
+def recoloured(screen: Screen, seed: int) -> Screen:
+    """A screen with its colour channels in random order, half of the time inverted; a share stays as it is."""
+    rng = random.Random(f"local colours {seed}")
+    if rng.random() >= RECOLOURED:
+        return screen
+    pixels = screen.pixels[..., rng.sample(range(3), 3)]
+    return replace(screen, pixels=255 - pixels if rng.random() < 0.5 else pixels)
+
+
 def batch(library: Library, step: int, size: int, *, always_plain: bool = False, shift: bool = False) -> list[Screen]:
-    """The screens of one training step, see :func:`sample` and :func:`shifted`."""
+    """The screens of a training step, see :func:`sample`; with ``shift`` also :func:`shifted` and :func:`recoloured`."""
     numbers = range(step * size, (step + 1) * size)
     screens = [sample(library, number, always_plain=always_plain) for number in numbers]
-    return [shifted(s, number) for s, number in zip(screens, numbers, strict=True)] if shift else screens
+    if not shift:
+        return screens
+    return [recoloured(shifted(s, number), number) for s, number in zip(screens, numbers, strict=True)]
 
 
 def grounding_batch(library: Library, step: int, size: int) -> list[Screen]:

@@ -34,7 +34,7 @@ class Recipe:
         steps: optimiser steps.
         restarts: steps at which AdamW starts anew; from the first one on, a known task is always asked for without the
             plan, too.
-        shift: step from which screens are shifted (:func:`~bepa_torchrl.tiny_local.cloning.shifted`).
+        shift: step from which screens are moved and recoloured, see :mod:`bepa_torchrl.tiny_local.cloning`.
         batch: screens per step.
         learning_rate: of AdamW; constant, then linear to zero over the last ``decay`` of the steps before the first
             restart.
@@ -47,11 +47,12 @@ class Recipe:
             afterwards coordinates weigh ``coordinate`` times as much, and from the first restart on both do.
         thought, coordinate: these weights.
         clip: maximum gradient norm.
+        sharpness: the result's logits are multiplied by it (:func:`bepa_torchrl.tiny.pretrain.sharpen`).
         seed: seed of the weights and of the data.
     """
 
-    steps: int = 8_700
-    restarts: tuple[int, ...] = (3_000, 4_500, 6_500, 7_500)
+    steps: int = 10_300
+    restarts: tuple[int, ...] = (3_000, 4_500, 6_500, 7_500, 8_700, 9_600)
     shift: int = 4_500
     batch: int = 10
     learning_rate: float = 1.5e-3
@@ -59,11 +60,12 @@ class Recipe:
     second_rate: float = 1e-3
     grounding: int = 500
     pointing: float = 0.3
-    places: float = 0.5
+    places: float = 1.0
     words: int = 1_300
     thought: float = 4.0
-    coordinate: float = 4.0
+    coordinate: float = 8.0
     clip: float = 1.0
+    sharpness: float = 2.0
     seed: int = 0
 
     def rate(self, step: int) -> float:

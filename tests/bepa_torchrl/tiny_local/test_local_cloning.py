@@ -10,7 +10,16 @@ import pytest
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
 from bepa_torchrl.tiny.turns import Screen, Turn
-from bepa_torchrl.tiny_local.cloning import DONE, Library, batch, grounding, grounding_batch, sample, shifted
+from bepa_torchrl.tiny_local.cloning import (
+    DONE,
+    Library,
+    batch,
+    grounding,
+    grounding_batch,
+    recoloured,
+    sample,
+    shifted,
+)
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.suites.sim.suite import sim_suite
 from osworld_gym.types import Action
@@ -151,3 +160,17 @@ def test_a_batch_is_shifted_on_request(library):
     usual, moved = batch(library, 3, 8), batch(library, 3, 8, shift=True)
     assert [s.turns[0].thought for s in moved] == [s.turns[0].thought for s in usual]
     assert any((one.pixels != other.pixels).any() for one, other in zip(usual, moved, strict=True))
+
+
+def test_other_colours_keep_what_can_be_told_apart():
+    screen = painted((210, 170))
+    found = [recoloured(screen, seed) for seed in range(400)]
+    changed = [s for s in found if s is not screen]
+    assert 160 <= len(changed) <= 240  # half of them
+    inverted = 0
+    for s in changed:
+        assert s.turns is screen.turns
+        usual = sorted(screen.pixels[5, 7].tolist()), sorted((255 - screen.pixels[5, 7]).tolist())
+        assert sorted(s.pixels[5, 7].tolist()) in usual
+        inverted += sorted(s.pixels[5, 7].tolist()) == usual[1]
+    assert 0.35 <= inverted / len(changed) <= 0.65
