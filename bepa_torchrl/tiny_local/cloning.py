@@ -165,7 +165,7 @@ def recoloured(screen: Screen, seed: int) -> Screen:
 
 
 def batch(library: Library, step: int, size: int, *, always_plain: bool = False, shift: bool = False) -> list[Screen]:
-    """The screens of a training step, see :func:`sample`; with ``shift`` also :func:`shifted` and :func:`recoloured`."""
+    """The screens of a training step, see :func:`sample`; with ``shift`` :func:`shifted`, :func:`recoloured`."""
     numbers = range(step * size, (step + 1) * size)
     screens = [sample(library, number, always_plain=always_plain) for number in numbers]
     if not shift:

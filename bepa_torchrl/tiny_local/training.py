@@ -65,7 +65,7 @@ class Recipe:
     thought: float = 4.0
     coordinate: float = 8.0
     clip: float = 1.0
-    sharpness: float = 2.0
+    sharpness: float = 3.0
     seed: int = 0
 
     def rate(self, step: int) -> float:
