@@ -321,7 +321,8 @@ def test_a_wrong_token_and_an_unknown_request_are_refused(gateways: Gateways) ->
     with Served() as served:
         with pytest.raises(ProtocolError, match="refuses the token"):
             gateways(served, token=b"another token of it").run()
-        assert "is refused: a wrong token" in served.notes[-1]
+        # noted after the refusal is sent
+        until(lambda: "is refused: a wrong token" in " ".join(served.notes), "no note of the refusal")
         client = ChannelClient(served.server.address, TOKEN, wait=30.0)
         with pytest.raises(ProtocolError, match="unknown request 'exec'; known: run, ping, lease"):
             client.request("exec", {}, patience=30.0)
