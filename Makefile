@@ -42,7 +42,7 @@ train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, t
 
 # further settings: make train-local SETTINGS='name=mine seed=1 algo=level1 compare=[]' (docs/train-local.md)
 SETTINGS ?=
-train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: curves, table, GIF (half an hour on two cores)
+train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: curves, table, GIF (a quarter of an hour on two cores)
 	$(BIN)/osworld-gym doctor --packages
 	$(BIN)/python examples/train_bepa.py experiment=local $(SETTINGS)
 

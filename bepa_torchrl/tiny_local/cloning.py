@@ -10,7 +10,7 @@ Encoding a screen costs more than all turns about it, so a native one has severa
 
 Recordings have few seeds, so their windows are in few places, and a model learns these by heart. Screens can therefore
 be shifted by whole image tokens, with the points of their turns; what leaves at one side comes in at the other.
-They have few of the themes as well; screens with other colours stand for the rest.
+They have few of the themes as well, so that some screens get other colours.
 
 All data are deterministic in their seed.
 """

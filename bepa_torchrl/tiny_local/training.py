@@ -32,7 +32,7 @@ class Recipe:
 
     Args:
         steps: optimiser steps.
-        restarts: steps at which AdamW starts anew; from the first one on, a known task is always asked for without the
+        restarts: steps at which a new AdamW starts; from the first one on, a known task is always asked for without the
             plan, too.
         shift: step from which screens are moved and recoloured, see :mod:`bepa_torchrl.tiny_local.cloning`.
         batch: screens per step.
@@ -68,13 +68,18 @@ class Recipe:
     sharpness: float = 3.0
     seed: int = 0
 
+    @property
+    def first_restart(self) -> int:
+        """The first restart, or the end."""
+        return min(self.restarts, default=self.steps)
+
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
         starts = [start for start in self.restarts if start <= step]
         if starts:
             end = min([start for start in self.restarts if start > step], default=self.steps)
             return self.second_rate * (end - step) / (end - starts[-1])
-        first = min(self.restarts, default=self.steps)
+        first = self.first_restart
         return self.learning_rate * min(1.0, (first - step) / max(1.0, self.decay * first))
 
 
@@ -126,7 +131,7 @@ class Cloning:
 
     def _losses(self) -> dict[str, Tensor]:
         recipe = self.recipe
-        number, again = recipe.seed * recipe.steps + self.step, self.step >= min(recipe.restarts, default=recipe.steps)
+        number, again = recipe.seed * recipe.steps + self.step, self.step >= recipe.first_restart
         if self.step < recipe.grounding:
             screens = grounding_batch(self.library, number, recipe.batch)
         else:
