@@ -11,32 +11,13 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
-import threading
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from Xlib.display import Display
-
-from .endpoints.observation import DEADLINE, QUIET
-from .endpoints.recording import Recording
-from .process.commands import Commands
-from .process.processes import become_subreaper, descendants, reap, watch_time
-from .process.python_forks import STILL_SOCKET
-from .process.still_socket import serve_still
-from .seeds import apply_seed
-from .server import forward
-from .server.handlers import endpoints
-from .server.web import GuestServer
-from .session import READY_DEADLINE, Session
-from .x11.inputs import Inputs
-from .x11.liveness import XServerLiveness
-from .x11.screen import Screen, Workload
-from .x11.windows import Windows
+from .process.processes import become_subreaper, descendants, reap
+from .session import Session
 
 TICK = 1.0  # seconds between two checks for dead children and for the owner
 
@@ -56,7 +37,10 @@ def main() -> int:
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
     try:
-        own = _serve(session, order)
+        from .desktop_server import serve  # takes a quarter of a start, while the X server starts
+
+        session.await_ready()
+        own = serve(session, order)
         _say({"display": session.display})
         _watch(session, own, owner)
     except (RuntimeError, OSError) as error:
@@ -77,51 +61,6 @@ def _say(line: dict[str, Any]) -> None:
         print(json.dumps(line), flush=True)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the owner is gone, there is no reader
-
-
-def _serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
-    """Connects to the X server and starts the HTTP server's thread.
-
-    Returns:
-        a function that lists the child processes that their owners wait for, which :func:`_watch` must not reap.
-    """
-    os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
-    display, lock = Display(), threading.RLock()
-    display.set_error_handler(lambda *_: None)  # requests without a reply fail when their window is gone
-    windows = Windows(display, lock)
-    recording = Recording(session.env, session.size, session.folder)
-    screen = Screen(session.framebuffer, Workload(partial(_programs, session, recording), watch_time), windows.nudge)
-    inputs = Inputs(display, lock, screen.size, screen.wait_still)
-    _await_manager(windows)
-    inputs.move((screen.size[0] / 2, screen.size[1] / 2))
-    still = session.folder / "still"
-    serve_still(still, partial(screen.wait_still, QUIET, DEADLINE))
-    environment = order.get("environment", {}) | {STILL_SOCKET: str(still)}
-    commands = Commands(session.env | environment, session.folder / "launched.log")
-    listener = socket.socket(fileno=order["socket"])
-    table = endpoints(screen, inputs, windows, commands, XServerLiveness(display, lock), recording)
-    server = GuestServer(table, order["token"], listener, session.ending)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    if "inner" in order:  # a second listener, without a token, for programs in the desktop's own network
-        inner = GuestServer(table, "", socket.create_server(("127.0.0.1", order["inner"])), session.ending)
-        threading.Thread(target=inner.serve_forever, args=(0.05,), daemon=True).start()
-    forward.start(order.get("forward", {}), order.get("proxy"))
-    apply_seed(order["seed"], windows, screen)
-    return lambda: session.own() | commands.own() | recording.own()
-
-
-def _programs(session: Session, recording: Recording) -> list[int]:
-    """The processes whose work may change the screen: all but the session's own and the recorder's."""
-    ours = session.own() | recording.own() | {os.getpid()}
-    return [pid for pid in descendants(os.getpid()) if pid not in ours]
-
-
-def _await_manager(windows: Windows) -> None:
-    end = time.monotonic() + READY_DEADLINE
-    while not windows.managed():
-        if time.monotonic() > end:
-            raise RuntimeError(f"openbox was not ready within {READY_DEADLINE} s")
-        time.sleep(0.005)  # polls for the window manager's property on the root window
 
 
 def _watch(session: Session, own: Callable[[], set[int]], owner: int) -> None:

@@ -1,10 +1,11 @@
-"""One X session: X server, message bus and window manager, each started when the previous one is ready."""
+"""One X session: X server, and when it is ready the message bus and the window manager."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -57,6 +58,8 @@ def accessibility(full: bool) -> dict[str, str]:
 class Session:
     """Xvfb with its own display number and cookie, D-Bus, openbox; all children of this process.
 
+    The constructor starts the X server and does not wait for it; :meth:`await_ready` does, and starts the rest.
+
     Args:
         folder: the desktop's private folder, for the framebuffer, cookie, shims and logs.
         home: HOME. If missing or empty, the bare HOME is written; else it is a template's and is used as it is.
@@ -65,7 +68,7 @@ class Session:
         marker: the value of the marker variable in the environment of every process.
 
     Raises:
-        RuntimeError: a program is missing, ended early, or was not ready in time. Nothing is left running.
+        RuntimeError: a program is missing.
     """
 
     def __init__(self, folder: Path, home: Path, runtime: Path, size: tuple[int, int], marker: str) -> None:
@@ -78,21 +81,33 @@ class Session:
         if not self.full:
             make_home(home)
         self.framebuffer = folder / "Xvfb_screen0"
+        #: openbox makes this file when it has grabbed its keys; the root window's properties come before that
+        self.manager_ready = folder / "openbox-ready"
         for path in (folder, runtime):
             path.mkdir(mode=0o700, exist_ok=True)
         self.env = self._environment(marker, runtime)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._closing = False
         self.display = -1
-        try:
-            self._start_x()
-            self._start_bus()
-            self._spawn("openbox", ["openbox", "--sm-disable", "--config-file", f"{self.home}/.config/openbox/rc.xml"])
-            if self.full and Path(ACCESSIBILITY[0]).exists():
-                self._spawn(_OPTIONAL, ACCESSIBILITY)
-        except RuntimeError:
-            self.close()
-            raise
+        self._cookie = secrets.token_bytes(16)
+        self._x_pipe = self._start_x()
+
+    def await_ready(self) -> None:
+        """Waits until the X server is ready, starts the message bus and the window manager, and waits for the bus.
+
+        Raises:
+            RuntimeError: a program ended early, or was not ready in time; :meth:`close` ends the others.
+        """
+        self.display = self._read_number("Xvfb", self._x_pipe)
+        # python-xlib requires the entry by host name and number, libxcb takes either
+        self._write_cookie(_FAMILY_LOCAL, socket.gethostname().encode(), str(self.display).encode())
+        self.env["DISPLAY"] = f":{self.display}"
+        bus_pipe = self._start_bus()  # not before: programs that the bus starts get its environment, with DISPLAY
+        manager = ["openbox", "--sm-disable", "--config-file", f"{self.home}/.config/openbox/rc.xml"]
+        self._spawn("openbox", [*manager, "--startup", f"touch {shlex.quote(str(self.manager_ready))}"])
+        self._read_number("dbus-daemon", bus_pipe)
+        if self.full and Path(ACCESSIBILITY[0]).exists():
+            self._spawn(_OPTIONAL, ACCESSIBILITY)
 
     def _environment(self, marker: str, runtime: Path) -> dict[str, str]:
         """The environment of every process in the desktop; only PATH and PYTHONPATH come from the guest's own."""
@@ -139,49 +154,42 @@ class Session:
         self._children[name] = child
         return child
 
-    def _start_x(self) -> None:
-        cookie = secrets.token_bytes(16)
-        self._write_cookie(cookie, _FAMILY_WILD, b"", b"")
-        read, write = os.pipe()
+    def _start_x(self) -> int:
+        """Returns the pipe to which it writes its display number."""
+        self._write_cookie(_FAMILY_WILD, b"", b"")
         width, height = self.size
-        try:
-            screen = ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(self.folder)]
-            options = ["-nolisten", "tcp", "-noreset", "-maxclients", "512", "-auth", self.env["XAUTHORITY"]]
-            self._spawn("Xvfb", ["Xvfb", "-displayfd", str(write), *screen, *options], pass_fds=(write,))
-            os.close(write)
-            self.display = self._read_number("Xvfb", read)
-        finally:
-            os.close(read)
-        # python-xlib requires the entry by host name and number, libxcb takes either
-        self._write_cookie(cookie, _FAMILY_LOCAL, socket.gethostname().encode(), str(self.display).encode())
-        self.env["DISPLAY"] = f":{self.display}"
-
-    def _start_bus(self) -> None:
+        screen = ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(self.folder)]
+        options = ["-nolisten", "tcp", "-noreset", "-maxclients", "512", "-auth", self.env["XAUTHORITY"]]
         read, write = os.pipe()
-        try:
-            config = self.folder / "bus.conf"
-            config.write_text(
-                _BUS.format(address=self.env["DBUS_SESSION_BUS_ADDRESS"], services=self.folder / "services")
-            )
-            options = [f"--config-file={config}", "--nofork", "--nopidfile", f"--print-pid={write}"]
-            self._spawn("dbus-daemon", ["dbus-daemon", *options], pass_fds=(write,))
-            os.close(write)
-            self._read_number("dbus-daemon", read)
-        finally:
-            os.close(read)
+        self._spawn("Xvfb", ["Xvfb", "-displayfd", str(write), *screen, *options], pass_fds=(write,))
+        os.close(write)
+        return read
+
+    def _start_bus(self) -> int:
+        """Returns the pipe to which it writes its process id."""
+        config = self.folder / "bus.conf"
+        config.write_text(_BUS.format(address=self.env["DBUS_SESSION_BUS_ADDRESS"], services=self.folder / "services"))
+        read, write = os.pipe()
+        options = [f"--config-file={config}", "--nofork", "--nopidfile", f"--print-pid={write}"]
+        self._spawn("dbus-daemon", ["dbus-daemon", *options], pass_fds=(write,))
+        os.close(write)
+        return read
 
     def _read_number(self, name: str, pipe: int) -> int:
-        """Reads the number that a program writes to its pipe when it is ready."""
+        """Reads the number that a program writes to its pipe when it is ready, and closes the pipe."""
         text, end = b"", time.monotonic() + READY_DEADLINE
-        while not text.endswith(b"\n"):
-            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                problem = f"was not ready within {READY_DEADLINE:g} s"
-                raise RuntimeError(f"{name} {problem}; its log: {self._log_tail(name)}")
-            part = os.read(pipe, 64)
-            if not part:
-                raise RuntimeError(f"{name} {self._how_it_ended(name)}; its log: {self._log_tail(name)}")
-            text += part
+        try:
+            while not text.endswith(b"\n"):
+                ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+                if not ready:
+                    problem = f"was not ready within {READY_DEADLINE:g} s"
+                    raise RuntimeError(f"{name} {problem}; its log: {self._log_tail(name)}")
+                part = os.read(pipe, 64)
+                if not part:
+                    raise RuntimeError(f"{name} {self._how_it_ended(name)}; its log: {self._log_tail(name)}")
+                text += part
+        finally:
+            os.close(pipe)
         return int(text)
 
     def _how_it_ended(self, name: str) -> str:
@@ -195,10 +203,10 @@ class Session:
     def _log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-300:].strip() or "nothing"
 
-    def _write_cookie(self, cookie: bytes, family: int, address: bytes, number: bytes) -> None:
+    def _write_cookie(self, family: int, address: bytes, number: bytes) -> None:
         """Writes an Xauthority file with one MIT-MAGIC-COOKIE-1 entry: big-endian family, length-prefixed fields."""
         entry = struct.pack(">H", family)
-        for part in (address, number, b"MIT-MAGIC-COOKIE-1", cookie):
+        for part in (address, number, b"MIT-MAGIC-COOKIE-1", self._cookie):
             entry += struct.pack(">H", len(part)) + part
         path = Path(self.env["XAUTHORITY"])
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -25,7 +25,7 @@ from osworld_gym.guest.ports import SERVER
 #: program that the desktop requires → Debian package
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
 BROKEN = 503  # HTTP status with which the guest reports that its X server does not answer
-VERDICT = 1.5  # seconds for the keeper to report why it ended a desktop
+VERDICT = 5.0  # seconds for the keeper to report why it ended a desktop: gigabytes take a while to free under load
 
 
 class LocalDesktop(PreparedDesktop):

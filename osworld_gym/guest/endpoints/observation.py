@@ -85,7 +85,7 @@ class Observing:
         seed = body.get("seed")
         if not isinstance(seed, int):
             raise BadRequest(f"'seed': expected an integer, got {seed!r}")
-        apply_seed(seed, self._windows, self._screen)
+        apply_seed(seed, self._windows)
         return as_json({"seed": seed})
 
     def actions(self, body: Mapping[str, Any]) -> Answer:

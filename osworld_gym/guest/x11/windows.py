@@ -72,11 +72,6 @@ class Windows:
         value = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
         return None if value is None else value.value
 
-    def managed(self) -> bool:
-        """Whether a window manager is running."""
-        with self._lock:
-            return self._property(self._root, "_NET_SUPPORTING_WM_CHECK") is not None
-
     def nudge(self) -> None:
         """Wakes the window manager with a message that it ignores, at most every ``NUDGE`` seconds.
 
