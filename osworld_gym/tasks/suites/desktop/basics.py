@@ -24,7 +24,7 @@ from osworld_gym.tasks.task import Task
 
 def place_tasks() -> list[Task]:
     """Three tasks in the file manager, three in the editor, six in the terminal, two of them infeasible."""
-    return [*_manager(), *_editor(), *_editor_files(), *_terminal(), *_terminal_files()]
+    return [*_manager(), *_editor(), *_editor_files(), *_editor_new_file(), *_terminal(), *_terminal_files()]
 
 
 def _manager() -> list[Task]:
@@ -154,6 +154,11 @@ def _editor_files() -> list[Task]:
             ),
             difficulty="medium",
         ),
+    ]
+
+
+def _editor_new_file() -> list[Task]:
+    return [
         make(
             "editor-new-file",
             "text_editor",

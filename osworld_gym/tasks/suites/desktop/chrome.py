@@ -82,7 +82,7 @@ def logged(text: str) -> Data:
 
 def chrome_tasks() -> list[Task]:
     """Nine tasks, one of them infeasible."""
-    return [*_profile_tasks(), *_page_tasks(), *_saving_tasks(), *_site_tasks()]
+    return [*_profile_tasks(), *_settings_tasks(), *_page_tasks(), *_saving_tasks(), *_site_tasks(), *_download_tasks()]
 
 
 def _profile_tasks() -> list[Task]:
@@ -115,6 +115,11 @@ def _profile_tasks() -> list[Task]:
                 end={"says": "Train times", "command": BOOKMARKS},
             ),
         ),
+    ]
+
+
+def _settings_tasks() -> list[Task]:
+    return [
         make(
             "chrome-startup",
             APP,
@@ -227,7 +232,6 @@ def _site_tasks() -> list[Task]:
         'Guests <input name="guests"><button>Book</button></form>'
     )
     thanks = page("Thank you", "<h1>Thank you</h1>")
-    shop = '<h1>Shop</h1><a href="prices.csv" download>Price list</a>'
     times = "<h1>Trains</h1><table><tr><td>Oslo</td><td>09:40</td></tr><tr><td>Bergen</td><td>10:15</td></tr></table>"
     ask = '<form action="thanks.html">Departure <input name="at"><button>Send</button></form>'
     return [
@@ -266,6 +270,12 @@ def _site_tasks() -> list[Task]:
                 end=logged("thanks"),
             ),
         ),
+    ]
+
+
+def _download_tasks() -> list[Task]:
+    shop = '<h1>Shop</h1><a href="prices.csv" download>Price list</a>'
+    return [
         make(
             "chrome-download",
             APP,

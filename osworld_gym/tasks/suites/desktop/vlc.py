@@ -94,6 +94,7 @@ def vlc_tasks() -> list[Task]:
             r'"fullscreen":\s*(true|1)',
         ),
         *_file_tasks(menu),
+        *_opening_tasks(),
     ]
 
 
@@ -135,6 +136,11 @@ def _file_tasks(menu: Data) -> list[Task]:
             ),
             difficulty="medium",
         ),
+    ]
+
+
+def _opening_tasks() -> list[Task]:
+    return [
         make(
             "vlc-open",
             APP,

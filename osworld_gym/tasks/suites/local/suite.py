@@ -39,7 +39,7 @@ def _select(name: str) -> Data:
 
 
 def _manager_tasks() -> list[Task]:
-    return [*_renaming(), *_new_folder(), *_moving()]
+    return [*_renaming(), *_new_folder(), *_moving(), *_dragging()]
 
 
 def _renaming() -> list[Task]:
@@ -108,7 +108,7 @@ def _new_folder() -> list[Task]:
 
 
 def _moving() -> list[Task]:
-    """Tasks that move, copy or drag a file."""
+    """Tasks that move or copy a file."""
     return [
         make_task(
             "files-move",
@@ -147,6 +147,12 @@ def _moving() -> list[Task]:
                 ),
             ),
         ),
+    ]
+
+
+def _dragging() -> list[Task]:
+    """Tasks that drag a file."""
+    return [
         make_task(
             "files-drag",
             "file_manager",

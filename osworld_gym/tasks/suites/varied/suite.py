@@ -18,8 +18,10 @@ from osworld_gym.tasks.task import Task
 SCREEN = (640, 360)  #: (width, height) in pixels of the smallest screen on which every oracle works
 #: split → number of known tasks in it, and of unknown ones; the other tasks are only in ``all``
 SPLIT_SIZES = {"train": 12, "held_out": 6, "validation": 3}
-#: unknown topics that are not in train, to test transfer from other topics
-TRANSFER = ("submenu Tab Size", "cut")
+#: unknown topics that are not in train but in the other splits, to test transfer from other topics
+TRANSFER = ("submenu Tab Size",)
+#: unknown topics that are in no split: known skills solve them (dragging a file moves it, too)
+SOLVED = ("cut",)
 
 
 @lru_cache(maxsize=1)
@@ -38,13 +40,14 @@ def varied_suite() -> Suite:
             if instance.known == known:
                 topics.setdefault(instance.topic, []).append(task.id)
         for name, count in SPLIT_SIZES.items():
-            splits[name] += _deal(topics, count, TRANSFER if name == "train" else ())
+            splits[name] += _deal(topics, count, SOLVED + (TRANSFER if name == "train" else ()))
     return Suite("varied", tuple(task for _, task in pairs), splits)
 
 
 def _deal(topics: dict[str, list[str]], count: int, without: tuple[str, ...]) -> list[str]:
-    """Removes one id of each of ``count`` topics, which are spread evenly over those that have one left."""
+    """Removes one id of each of ``count`` topics: the first one left, those of TRANSFER in front, and others evenly."""
     left = [topic for topic, ids in topics.items() if ids and topic not in without]
+    left.sort(key=lambda topic: topic not in TRANSFER)
     if len(left) < count:
         raise ValueError(f"expected at least {count} topics with a task, got {len(left)}")
     return [topics[left[i * len(left) // count]].pop(0) for i in range(count)]
