@@ -37,6 +37,8 @@ MAX_NEW_TOKENS = 48  #: of one response; the longest one of the recordings has a
 def read_library(folder: Path, tasks: Sequence[Task], seeds: int, screen: tuple[int, int]) -> Library:
     """The recordings of ``tasks`` with seeds 0 to ``seeds - 1`` on a screen of (width, height) pixels.
 
+    A task requires at least one recording of each style; whatever else is missing is left out.
+
     Raises:
         ValueError: a style is missing for a task.
         TraceError: a recording is damaged.
@@ -106,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     main = argparse.ArgumentParser(prog="python -m bepa_torchrl.tiny_local", description=__doc__)
     main.add_argument("--recordings", type=Path, default=Path("build/recordings"), help="folder of `bepa record`")
-    main.add_argument("--seeds", type=int, default=12, help="recorded seeds per task (default: 12)")
+    main.add_argument("--seeds", type=int, default=40, help="reads seeds 0 to SEEDS - 1 (default: 40)")
     main.add_argument("--out", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)")
     main.add_argument("--state", type=Path, default=Path("build/tiny-local.pt"), help="state of an unfinished run")
     main.add_argument("--steps", type=int, default=Recipe().steps, help="optimiser steps")
