@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.study.estimates import MIN_SEEDS
@@ -21,7 +22,7 @@ from benchmarks.study.page import write_page
 from benchmarks.study.records import FOLDER, ROOT
 from benchmarks.study.replay import keep
 from benchmarks.study.runner import run_missing
-from benchmarks.study.tuning import choose, runs_of, trials
+from benchmarks.study.tuning import choose, finals, runs_of, trials
 from benchmarks.study.variants import PARTS, SEEDS, VARIANTS
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.tiny import tiny_checkpoint
@@ -82,10 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.tune:
             out = options.work / "tuning"
-            failed = run_missing(trials(), options.work, out, processes=options.processes, log=say)
-            if not failed:
-                choose(out)
-            return int(failed > 0)
+            for runs in (trials, partial(finals, out)):
+                if run_missing(runs(), options.work, out, processes=options.processes, log=say):
+                    return 1
+            choose(out)
+            return 0
         failed = 0
         if not options.page:
             names = options.variants or [variant.name for variant in PARTS[options.part]]

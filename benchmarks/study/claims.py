@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.study.estimates import MIN_SEEDS, Study, common_seeds, interval_text, rates
+from benchmarks.study.estimates import MIN_SEEDS, Study, interval_text, paired, rates
 from benchmarks.study.statistics import Estimate, difference
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One difference of two rows of the paper's main table.
+    """One difference of two rows of the paper's tables.
 
     Args:
         one, other: variants of the study; ``base`` is the policy before training.
         part: the set of tasks.
         paper: the paper's difference ``one - other`` in points.
+        paper_part: the paper's set of tasks, where it is another one.
     """
 
     one: str
     other: str
     part: str
     paper: float
+    paper_part: str = ""
 
 
-#: differences of the paper's main table (its D_train, D_expert_only and D_held_out)
+#: differences of the paper's main table (its D_train, D_expert_only and D_held_out), then of others
 CLAIMS = (
     Claim("bepa", "grpo", "train", 15.21),
     Claim("bepa", "grpo", "expert_only", 24.08),
@@ -44,6 +46,11 @@ CLAIMS = (
     Claim("sft", "base", "train", -7.35),
     Claim("rl_sft", "grpo", "train", -4.47),
     Claim("sft_rl", "grpo", "train", -18.65),
+    # its sensitivity analysis, on all of OSWorld-Verified (tab:sensitivity_combined)
+    Claim("bepa", "bepa_n4", "train", 2.28, "all tasks"),
+    Claim("bepa_n16", "bepa", "train", 1.27, "all tasks"),
+    Claim("bepa_likeliest", "bepa", "train", 0.99, "all tasks"),
+    Claim("bepa_shortest", "bepa", "train", 1.42, "all tasks"),
 )
 
 
@@ -60,21 +67,16 @@ def claims_table(study: Study) -> list[str]:
     for claim in CLAIMS:
         found = _difference(study, claim)
         if found is not None:
-            cells = (f"{claim.one} − {claim.other}", claim.part, f"{claim.paper:+.1f}", interval_text(found))
+            part = f"{claim.part} (paper: {claim.paper_part})" if claim.paper_part else claim.part
+            cells = (f"{claim.one} − {claim.other}", part, f"{claim.paper:+.1f}", interval_text(found))
             lines.append("| " + " | ".join((*cells, verdict(found, claim.paper))) + " |")
     return lines
 
 
 def _difference(study: Study, claim: Claim) -> Estimate | None:
-    names = [name for name in (claim.one, claim.other) if name != "base"]
-    if any(name not in study for name in names):
-        return None
-    seeds = common_seeds(study, names)
-    if len(seeds) < MIN_SEEDS:
-        return None
-    one = rates(study[claim.one], claim.part, seeds)
-    if claim.other == "base":
-        other = rates(study[claim.one], claim.part, seeds, base=True)
-    else:
-        other = rates(study[claim.other], claim.part, seeds)
-    return None if one is None or other is None else difference(one, other)
+    if claim.other != "base":
+        return paired(study, claim.one, claim.other, claim.part)
+    results = study.get(claim.one, ())
+    seeds = [result.seed for result in results]
+    after, before = (rates(results, claim.part, seeds, base=base) for base in (False, True))
+    return None if len(seeds) < MIN_SEEDS or after is None or before is None else difference(after, before)

@@ -10,7 +10,8 @@ from statistics import mean
 
 import matplotlib
 
-from benchmarks.study.estimates import Study
+from benchmarks.study.estimates import Study, paired, rates_of
+from benchmarks.study.records import Result
 from osworld_gym.atomic import write_with
 
 matplotlib.use("Agg")
@@ -45,7 +46,7 @@ CURVES = (
 DYNAMICS = (
     Panel("cache/refreshed", "cache entries refreshed per iteration", rate=False),
     Panel("cache/injected", "groups with an injected trace per iteration", rate=False),
-    Panel("cache/js", "JS divergence of the cache from the rollouts, nats", rate=False),
+    Panel("cache/js", "JS divergence of cache and rollouts, nats", rate=False),
     Panel("collect/entropy", "entropy, nats per token", rate=False),
     Panel("train/log_prob_off_policy", "log-prob of injected tokens, nats", rate=False),
     Panel("collect/log_prob_success", "log-prob of successful rollouts' tokens, nats", rate=False),
@@ -65,16 +66,18 @@ def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path
     rows = -(-len(panels) // 3)
     figure, axes = plt.subplots(rows, 3, figsize=(13, 3.6 * rows), constrained_layout=True, squeeze=False)
     for axis, panel in zip(axes.flat, panels, strict=False):
-        for name in names:
+        for number, name in enumerate(names):  # a variant has one colour, also where another one has no points
             points = curve(study, name, panel)
             if points:
                 at, middle, low, high = (list(column) for column in zip(*points, strict=True))
-                axis.plot(at, middle, label=name)
-                axis.fill_between(at, low, high, alpha=0.15)
+                axis.plot(at, middle, label=name, color=f"C{number}")
+                axis.fill_between(at, low, high, alpha=0.15, color=f"C{number}", linewidth=0)
         axis.set(title=panel.title, xlabel=LABELS.get(panel.against, panel.against))
         if panel.rate:
             axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
+    for unused in axes.flat[len(panels) :]:
+        unused.set_visible(False)
     for axis in axes.flat:
         if axis.lines:
             axis.legend()
@@ -83,12 +86,49 @@ def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path
     plt.close(figure)
 
 
+def draw_differences(study: Study, names: Sequence[str], reference: str, parts: Sequence[str], path: Path) -> None:
+    """Draws the paired differences to one method with their 95 % intervals, one diagram per set of tasks.
+
+    Args:
+        study: all results.
+        names: the variants to show, from top to bottom; those without results of enough seeds are left out.
+        reference: the method that is subtracted.
+        parts: the sets of tasks.
+        path: of the PNG file, written atomically.
+    """
+    shown = [name for name in names if name != reference and paired(study, name, reference, parts[0]) is not None]
+    size = (13, 1.2 + 0.3 * len(shown))
+    figure, axes = plt.subplots(1, len(parts), figsize=size, sharey=True, constrained_layout=True, squeeze=False)
+    for axis, part in zip(axes.flat, parts, strict=True):
+        axis.axvline(0, color="grey", linewidth=1)
+        for row, name in enumerate(shown):
+            found = paired(study, name, reference, part)
+            if found is not None:
+                low, middle, high = (100 * value for value in (found.low, found.mean, found.high))
+                axis.plot([low, high], [row, row], color="C0" if found.sign else "C7", linewidth=2)
+                axis.plot(middle, row, "o", color="C0" if found.sign else "C7")
+        axis.set(title=part, xlabel=f"points above {reference}", yticks=range(len(shown)), yticklabels=shown)
+        axis.grid(alpha=0.3)
+    axes.flat[0].invert_yaxis()
+    write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
+    plt.close(figure)
+
+
+def _with_end(result: Result) -> list[Mapping[str, float]]:
+    """The result's curve, whose last point also has the success rates of the evaluation at the end."""
+    if not result.curve:
+        return []
+    rates = {f"eval/{part}": rates_of(result, part, base=False) for part in result.sets}
+    end = {key: mean(found.values()) for key, found in rates.items() if found}
+    return [*result.curve[:-1], {**result.curve[-1], **end}]
+
+
 def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, float, float]]:
     """Position, mean, minimum and maximum over seeds at each iteration that has the metric, by iteration."""
     values: Mapping[float, list[float]] = defaultdict(list)
     positions: Mapping[float, list[float]] = defaultdict(list)
     for result in study.get(name, ()):
-        for line in result.curve:
+        for line in _with_end(result):
             if panel.key in line and panel.against in line:
                 values[line["iteration"]].append(line[panel.key])
                 positions[line["iteration"]].append(line[panel.against])

@@ -65,7 +65,7 @@ def local_section(folder: Path) -> list[str]:
         f"{first.seed}). Sampled success at temperature 1 in %, {episodes} episodes per task; in brackets the 95 %",
         "interval by a paired bootstrap over seeds and tasks. `base` is before training; `expert-only`: training tasks",
         "that the base policy solves with the expert's plan and not without. A failure of a desktop is no reward: the",
-        "attempt is masked, and repeated. One file per run: [results/local/](results/local/).",
+        "attempt is masked, and repeated. One file per run: `docs/results/local/`.",
         "",
         *success_table(study),
         "",

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.study.claims import claims_table
-from benchmarks.study.estimates import MIN_SEEDS, Study, common_seeds, interval_text, rates
-from benchmarks.study.figures import CURVES, DYNAMICS, draw
+from benchmarks.study.estimates import MIN_SEEDS, Study, interval_text, paired, rates
+from benchmarks.study.figures import CURVES, DYNAMICS, draw, draw_differences
 from benchmarks.study.local_page import TITLE, local_section
 from benchmarks.study.records import Result, ResultError, check_same, read_result
-from benchmarks.study.statistics import difference, estimate
+from benchmarks.study.statistics import estimate
+from benchmarks.study.tuning import tuning_table
 from benchmarks.study.variants import PARTS, VARIANTS
 from osworld_gym.atomic import write_text
 
 SETS = ("train", "expert_only", "held_out/known", "held_out/unknown")
+NOTES = "notes.txt"  #: what the tables show, written by hand in Markdown; no page of its own
+_TUNING = (
+    "Every method got four trials of 12 iterations on the 32 validation tasks (one seed, 16 episodes per task at the",
+    "end), of which the best two went on to 40; SFT alone has no iterations. Success in %.",
+)
 
 
 def read_study(folder: Path) -> dict[str, list[Result]]:
-    """All result files by variant, sorted by seed.
+    """All result files by variant, sorted by seed, with one set of expert-only tasks per seed.
 
     Raises:
         ResultError: a file is damaged, unknown, or made with another code or base policy than the others.
@@ -32,8 +39,23 @@ def read_study(folder: Path) -> dict[str, list[Result]]:
         if path.name != result.path or result.variant not in VARIANTS:
             raise ResultError(f"{path.name}: no variant of this study has this name; remove the file")
         found[result.variant].append(result)
-    check_same(result for results in found.values() for result in results)
-    return {name: sorted(results, key=lambda result: result.seed) for name, results in found.items()}
+    results = [result for each in found.values() for result in each]
+    check_same(results)
+    usual = {result.seed: result for result in results if not VARIANTS[result.variant].preparation}
+    return {
+        name: [_with_usual_tasks(result, usual) for result in sorted(each, key=lambda result: result.seed)]
+        for name, each in found.items()
+    }
+
+
+def _with_usual_tasks(result: Result, usual: Mapping[int, Result]) -> Result:
+    """The result with the expert-only tasks of its seed's usual preparation.
+
+    More self-rollouts make harder tasks expert-only: a mean over those would not be that of the other variants' tasks.
+    """
+    if result.seed not in usual or "expert_only" not in result.sets:
+        return result
+    return replace(result, sets={**result.sets, "expert_only": usual[result.seed].sets["expert_only"]})
 
 
 def table(study: Study, names: Sequence[str]) -> list[str]:
@@ -63,20 +85,10 @@ def differences(study: Study, names: Sequence[str], reference: str) -> list[str]
     """Paired differences to one method in points, Markdown lines; ``*``: the interval excludes 0."""
     lines = [f"| minus {reference} | " + " | ".join(SETS) + " |", "|" + "---|" * (len(SETS) + 1)]
     for name in names:
-        if name == reference or min(len(study.get(name, ())), len(study.get(reference, ()))) < MIN_SEEDS:
-            continue
-        seeds = common_seeds(study, (name, reference))
-        if len(seeds) < MIN_SEEDS:
-            continue
-        cells = []
-        for part in SETS:
-            one, other = (rates(study[each], part, seeds) for each in (name, reference))
-            if one is None or other is None:
-                cells.append("–")
-                continue
-            found = difference(one, other)
-            cells.append(interval_text(found) + ("*" if found.sign else ""))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        found = [paired(study, name, reference, part) for part in SETS]
+        if name != reference and any(found):
+            cells = (interval_text(each) + ("*" if each and each.sign else "") for each in found)
+            lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
 
 
@@ -95,22 +107,8 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
     study = read_study(folder)
     if not any(len(results) >= MIN_SEEDS for results in study.values()):
         raise ResultError(f"{folder}: no variant has results of {MIN_SEEDS} seeds, fewer give no interval")
-    any_result = next(iter(study.values()))[0]
-    lines = [
-        "# Results on the simulated desktop",
-        "",
-        "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
-        "",
-        f"`{command}`, commit {any_result.commit[:9]}, {any_result.machine}, torch on the CPU. One file per run:",
-        "[results/](results/). Sampled success at temperature 1 in %, 8 episodes per task; in brackets the 95 %",
-        "interval by a paired bootstrap over seeds and tasks. `expert_only`: training tasks that the base policy",
-        "solves with the expert's plan and not in 8 tries without; they differ by seed. `rollouts` includes LEVEL-1's.",
-        "",
-        "## The base policy",
-        "",
-        *base_table(measured),
-        "",
-    ]
+    lines = _introduction([result for results in study.values() for result in results], measured, command)
+    lines += ["![Differences to GRPO in points, with 95 % intervals](results/differences.png)", ""]
     for part, variants in PARTS.items():
         names = [variant.name for variant in variants]
         reference = ["bepa", "grpo"] if part != "methods" else []
@@ -121,8 +119,12 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
                 if other in study:
                     lines += ["", *differences(study, names, other)]
             lines.append("")
+    if (notes := folder / NOTES).exists():
+        lines += [notes.read_text(encoding="utf-8").strip(), ""]
     if len(claims := claims_table(study)) > 2:
         lines += ["## The paper's claims", "", *claims, ""]
+    methods = [variant.name for variant in PARTS["methods"]]
+    draw_differences(study, methods, "grpo", ("train", "expert_only", "held_out/unknown"), folder / "differences.png")
     shown = ("grpo", "bepa", "level1", "replacement")
     draw(study, shown, CURVES, folder / "curves.png")
     draw(study, shown, DYNAMICS, folder / "dynamics.png")
@@ -140,6 +142,30 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
     if local:
         lines += [f"## {TITLE}", "", *local, ""]
     write_text(page, "\n".join(lines))
+
+
+def _introduction(results: Sequence[Result], measured: Mapping[str, Any], command: str) -> list[str]:
+    """How the results were made, the base policy, and the tuning, Markdown lines."""
+    names = sorted({result.commit[:9] for result in results})
+    commits = f"commit{'s' * (len(names) > 1)} {', '.join(names)}"
+    lines = [
+        "# Results on the simulated desktop",
+        "",
+        "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
+        "",
+        f"`{command}`, {commits}, {results[0].machine}, torch on the CPU. One file per run:",
+        "`docs/results/`. Sampled success at temperature 1 in %, 8 episodes per task; in brackets the 95 %",
+        "interval by a paired bootstrap over seeds and tasks. `expert_only`: training tasks that the base policy",
+        "solves with the expert's plan and not in 8 tries without; they differ by seed. `rollouts` includes LEVEL-1's.",
+        "",
+        "## The base policy",
+        "",
+        *base_table(measured),
+        "",
+    ]
+    if tuning := tuning_table():
+        lines += ["## Hyper-parameters", "", *_TUNING, "", *tuning, ""]
+    return lines
 
 
 def base_table(measured: Mapping[str, Any]) -> list[str]:

@@ -136,6 +136,8 @@ def _start(run: Run, work: Path, log: Log) -> MethodChild:
     config = folder / "config.yaml"
     if config.exists() and other_settings(kept_settings(read_settings(config)), settings):
         shutil.rmtree(folder)  # of other settings, which no result can be made from
+    if run.variant.continues and not config.exists():
+        shutil.copytree(root / run.variant.continues, folder, dirs_exist_ok=True)
     resume = config.exists()
     folder.mkdir(parents=True, exist_ok=True)
     write_text(config, settings_to_yaml(with_changes(settings, {"resume": resume})))

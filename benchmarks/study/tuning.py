@@ -1,16 +1,22 @@
-"""Hyper-parameters: every method gets the same number of trials on the validation tasks, with seeds of their own."""
+"""Hyper-parameters: every method gets the same trials on the validation tasks, with a seed of their own.
+
+Four trials of 12 iterations; the best two go on to the study's 40, since a rate that learns fastest at first can fail
+later. Methods without iterations (SFT alone) are trained to the end in their trials.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.study.records import Result, read_result
+from benchmarks.study.records import Result, ResultError, read_result
 from benchmarks.study.runner import Run
-from benchmarks.study.variants import METHODS, Variant
+from benchmarks.study.variants import LENGTH, METHODS, Variant
+from bepa_torchrl.experiment.methods import ALGOS
 from osworld_gym.atomic import write_text
 
 SEEDS = (100,)
@@ -39,6 +45,7 @@ GRIDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "sft_rl": tuple(product((_MIDDLE, _HIGH), ("sft.lr=3e-5", "sft.lr=1e-4"))),
 }  # fmt: skip
 CHOICES = Path(__file__).with_name("tuned.json")  #: the winners and all validation scores
+FINALISTS = 2  #: of each method's trials, go on
 
 
 def trials() -> list[Run]:
@@ -56,25 +63,79 @@ def trial_variant(algo: str, number: int) -> Variant:
     return Variant(f"tune_{algo}_{number}", algo, settings=SETTINGS[2:], preparation=SETTINGS[:2])
 
 
+def final_variant(algo: str, number: int) -> Variant:
+    """The variant of a trial that goes on."""
+    trial = trial_variant(algo, number)
+    settings = (*trial.settings, LENGTH)
+    return replace(trial, name=f"{trial.name}_long", settings=settings, continues=trial.name)
+
+
+def finals(folder: Path) -> list[Run]:
+    """The runs that go on: the best trials of every method that has iterations.
+
+    Raises:
+        ResultError: a trial's result is missing or damaged.
+    """
+    found = []
+    for algo, grid in GRIDS.items():
+        if ALGOS[algo].rl:
+            scores = scores_of(folder, algo, trial_variant)
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[:FINALISTS]
+            found += [Run(final_variant(algo, number), seed, grid[number]) for number in sorted(best) for seed in SEEDS]
+    return found
+
+
 def choose(folder: Path) -> dict[str, object]:
-    """Reads all trials and writes the winners; the score is the sampled success on the validation tasks.
+    """Writes the winners: of the runs that went on, or of the trials of a method that has no iterations.
 
     Raises:
         ResultError: a result is missing or damaged.
     """
     found: dict[str, object] = {}
+    going_on = {run.variant.name for run in finals(folder)}
     for algo, grid in GRIDS.items():
-        scores = []
-        for number in range(len(grid)):
-            results = [read_result(folder / f"tune_{algo}_{number}-{seed}.json") for seed in SEEDS]
-            scores.append(mean(score(result) for result in results))
-        best = scores.index(max(scores))
+        short = scores_of(folder, algo, trial_variant)
+        long = scores_of(folder, algo, final_variant, [n for n in short if final_variant(algo, n).name in going_on])
+        last = long or short
+        best = max(last, key=last.__getitem__)
         found[algo] = {
             "settings": list(grid[best]),
-            "scores": {" ".join(settings): round(value, 4) for settings, value in zip(grid, scores, strict=True)},
+            "scores": {" ".join(grid[number]): value for number, value in short.items()},
+            "longer": {" ".join(grid[number]): value for number, value in long.items()},
         }
     write_text(CHOICES, json.dumps(found, indent=1) + "\n")
     return found
+
+
+def scores_of(
+    folder: Path, algo: str, variant: Callable[[str, int], Variant], numbers: Sequence[int] | None = None
+) -> dict[int, float]:
+    """Number of the trial → its score, the mean over :data:`SEEDS`; of all trials, or of some.
+
+    Raises:
+        ResultError: a result is missing or damaged.
+    """
+    found = {}
+    for number in range(len(GRIDS[algo])) if numbers is None else numbers:
+        paths = [folder / f"{variant(algo, number).name}-{seed}.json" for seed in SEEDS]
+        if missing := [path.name for path in paths if not path.exists()]:
+            raise ResultError(f"{folder}: no {missing[0]}; run `python -m benchmarks.study --tune`")
+        found[number] = round(mean(score(read_result(path)) for path in paths), 4)
+    return found
+
+
+def tuning_table() -> list[str]:
+    """All trials with their scores, Markdown lines; empty before the search."""
+    if not CHOICES.exists():
+        return []
+    lines = ["| method | settings | 12 iterations | 40 iterations |", "|---|---|---|---|"]
+    for algo, found in json.loads(CHOICES.read_text(encoding="utf-8")).items():
+        for settings, value in found["scores"].items():
+            longer = found["longer"].get(settings)
+            chosen = " **(chosen)**" if settings.split(" ") == found["settings"] else ""
+            cells = (algo, f"`{settings}`{chosen}", f"{100 * value:.1f}", f"{100 * longer:.1f}" if longer else "")
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def score(result: Result) -> float:
@@ -92,7 +153,7 @@ def tuned(algo: str) -> tuple[str, ...]:
 
 def runs_of(variants: Sequence[Variant], seeds: Sequence[int]) -> list[Run]:
     """The study's runs with the tuned settings, seed by seed, so that every method has as many."""
-    return [Run(variant, seed, tuned(variant.algo)) for seed in seeds for variant in variants]
+    return [Run(variant, seed, tuned(variant.tuned_as or variant.algo)) for seed in seeds for variant in variants]
 
 
 assert {variant.algo for variant in METHODS} == set(GRIDS), "every method is tuned"

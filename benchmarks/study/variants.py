@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LENGTH = "train.iterations=40"  #: of the study's runs
 #: settings of every run of the study
 COMMON = (
-    "train.iterations=40",
+    LENGTH,
     "eval.every=10",
     "eval.episodes=2",
     "eval.final_episodes=8",
@@ -26,6 +27,8 @@ class Variant:
         about: what differs from the method's usual settings.
         settings: in addition to :data:`COMMON` and the method's tuned ones.
         preparation: settings that change what is prepared before training; variants with equal ones share it.
+        continues: variant whose finished run of the same seed this one makes longer; "": starts from the base policy.
+        tuned_as: method whose tuned settings it takes; "": its own.
     """
 
     name: str
@@ -33,6 +36,8 @@ class Variant:
     about: str = ""
     settings: tuple[str, ...] = ()
     preparation: tuple[str, ...] = ()
+    continues: str = ""
+    tuned_as: str = ""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -61,7 +66,7 @@ METHODS = (
     Variant(
         "bound",
         "bepa",
-        "an upper bound: up to 64 self-rollouts per task",
+        "up to 64 self-rollouts per task, so that nearly every task has a trace; meant as an upper bound",
         preparation=("expert.selfroll_attempts=64",),
     ),
 )
@@ -72,6 +77,11 @@ SENSITIVITY = (
     Variant("bepa_likeliest", "bepa", "the likeliest success enters the cache", ("cache.rule=highest_logprob",)),
     Variant("bepa_tries4", "bepa", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
     Variant("level1_tries4", "level1", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
+)
+#: BEPA's learning rate and updates, as in ``replacement``, so that only the traces and their refresh differ
+REFRESH = (
+    Variant("level1_as_bepa", "level1", "LEVEL-1 with BEPA's learning rate and updates", tuned_as="bepa"),
+    Variant("level2_as_bepa", "level2", "LEVEL-2 with BEPA's learning rate and updates", tuned_as="bepa"),
 )
 LONG = (
     Variant("bepa_long", "bepa", "150 iterations", ("train.iterations=150", "eval.every=25")),
@@ -99,5 +109,12 @@ STALENESS = tuple(
     )
     for bound in (1, 2, 4)
 )
-PARTS = {"methods": METHODS, "sensitivity": SENSITIVITY, "long": LONG, "beyond": BEYOND, "staleness": STALENESS}
+PARTS = {
+    "methods": METHODS,
+    "refresh": REFRESH,
+    "sensitivity": SENSITIVITY,
+    "long": LONG,
+    "beyond": BEYOND,
+    "staleness": STALENESS,
+}
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ def final_point(results: Mapping[str, Any], key: str) -> float | None:
     return None if value is None else float(value)
 
 
+def base_value(runs: Iterable[Sequence[Line]], key: str) -> float | None:
+    """The evaluation before the first iteration, which all methods share; None for other metrics."""
+    found = [line[key] for lines in runs for line in lines if int(line["iteration"]) == 0 and line.get(key) is not None]
+    return float(found[0]) if found and key.startswith("eval/") else None
+
+
 def draw_curves(folder: Path, methods: Sequence[str], *, title: str) -> Path:
     """Draws ``curves.png`` from the methods' ``iterations.jsonl`` and ``results.json``."""
     runs = {name: read_lines(folder / name / "iterations.jsonl") for name in methods}
@@ -51,12 +57,15 @@ def draw_curves(folder: Path, methods: Sequence[str], *, title: str) -> Path:
     for axis, (key, label, window) in zip(axes.flat, _PANELS, strict=True):
         for name in methods:
             _draw(axis, name, runs[name], ends[name], key, window)
+        base = base_value(runs.values(), key)
+        if base is not None:
+            axis.axhline(base, color="grey", linestyle="--", linewidth=1, label="base policy")
         axis.set_title(label + (f", mean of {window}" if window > 1 else ""), fontsize=10)
         axis.set_xlabel("iteration")
         axis.grid(alpha=0.3)
         if key.startswith(("eval/", "collect/")):
             axis.set_ylim(0, 1)
-    axes.flat[0].legend()
+    axes.flat[1].legend()
     figure.suptitle(title)
     path = folder / "curves.png"
     write_with(path, lambda part: figure.savefig(part, dpi=110))

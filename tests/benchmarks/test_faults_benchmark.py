@@ -105,7 +105,7 @@ class Run:
         self.ledger.end(0, ended(1.0))
         first, second = self.jobs
         self.results = [
-            EpisodeResult(first, rows(first, 1.0), StopReason.finished, Verdict(1.0), retries=1),  # type: ignore[arg-type]
+            EpisodeResult(first, rows(first, 1.0), StopReason.finished, Verdict(1.0), retried=(FailureReason.died,)),  # type: ignore[arg-type]
             EpisodeResult(second, rows(second, 0.0), StopReason.finished, Verdict(0.0)),  # type: ignore[arg-type]
         ]
         self.failures = {FailureReason.died: 1}
@@ -116,7 +116,7 @@ class Run:
 
 def replace(run: Run, n: int, **changed: object) -> None:
     old = run.results[n]
-    fields = {name: getattr(old, name) for name in ("job", "rows", "stop", "verdict", "failure", "retries")}
+    fields = {name: getattr(old, name) for name in ("job", "rows", "stop", "verdict", "failure", "retried")}
     run.results[n] = EpisodeResult(**fields | changed)  # type: ignore[arg-type]
 
 
@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[Callable[[Run], object], str]] = {
     "a retry has another seed": (another_seed, "episode 0: an attempt with seed 7"),
     "an attempt never ended": (never_ended, "episode 1: attempt 0 never ended"),
     "two attempts are scored": (scored_twice, r"episode 0: attempts \[0, 1\] of 2 were scored"),
-    "retries are reported wrongly": (lambda run: replace(run, 0, retries=0), "2 attempts, but 0 retries are reported"),
+    "retries are reported wrongly": (lambda run: replace(run, 0, retried=()), "2 attempts, but 0 retries are reported"),
     "a wrong score": (lambda run: replace(run, 1, verdict=Verdict(1.0)), "scripted for 0, scored 1"),
     "a wrong reward": (lambda run: replace(run, 1, rows=rows(run.jobs[1], 1.0)), "scripted for 0, rewarded {1.0}"),
     "a masked one has rows": (

@@ -15,7 +15,7 @@ from benchmarks.study.page import read_study, write_page
 from benchmarks.study.records import Result, ResultError, kept_settings, other_settings, read_result
 from benchmarks.study.runner import Run, run_missing, up_to_date
 from benchmarks.study.statistics import Estimate
-from benchmarks.study.tuning import GRIDS, runs_of, score, trials
+from benchmarks.study.tuning import GRIDS, choose, finals, runs_of, score, trials, tuned, tuning_table
 from benchmarks.study.variants import VARIANTS, Variant
 from bepa_torchrl.experiment.config import load_config, with_changes
 
@@ -64,12 +64,15 @@ def test_a_result_belongs_to_settings_that_differ_in_names_or_in_new_defaults_on
     assert other_settings(made | {"optimizer.gone": 1}, settings) == ["optimizer.gone"]
 
 
-def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
+def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.study.tuning.CHOICES", tmp_path / "none.json")
     for seed in range(3):
         result("grpo", seed, 2).write(tmp_path / "results")
         result("bepa", seed, 6).write(tmp_path / "results")
+    (tmp_path / "results" / "notes.txt").write_text("## By hand\n\nIt differs.\n")
     write_page(tmp_path / "results", tmp_path / "results.md", MEASURED, "make results")
     text = (tmp_path / "results.md").read_text()
+    assert "\n## By hand\n\nIt differs.\n" in text
     assert "| base | 3 | 12.5 (12 to 12) |" in text
     assert "| grpo | 3 | 25.0 (25 to 25) |" in text
     assert "| 100 | 7 |" in text  # GRPO's rollouts
@@ -78,7 +81,8 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path) -> None:
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) | holds |" in text
     assert "level1" not in text  # there are no results of it
     assert "| raw | 90.0 | 0.500 | -9.00 |" in text
-    assert (tmp_path / "results" / "curves.png").stat().st_size > 5000
+    for name in ("curves.png", "differences.png"):
+        assert (tmp_path / "results" / name).stat().st_size > 5000
 
 
 def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
@@ -89,6 +93,9 @@ def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
     study = {"grpo": [result("grpo", seed, 1, curve=points) for seed, points in enumerate(lines)]}
     assert curve(study, "grpo", Panel("a", "", against="total/seconds")) == [(20.0, pytest.approx(0.4), 0.2, 0.6)]
     assert curve(study, "bepa", Panel("a", "")) == []
+    assert curve(study, "grpo", Panel("eval/train", "")) == [  # the evaluation at the end, 1 of 8 episodes
+        (1.0, 0.125, 0.125, 0.125), (2.0, 0.125, 0.125, 0.125),
+    ]  # fmt: skip
 
 
 def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
@@ -114,9 +121,43 @@ def test_results_that_do_not_belong_together_are_refused_by_name(tmp_path: Path)
         read_study(tmp_path)
 
 
+def test_variants_with_more_self_rollouts_are_compared_on_the_usual_expert_only_tasks(tmp_path: Path) -> None:
+    result("grpo", 0, 2).write(tmp_path)
+    for seed in (0, 1):
+        result("bound", seed, 2, sets={**SETS, "expert_only": TASKS[:3]}).write(tmp_path)
+    found = read_study(tmp_path)["bound"]
+    assert [each.sets["expert_only"] for each in found] == [TASKS[:2], TASKS[:3]]  # no usual run has seed 1
+    assert found[0].sets["train"] == SETS["train"]
+
+
 def test_a_score_is_the_mean_over_tasks() -> None:
     one = result("grpo", 0, 2, counts={"sampled": {"t0": (8, 8), "t1": (0, 8), "t2": (4, 8), "t3": (2, 4)}})
     assert score(one) == pytest.approx(0.5)
+
+
+def test_the_best_trials_go_on_and_the_last_score_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials 0, 2 and 3 have 4, 6 and 5 of 8; trial 3 is the best after 40 iterations."""
+    one = (("optimizer.lr=1",), ("optimizer.lr=2",), ("optimizer.lr=3",), ("optimizer.lr=4",))
+    monkeypatch.setattr("benchmarks.study.tuning.GRIDS", {"grpo": one, "sft": one})
+    monkeypatch.setattr("benchmarks.study.tuning.CHOICES", tmp_path / "tuned.json")
+    for algo in ("grpo", "sft"):
+        for number, successes in enumerate((4, 3, 6, 5)):
+            counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
+            result(f"tune_{algo}_{number}", 100, 0, counts=counts).write(tmp_path)
+    going_on = finals(tmp_path)
+    assert [(run.variant.name, run.variant.continues, run.tuned) for run in going_on] == [
+        ("tune_grpo_2_long", "tune_grpo_2", one[2]), ("tune_grpo_3_long", "tune_grpo_3", one[3]),
+    ]  # fmt: skip
+    with pytest.raises(ResultError, match=r"no tune_grpo_2_long-100\.json"):
+        choose(tmp_path)
+    for number, successes in ((2, 1), (3, 7)):
+        counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
+        result(f"tune_grpo_{number}_long", 100, 0, counts=counts).write(tmp_path)
+    choose(tmp_path)
+    assert tuned("grpo") == one[3]
+    assert tuned("sft") == one[2]  # it has no iterations that could go on
+    assert "| grpo | `optimizer.lr=4` **(chosen)** | 62.5 | 87.5 |" in tuning_table()
+    assert "| sft | `optimizer.lr=1` | 50.0 |  |" in tuning_table()
 
 
 @pytest.mark.slow
@@ -151,3 +192,8 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     again = json.loads((out / "grpo-0.json").read_text())
     assert again["counts"] == json.loads(json.dumps(found["grpo-0.json"].counts))
     assert not up_to_date(Run(runs[0].variant, 0, ("optimizer.lr=0.1",)), out)
+    longer = Run(Variant("grpo_longer", "grpo", settings=("train.iterations=3",), continues="grpo"), 0)
+    assert run_missing([longer], work, out, processes=1, log=lines.append) == 0
+    points = read_result(out / "grpo_longer-0.json").curve
+    assert points[:-1] == found["grpo-0.json"].curve
+    assert points[-1]["iteration"] == 3
