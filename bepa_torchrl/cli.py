@@ -10,10 +10,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bepa_torchrl.commands import convert, doctor, evaluate, plan, record, rollouts, selfroll, status, train
+from bepa_torchrl.commands import convert, doctor, engine, evaluate, plan, record, rollouts, selfroll, status, train
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, status, evaluate, record, convert, selfroll, plan, doctor)
+COMMANDS = (train, rollouts, engine, status, evaluate, record, convert, selfroll, plan, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from osworld_gym.commands.output import output_closed
 from osworld_gym.errors import DesktopError, TaskError
+from osworld_gym.extras import MissingExtraError
 
 BAD_INPUT, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -21,7 +22,9 @@ def exit_code(error: BaseException) -> int | None:
         return INFRASTRUCTURE
     if _is(error, "bepa_torchrl.policies.vllm.errors", "EngineError"):
         return INFRASTRUCTURE
-    if isinstance(error, ValueError | TaskError) or _is(error, "torchrl.checkpoint", "CheckpointError"):
+    if isinstance(error, ValueError | TaskError | MissingExtraError):
+        return BAD_INPUT
+    if _is(error, "torchrl.checkpoint", "CheckpointError"):
         return BAD_INPUT
     return None
 

@@ -14,6 +14,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 
 
+class MissingExtraError(ImportError):
+    """A setting requires a package that is not installed; the message names the command that installs it."""
+
+
 def missing_extra(extra: str, what: str) -> str:
     """One line that names the missing modules and the command that installs them; empty if none is missing.
 
@@ -31,7 +35,7 @@ def require_extra(extra: str, what: str) -> None:
     """Checks that an extra is installed, without importing it.
 
     Raises:
-        ImportError: a module is missing; the message is that of :func:`missing_extra`.
+        MissingExtraError: a module is missing; the message is that of :func:`missing_extra`.
     """
     if problem := missing_extra(extra, what):
-        raise ImportError(problem)
+        raise MissingExtraError(problem)

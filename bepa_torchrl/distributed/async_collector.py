@@ -22,6 +22,8 @@ from bepa_torchrl.distributed.evaluations import EvaluationPlan, FinishedEvaluat
 from bepa_torchrl.distributed.task_queue import FinishedGroup
 from bepa_torchrl.distributed.waiting import waiting_threads
 from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.vllm.metrics import merged
+from bepa_torchrl.rollout.desktop_use import failure_metrics
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import CollectedIteration, GroupRolloutCollector
 from osworld_gym.errors import DesktopError, FailureReason
@@ -29,6 +31,7 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
 _log = logging.getLogger(__name__)
+_MIN_DROPPED = 3  #: tasks whose groups are dropped in a row, until a run of small batches ends
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
 
 
@@ -68,9 +71,11 @@ class AsyncIteration(CollectedIteration):
 
         - mean and maximum of ``staleness`` and ``version_lag``, and the groups of each staleness, ``staleness_<n>``;
         - of the queue: ``queue_waiting_slots``, ``queue_open_groups``, ``queue_finished_groups`` and
-          ``desktops_busy``, the mean number of desktops that played since the iteration before.
+          ``desktops_busy``, the mean number of desktops that played since the iteration before;
+        - ``failed_<reason>``: failed attempts at the batch's episodes, those of dropped groups included.
         """
-        found = CollectedIteration.metrics(self)
+        failures = Counter(reason for result in self.results for reason in result.failures)
+        found = CollectedIteration.metrics(self) | failure_metrics(failures)
         for name, values in (("staleness", self.ages), ("version_lag", self.version_lags)):
             if values:
                 found |= {f"{name}_mean": sum(values) / len(values), f"{name}_max": float(max(values))}
@@ -95,6 +100,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         stall_seconds: after which waiting for one group ends with an error.
         on_shutdown: ends what plays the groups; called once.
         on_restart: restarts the workers one after the other, without waiting; None: they cannot be restarted.
+        on_metrics: metrics of the rollout services' engines since its last call, one mapping per service.
         on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
         options: further arguments of :class:`GroupRolloutCollector`.
     """
@@ -111,17 +117,20 @@ class AsyncGroupCollector(GroupRolloutCollector):
         stall_seconds: float = 1800.0,
         on_shutdown: Callable[[], None] | None = None,
         on_restart: Callable[[], None] | None = None,
+        on_metrics: Callable[[], Sequence[Mapping[str, float]]] = tuple,
         on_stall: Callable[[], Mapping[str, Any]] = dict,
         **options: Any,
     ) -> None:
         super().__init__(env, policy, tasks, **options)
         self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
+        self._on_metrics = on_metrics
         self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
         self._evaluation = evaluation
         self._trainable = policy
         self._published: int | None = None
         self._taken_batch = False
         self._admissions = 0
+        self._dropped: set[str] = set()  #: tasks whose groups were dropped since one was trained
         self._busy = (0.0, time.monotonic())  #: the queue's busy seconds, and when they were read
 
     @property
@@ -134,7 +143,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         """The rows ``[R]`` of the next batch of groups.
 
         Raises:
-            DesktopError: no group was finished for ``stall_seconds``; the message has what every lease waits for.
+            DesktopError: no group was finished for ``stall_seconds``; the message says what every lease waits for. Or
+                the groups of as many tasks were dropped in a row as a batch has, at least three, or of all tasks.
         """
         self._settle()
         self._publish_changes()
@@ -149,18 +159,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
             found, requeued = self._complete_groups(members)
             results += members
             if requeued:
-                self.queue.drop(group.group)
-                reasons = {**{r.job.slot: r.failure.value for r in members if r.failure is not None}, **group.reasons}
-                _log.warning(
-                    "group %d (task %s) is dropped, another one is admitted: it has fewer than two valid episodes; %s",
-                    group.group,
-                    self.tasks[requeued[0]].id,
-                    "; ".join(f"slot {slot}: {reason}" for slot, reason in sorted(reasons.items())),
-                )
+                self._drop(group, members)
                 dropped.append(self.tasks[requeued[0]].id)
                 self._requeue(requeued[0])
                 self._admit()
                 continue
+            self._dropped.clear()
             self.queue.take(group.group)
             rows += found
             ages.append(group.age)
@@ -174,6 +178,10 @@ class AsyncGroupCollector(GroupRolloutCollector):
         assert policy_or_weights is None, "the weights are those of the collector's policy"
         self._publish(self._trainable.named_weights(), self._trainable.version)
         self._published = self._trainable.version
+
+    def engine_metrics(self) -> dict[str, float]:
+        """As of the base class, over the engines of all rollout services."""
+        return merged(self._on_metrics())
 
     def _publish_changes(self) -> None:
         if self._published != self._trainable.version:
@@ -266,6 +274,23 @@ class AsyncGroupCollector(GroupRolloutCollector):
             FailureReason.hung,
             f"{what} was finished for {seconds:.0f} s; check the workers (what each waits for is in the log), then go "
             f"on with resume=true; the queue: {json.dumps(self.queue.describe())}",
+        )
+
+    def _drop(self, group: FinishedGroup, members: Sequence[EpisodeResult]) -> None:
+        """Raises DesktopError if no group succeeds any more, as lock-step collection does after one batch."""
+        self.queue.drop(group.group)
+        reasons = {**{r.job.slot: r.failure.value for r in members if r.failure is not None}, **group.reasons}
+        why = "; ".join(f"slot {slot}: {reason}" for slot, reason in sorted(reasons.items()))
+        task = self.tasks[members[0].job.key[2]].id
+        self._dropped.add(task)
+        if len(self._dropped) >= min(max(_MIN_DROPPED, self.groups), len(self.tasks)):
+            problem = f"no group of {len(self._dropped)} tasks in a row had two valid episodes"
+            raise DesktopError(FailureReason.died, f"{problem}; the last one, of task {task}: {why}")
+        _log.warning(
+            "group %d (task %s) is dropped, another one is admitted: it has fewer than two valid episodes; %s",
+            group.group,
+            task,
+            why,
         )
 
     def _results(self, group: FinishedGroup) -> list[EpisodeResult]:

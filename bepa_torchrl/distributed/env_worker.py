@@ -28,6 +28,7 @@ from osworld_gym.vector import DesktopVector
 _log = logging.getLogger(__name__)
 _MAX_STARTS = 3  #: attempts in a row to make a desktop
 _PAUSE = 5.0  #: seconds after the first failed attempt, twice as much after the second
+_AFTER_ERROR = 1.0  #: seconds until a desktop plays again after an error of the policy
 
 
 class QueueClient(Protocol):
@@ -190,7 +191,7 @@ class EnvWorker:
                 result = self._play(lease, vector)
             except Exception as error:  # noqa: BLE001  stated as the lease's reason
                 self._give_back(lease, f"{self.name}: {type(error).__name__}: {error}")
-                self._stopping.wait(1.0)
+                self._stopping.wait(_AFTER_ERROR)
                 return
             with suppress(StaleTicketError):  # too late: another worker plays it
                 self._queue.complete(lease.ticket, result)

@@ -10,7 +10,7 @@ from torchrl.envs import EnvBase
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.distributed.env_worker import EnvWorker
 from bepa_torchrl.distributed.queue_service import QueueService
-from bepa_torchrl.distributed.rollout_service import RolloutService
+from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
 from osworld_gym.tasks.task import Task
@@ -28,6 +28,7 @@ def local_collector(
     make_vector: Callable[[], DesktopVector],
     desktops: int,
     max_rows: int,
+    answer_seconds: float = ANSWER_SECONDS,
     max_staleness: int,
     order: Order,
     **options: Any,
@@ -41,7 +42,7 @@ def local_collector(
         sampler: samples the rollouts; not ``policy``, whose weights change while episodes run.
         make_vector: makes one desktop.
         desktops: episodes that run at once.
-        max_rows: rows per call of ``sampler``.
+        max_rows: rows per call of ``sampler``, which answers within ``answer_seconds``.
         max_staleness: batches that may be trained between a group's admission and its own training.
         order: see :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`.
         options: further arguments of the collector.
@@ -52,7 +53,7 @@ def local_collector(
     if sampler is policy:
         raise ValueError("asynchronous rollouts require a sampler with its own weights, got the policy in training")
     queue = QueueService(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
-    service = RolloutService(sampler, max_rows=max_rows)
+    service = RolloutService(sampler, max_rows=max_rows, deadline=answer_seconds, require_weights=True)
     workers: list[EnvWorker] = []
 
     def stop() -> None:
@@ -61,10 +62,8 @@ def local_collector(
         service.close()
 
     def describe() -> dict[str, Any]:
-        return {
-            "workers": {worker.name: worker.describe() for worker in workers},
-            "rollout service": service.describe(),
-        }
+        states = {worker.name: worker.describe() for worker in workers}
+        return {"workers": states, "rollout service": service.describe()}
 
     collector = AsyncGroupCollector(
         env,
@@ -73,6 +72,7 @@ def local_collector(
         queue=queue,
         publish=service.load_weights,
         on_shutdown=stop,
+        on_metrics=lambda: [service.engine_metrics()],
         on_stall=describe,
         **options,
     )

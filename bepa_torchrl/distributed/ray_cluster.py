@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.distributed.queue_service import QueueService
+from bepa_torchrl.distributed.ray_address import FIX, check_head
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
 
@@ -71,8 +72,8 @@ class ActorClient:
 class _Node(EnvWorker):
     """The desktops of one node."""
 
-    def __init__(self, name: str, queue: Any, service: Any, *args: Any, **options: Any) -> None:
-        super().__init__(name, ActorClient(queue), ActorClient(service, 600.0), *args, **options)
+    def __init__(self, name: str, queue: Any, service: Any, seconds: float, *args: Any, **options: Any) -> None:
+        super().__init__(name, ActorClient(queue), ActorClient(service, seconds), *args, **options)
 
     def process(self) -> int:
         """The actor's process id."""
@@ -87,17 +88,25 @@ def connect(address: str | None = None, **options: Any) -> None:
         options: further arguments of ``ray.init``.
 
     Raises:
-        DesktopError: there is no cluster at the address.
+        DesktopError: there is no cluster at the address, or it has another version of Ray or Python.
+        ValueError: no address.
     """
-    if address is not None:  # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
+    if address is not None:
+        check_head(address)
+        # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         ray.init(address=address, include_dashboard=False if address is None else None, **options)
     except ConnectionError as error:
         raise DesktopError(
             FailureReason.never_ready,
-            f"no Ray cluster at {address} ({error}); start its head with `ray start --head`, or correct the address "
-            "(if it runs: has this machine its ~/.ray/auth_token?)",
+            f"no Ray cluster at {address} ({error}); {FIX} (if it runs: has this machine its ~/.ray/auth_token?)",
+        ) from error
+    except RuntimeError as error:
+        if "version mismatch" not in str(error).lower():
+            raise
+        raise DesktopError(
+            FailureReason.never_ready, f"{address}: {error}; install the same versions of Ray and Python on every node"
         ) from error
 
 
@@ -170,6 +179,7 @@ class EnvWorkerPool:
         make_vector: makes one desktop, in the worker's process.
         workers: number of actors; None: one per node.
         desktops: per worker; None: the node's.
+        service_seconds: deadline of a call of a rollout service.
         renew_every: seconds between renewals of leases.
         check_every: seconds between two health checks.
         answer_within: seconds after which a worker that does not answer is killed.
@@ -190,6 +200,7 @@ class EnvWorkerPool:
         *,
         workers: int | None,
         desktops: int | None,
+        service_seconds: float = 600.0,
         renew_every: float = 20.0,
         check_every: float = 5.0,
         answer_within: float = 60.0,
@@ -199,7 +210,7 @@ class EnvWorkerPool:
     ) -> None:
         if (workers is None) != (desktops is None):
             raise ValueError(f"workers and desktops must both be None, or neither; got {workers} and {desktops}")
-        self._queue, self._services = queue, services
+        self._queue, self._services, self._service_seconds = queue, services, service_seconds
         self._arguments, self._renew_every = (plan, make_vector), renew_every
         self._resources = {"scheduling_strategy": "SPREAD"} if resources is None else resources
         self._check_every, self._answer_within, self._start_within = check_every, answer_within, start_within
@@ -249,7 +260,7 @@ class EnvWorkerPool:
         actor = ray.remote(_Node).options(max_concurrency=4, **(self._resources | place))
         service = self._services[number % len(self._services)]
         options = {"desktops": desktops, "renew_every": self._renew_every}
-        worker = actor.remote(name, self._queue, service, *self._arguments, **options)
+        worker = actor.remote(name, self._queue, service, self._service_seconds, *self._arguments, **options)
         with self._lock:
             self.workers[name] = _Worker(name, worker, node, desktops)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -21,19 +22,82 @@ LOCAL = "local"  #: as an address: a cluster on this machine, for this process
 _STOP_SECONDS = 10.0  #: for the episodes that are running when the training ends
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayRollouts:
+    """What plays rollouts in a Ray cluster: workers with desktops, and rollout services.
+
+    Args:
+        address: of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
+        make_policy: makes a policy that samples, in a rollout service's process.
+        make_vector: makes one desktop, in a worker's process.
+        workers: actors with desktops, spread over the nodes; None: one on each node that has the resource
+            :data:`~bepa_torchrl.distributed.ray_cluster.DESKTOPS`, with that many desktops, also on nodes that join.
+        desktops: episodes that run at once, over all workers; not read if ``workers`` is None, except at :data:`LOCAL`.
+        replicas: rollout services.
+        gpus_per_replica: Ray's ``num_gpus`` of each.
+        max_rows: rows per call of a service's policy.
+        answer_seconds: within which a service's policy answers a call.
+    """
+
+    address: str
+    make_policy: Callable[[], RolloutPolicy]
+    make_vector: Callable[[], DesktopVector]
+    workers: int | None
+    desktops: int
+    replicas: int
+    gpus_per_replica: float
+    max_rows: int
+    answer_seconds: float
+
+    def join(self) -> None:
+        """Connects to the cluster. Raises DesktopError: there is none; ValueError: more workers than desktops."""
+        if self.workers is not None and self.workers > self.desktops:
+            raise ValueError(
+                f"{self.workers} workers require as many desktops, got {self.desktops}; lower cluster.workers"
+            )
+        if self.address == LOCAL:
+            connect(log_to_driver=False, resources={DESKTOPS: self.desktops})
+        else:
+            connect(self.address, log_to_driver=False)
+
+    def services(self) -> ServicePool:
+        """Starts the rollout services."""
+        return ServicePool(
+            self.make_policy,
+            replicas=self.replicas,
+            max_rows=self.max_rows,
+            answer_seconds=self.answer_seconds,
+            num_cpus=0,
+            num_gpus=self.gpus_per_replica,
+        )
+
+    def worker_pool(self, queue: Any, services: ServicePool, plan: RolloutPlan) -> EnvWorkerPool:
+        """Starts the workers.
+
+        Args:
+            queue: the queue's actor, or another that has its methods.
+            services: of :meth:`services`.
+            plan: the run's tasks and seeds.
+        """
+        spread = {} if self.workers is None else {"scheduling_strategy": "SPREAD"}
+        return EnvWorkerPool(
+            queue,
+            services.actors,
+            plan,
+            self.make_vector,
+            service_seconds=services.call_seconds,
+            workers=self.workers,
+            desktops=None if self.workers is None else -(-self.desktops // self.workers),
+            resources={"num_cpus": 0, **spread},
+        )
+
+
 def ray_collector(
     env: EnvBase,
     policy: Policy,
     tasks: Sequence[Task],
+    rollouts: RayRollouts,
     *,
-    address: str,
-    make_policy: Callable[[], RolloutPolicy],
-    make_vector: Callable[[], DesktopVector],
-    workers: int | None,
-    desktops: int,
-    replicas: int,
-    gpus_per_replica: float,
-    max_rows: int,
     max_staleness: int,
     order: Order,
     **options: Any,
@@ -44,15 +108,7 @@ def ray_collector(
         env: as of :class:`~bepa_torchrl.rollout.group_collector.GroupRolloutCollector`; not used for rollouts.
         policy: the trainer's.
         tasks: the training tasks.
-        address: of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
-        make_policy: makes a policy that samples, in a rollout service's process.
-        make_vector: makes one desktop, in a worker's process.
-        workers: actors with desktops, spread over the nodes; None: one on each node that has the resource
-            :data:`~bepa_torchrl.distributed.ray_cluster.DESKTOPS`, with that many desktops, also on nodes that join.
-        desktops: episodes that run at once, over all workers; not read if ``workers`` is None, except at :data:`LOCAL`.
-        replicas: rollout services.
-        gpus_per_replica: Ray's ``num_gpus`` of each.
-        max_rows: rows per call of a service's policy.
+        rollouts: what plays the episodes.
         max_staleness: batches that may be trained between a group's admission and its own training.
         order: see :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`.
         options: further arguments of the collector.
@@ -61,9 +117,9 @@ def ray_collector(
         DesktopError: there is no cluster at the address.
         ValueError: more workers than desktops.
     """
-    join(address, workers, desktops)
+    rollouts.join()
     queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
-    services = ServicePool(make_policy, replicas=replicas, max_rows=max_rows, num_cpus=0, num_gpus=gpus_per_replica)
+    services = rollouts.services()
     pools: list[EnvWorkerPool] = []
 
     def stop() -> None:
@@ -73,15 +129,8 @@ def ray_collector(
         ray.kill(queue)
         ray.shutdown()
 
-    def restart() -> None:
-        for pool in pools:
-            pool.restart_workers()
-
     def describe() -> dict[str, Any]:
-        return {
-            "workers": {name: found for pool in pools for name, found in pool.describe().items()},
-            "rollout services": services.describe(),
-        }
+        return {"workers": pools[0].describe(), "rollout services": services.describe()}
 
     collector = AsyncGroupCollector(
         env,
@@ -90,49 +139,20 @@ def ray_collector(
         queue=cast(GroupSource, ActorClient(queue)),
         publish=services.publish,
         on_shutdown=stop,
-        on_restart=restart,
+        on_restart=lambda: pools[0].restart_workers(),
+        on_metrics=services.engine_metrics,
         on_stall=describe,
         **options,
     )
-    pools.append(worker_pool(queue, services, collector.plan, make_vector, workers, desktops))
+    pools.append(rollouts.worker_pool(queue, services, collector.plan))
     return collector
-
-
-def join(address: str, workers: int | None, desktops: int) -> None:
-    """Connects to the cluster in which workers will run; arguments and errors as of :func:`ray_collector`."""
-    if workers is not None and workers > desktops:
-        raise ValueError(f"{workers} workers require as many desktops, got {desktops}; lower cluster.workers")
-    if address == LOCAL:
-        connect(log_to_driver=False, resources={DESKTOPS: desktops})
-    else:
-        connect(address, log_to_driver=False)
-
-
-def worker_pool(
-    queue: Any,
-    services: ServicePool,
-    plan: RolloutPlan,
-    make_vector: Callable[[], DesktopVector],
-    workers: int | None,
-    desktops: int,
-) -> EnvWorkerPool:
-    """The workers of :func:`ray_collector`, with the queue's actor, or another that has its methods."""
-    return EnvWorkerPool(
-        queue,
-        services.actors,
-        plan,
-        make_vector,
-        workers=workers,
-        desktops=None if workers is None else -(-desktops // workers),
-        resources={"num_cpus": 0} if workers is None else {"num_cpus": 0, "scheduling_strategy": "SPREAD"},
-    )
 
 
 def ray_queue(address: str, **options: Any) -> tuple[ActorClient, Callable[[], None]]:
     """A queue as an actor of a cluster, and a function that ends it and leaves the cluster.
 
     Args:
-        address: as of :func:`ray_collector`.
+        address: as of :class:`RayRollouts`.
         options: arguments of :class:`~bepa_torchrl.distributed.task_queue.TaskQueue`.
 
     Raises:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from torch import Tensor
 
-from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, described
-from bepa_torchrl.distributed.rollout_service import RolloutService
+from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.errors import DesktopError
 
 _log = logging.getLogger(__name__)
-_LOAD_SECONDS = 600.0  #: until a service that may have to start first has loaded weights
+_START_SECONDS = 300.0  #: until a service's process has started and has made its policy
 _STOP_SECONDS = 60.0  #: for a health check that is under way
+_CLOSE_SECONDS = 120.0  #: for running calls, and the end of the policies' engines
+_METRICS_SECONDS = 5.0
 
 
 class _Service(RolloutService):
@@ -29,26 +31,12 @@ class _Service(RolloutService):
     A service that Ray has started again begins with the weights of ``make_policy``; it must not sample with them.
     """
 
-    def __init__(self, make_policy: Callable[[], RolloutPolicy], max_rows: int) -> None:
-        super().__init__(make_policy(), max_rows=max_rows)
-        self._loaded = threading.Event()
+    def __init__(self, make_policy: Callable[[], RolloutPolicy], max_rows: int, answer_seconds: float) -> None:
+        super().__init__(make_policy(), max_rows=max_rows, deadline=answer_seconds, require_weights=True)
 
-    def sample(
-        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
-    ) -> tuple[list[Response], int]:
-        """As the base class; waits for the first weights. Raises TimeoutError if none were loaded in time."""
-        if not self._loaded.wait(_LOAD_SECONDS):
-            raise TimeoutError(f"no weights were loaded in {_LOAD_SECONDS:g} s; has the trainer ended?")
-        return super().sample(prompts, keys, temperature)
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """As the base class."""
-        super().load_weights(weights, version)
-        self._loaded.set()
-
-    def state(self) -> tuple[int, bool]:
-        """The actor's process id, and whether it has weights."""
-        return os.getpid(), self._loaded.is_set()
+    def state(self) -> tuple[int, bool, str | None]:
+        """The actor's process id, whether it has weights, and why it samples nothing any more."""
+        return os.getpid(), self._loaded.is_set(), self.failure()
 
 
 class ServicePool:
@@ -61,6 +49,7 @@ class ServicePool:
         make_policy: makes a policy that samples, in a service's process.
         replicas: number of services.
         max_rows: rows per call of a policy.
+        answer_seconds: within which a policy answers a call.
         check_every: seconds between two health checks.
         resources: Ray's, per service, for example ``num_gpus=1``.
     """
@@ -71,12 +60,15 @@ class ServicePool:
         *,
         replicas: int,
         max_rows: int = 64,
+        answer_seconds: float = ANSWER_SECONDS,
         check_every: float = 2.0,
         **resources: Any,
     ) -> None:
         options = {"max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1, **resources}
         actor = ray.remote(_Service).options(**options)
-        self.actors = [actor.remote(make_policy, max_rows) for _ in range(replicas)]
+        self.actors = [actor.remote(make_policy, max_rows, answer_seconds) for _ in range(replicas)]
+        #: deadline of a call from another process: a service may have to start first, and to load weights
+        self.call_seconds = _START_SECONDS + 2 * answer_seconds
         self._current: tuple[Any, int] | None = None
         self._processes: dict[int, int] = {}
         self.restarts = 0
@@ -93,23 +85,40 @@ class ServicePool:
         """
         with self._lock:
             self._current = (ray.put(list(weights)), version)
-            for actor in self.actors:
-                self._load(actor)
+            with ThreadPoolExecutor(len(self.actors)) as threads:
+                list(threads.map(self._load, self.actors))
+
+    def engine_metrics(self) -> list[dict[str, float]]:
+        """Each engine's metrics since the last call; those of services that do not answer soon are left out."""
+        asked = [actor.engine_metrics.remote() for actor in self.actors]
+        done, late = ray.wait(asked, num_returns=len(asked), timeout=_METRICS_SECONDS)
+        found = []
+        for answer in done:
+            try:
+                found.append(ray.get(answer))
+            except RayError as error:
+                late.append(answer)
+                _log.warning("no metrics of a rollout service: %s", error)
+        if late:
+            _log.warning("the metrics of %d of %d engines are missing", len(late), len(asked))
+        return found
 
     def describe(self) -> dict[str, Any]:
         """What each service waits for."""
         return {f"service{number}": described(actor) for number, actor in enumerate(self.actors)}
 
     def stop(self) -> None:
-        """Ends all services."""
+        """Ends all services and the engines of their policies."""
         self._stopping.set()
         self._thread.join(_STOP_SECONDS)
+        ending = [actor.close.remote() for actor in self.actors]
+        ray.wait(ending, num_returns=len(ending), timeout=_CLOSE_SECONDS)
         for actor in self.actors:
             ray.kill(actor)
 
     def _load(self, actor: Any) -> None:
         assert self._current is not None
-        ActorClient(actor, _LOAD_SECONDS).load_weights(*self._current)
+        ActorClient(actor, self.call_seconds).load_weights(*self._current)
 
     def _watch(self) -> None:
         asked: dict[int, Any] = {}
@@ -124,11 +133,15 @@ class ServicePool:
     def _check(self, number: int, answer: Any) -> None:
         """Gives a service that was started again the current weights."""
         try:
-            process, loaded = ray.get(answer, timeout=_STOP_SECONDS)
+            process, loaded, failure = ray.get(answer, timeout=_STOP_SECONDS)
             if self._processes.setdefault(number, process) != process:
                 self._processes[number] = process
                 self.restarts += 1
                 _log.warning("rollout service %d was started again, in process %d", number, process)
+            if failure is not None:
+                _log.warning("rollout service %d is started again: %s", number, failure)
+                ray.kill(self.actors[number], no_restart=False)
+                return
             with self._lock:
                 if not loaded and self._current is not None and not self._stopping.is_set():
                     self._load(self.actors[number])

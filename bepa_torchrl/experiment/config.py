@@ -81,7 +81,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
             raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
     _check_method(settings, [override.key_or_group for override in parsed])
     _check_token_budget(settings)
-    _check_rollout(settings)
+    check_rollout(settings)
     if settings.policy.lora.adapter is not None and settings.policy.lora.rank is None:
         raise ConfigError("policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones")
     try:
@@ -125,8 +125,8 @@ def _check_token_budget(settings: Settings) -> None:
         )
 
 
-def _check_rollout(settings: Settings) -> None:
-    """With another sampler than the trainer, the trainer's own log-probs are the old ones."""
+def check_rollout(settings: Settings) -> None:
+    """Raises ConfigError if another sampler than the trainer computes the old log-probs."""
     if settings.train.old_log_probs == "all":
         return
     for setting, given, without in (

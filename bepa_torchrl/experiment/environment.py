@@ -6,11 +6,13 @@ import json
 import os
 from pathlib import Path
 
-from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
+from bepa_torchrl.distributed.channel.handshake import ENGINE_TOKEN, parse_address, read_token
+from bepa_torchrl.distributed.ray_address import check_head
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.settings import ClusterSettings, EnvSettings, Settings
+from bepa_torchrl.experiment.settings import ClusterSettings, EngineSettings, EnvSettings, Settings
 from bepa_torchrl.experiment.shipped import SHIPPED, checkpoint_folder
 from bepa_torchrl.policies.vllm.errors import engine_version
+from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
@@ -28,19 +30,25 @@ def check_environment(settings: Settings) -> None:
         ConfigError: ``train.ranks`` and another setting do not work together; ``OSWORLD_ROOT`` or the checkpoint is
             missing or incomplete.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
-        ImportError: ``cluster.address`` without Ray.
+        EngineError: no ``bepa engine`` answers at ``policy.engine.url``, or it refuses the token.
+        MissingExtraError: ``cluster.address``, ``policy.lora`` or 8-bit Adam without their packages.
         OSError: ``cluster.token_file`` cannot be read.
         TaskError: an unknown suite.
         ValueError: an unknown provider or provider option.
-        DesktopError: the provider cannot be used on this machine; the message names what is missing and the fix.
+        DesktopError: no Ray cluster at ``cluster.address``, or the provider cannot be used on this machine; the
+            message names what is missing and the fix.
     """
     _check_ranks(settings)
+    if settings.policy.lora.rank is not None:
+        require_extra("lora", "policy.lora")
+    if settings.optimizer.kind == "adamw_8bit":
+        require_extra("adam8bit", "optimizer.kind=adamw_8bit")
     if settings.env.suite not in SUITES:
         suite_folder(Path(settings.env.suite))
     _check_osworld(settings.env.suite)
     _check_checkpoint(settings.policy.checkpoint)
     if settings.policy.rollout == "vllm":
-        engine_version()
+        _check_engine(settings.policy.engine)
     _check_cluster(settings.cluster)
     _check_desktop(settings.env)
 
@@ -48,18 +56,25 @@ def check_environment(settings: Settings) -> None:
 def check_rollout_side(settings: Settings) -> None:
     """Checks what ``bepa rollouts`` requires from this machine; raises as :func:`check_environment`.
 
-    The desktops and the checkpoint of a Ray cluster are on its nodes, and are checked there.
+    The desktops, checkpoint and engine of a Ray cluster are on its nodes, and are checked there.
     """
     _check_cluster(settings.cluster)
     if settings.cluster.address is None:
+        if settings.policy.rollout == "vllm":
+            _check_engine(settings.policy.engine)
         _check_checkpoint(settings.policy.checkpoint)
         _check_desktop(settings.env)
 
 
 def _check_cluster(cluster: ClusterSettings) -> None:
-    """Checks for Ray, and for the address and the token of the channel. Raises ImportError, ValueError or OSError."""
+    """Checks for Ray, and for the address and the token of the channel.
+
+    Raises:
+        MissingExtraError, ValueError, OSError, DesktopError: see :func:`check_environment`.
+    """
     if cluster.address is not None:
         require_extra("ray", "cluster.address")
+        check_head(cluster.address)
     if cluster.listen is None:
         return
     try:
@@ -67,6 +82,24 @@ def _check_cluster(cluster: ClusterSettings) -> None:
     except ValueError as error:
         raise ConfigError(f"cluster.listen: {error}") from error
     read_token(None if cluster.token_file is None else Path(cluster.token_file))
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    """Checks for vLLM here, or for the ``bepa engine`` at ``policy.engine.url``.
+
+    Raises:
+        ValueError: no vLLM, no URL or no token. EngineError: the server does not answer, or refuses the token.
+    """
+    if engine.url is None:
+        engine_version()
+    else:
+        EngineClient(engine.url, engine_token(engine)).state()
+
+
+def engine_token(engine: EngineSettings) -> bytes:
+    """The token of ``policy.engine.url``. Raises ValueError if there is none, OSError if it cannot be read."""
+    path = None if engine.token_file is None else Path(engine.token_file)
+    return read_token(path, variable=ENGINE_TOKEN)
 
 
 def _check_ranks(settings: Settings) -> None:
@@ -83,7 +116,6 @@ def _check_ranks(settings: Settings) -> None:
     if ranks == 1:
         return
     for setting, refused, fix in (
-        (f"policy.lora.rank={policy.lora.rank}", policy.lora.rank is not None, "policy.lora.rank=null"),
         (f"optimizer.kind={settings.optimizer.kind}", settings.optimizer.kind != "adamw", "optimizer.kind=adamw"),
         (f"collect.mode={settings.collect.mode}", settings.collect.mode != "sync", "collect.mode=sync"),
     ):

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torchrl.envs.transforms import Compose
 from torchrl.record.loggers import Logger
 
@@ -20,12 +19,13 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.distributed.evaluations import EvaluationPlan
 from bepa_torchrl.experiment.asynchronous.collector import async_collector, check_cluster
 from bepa_torchrl.experiment.config import ConfigError, with_changes
+from bepa_torchrl.experiment.environment import engine_token
 from bepa_torchrl.experiment.methods import Algo, advantage_std
-from bepa_torchrl.experiment.objective import make_method_loss, scored_rows
+from bepa_torchrl.experiment.objective import make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.shipped import checkpoint_folder
 from bepa_torchrl.experts import split_source
-from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
+from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.policies.vllm.errors import engine_version as check_engine
@@ -33,8 +33,7 @@ from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
-from bepa_torchrl.training.optimization_step import GroupStepper, local_passes, parameter_groups
-from bepa_torchrl.training.precision import make_adamw
+from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.factory import desktop_factory
@@ -48,6 +47,9 @@ from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
+    import torch
+
+    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
     from bepa_torchrl.sharding.leader import Leader
 
 _log = logging.getLogger(__name__)
@@ -128,11 +130,6 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             "collect.mode=async; set it, or leave them out"
         )
     check_cluster(settings)
-    if collect.mode == "async" and settings.policy.rollout != "transformers":
-        raise ConfigError(
-            f"collect.mode=async and policy.rollout={settings.policy.rollout} do not work together yet: evaluations "
-            "would use the engine while it samples rollouts; set one of them to its default"
-        )
     smallest = algo.on_policy_rollouts(size, has_trace=True)
     if smallest < 2:
         raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
@@ -148,7 +145,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
 
     Raises:
         CheckpointError: the checkpoint cannot be used as a policy.
-        ImportError: ``policy.lora`` requires PEFT, which is not installed. ValueError: its adapters do not fit.
+        MissingExtraError: ``policy.lora`` requires PEFT, which is not installed. ValueError: its adapters do not fit.
     """
     options = asdict(settings.policy)
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")
@@ -175,12 +172,22 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
     if settings.policy.rollout == "transformers":
         yield policy
         return
-    check_engine()
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy  # imports vLLM
+    sampler = _make_engine(settings, policy, folder)
+    try:
+        yield sampler
+    finally:
+        sampler.close()
 
+
+def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLLMPolicy:
+    """The inference engine of the settings, with the policy's prompts and weights; it is not started."""
     engine = settings.policy.engine
+    if engine.url is None:
+        check_engine()
+    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
+
     assert isinstance(policy, TransformersPolicy)
-    sampler = VLLMPolicy(
+    return VLLMPolicy(
         policy,
         folder=folder,
         kv_cache_gb=engine.kv_cache_gb,
@@ -189,11 +196,9 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
         tolerance=engine.tolerance,
         start_timeout=engine.timeout,
         stall_timeout=engine.timeout,
+        url=engine.url,
+        token=b"" if engine.url is None else engine_token(engine),
     )
-    try:
-        yield sampler
-    finally:
-        sampler.close()
 
 
 def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldEnv:
@@ -292,13 +297,7 @@ def make_trainer(
     return BEPATrainer(
         collector=collector,
         loss_module=loss,
-        stepper=GroupStepper(
-            policy,
-            optimizer,
-            max_tokens=settings.train.max_tokens,
-            clip_norm=settings.optimizer.clip_norm,
-            passes=local_passes if leader is None else leader.passes,
-        ),
+        stepper=_make_stepper(settings, policy, optimizer, leader),
         iterations=settings.train.iterations,
         replacement=replacement,
         inner_epochs=settings.train.inner_epochs,
@@ -309,6 +308,18 @@ def make_trainer(
         keep=settings.train.keep,
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
+    )
+
+
+def _make_stepper(
+    settings: Settings, policy: Policy, optimizer: torch.optim.Optimizer, leader: Leader | None
+) -> GroupStepper:
+    return GroupStepper(
+        policy,
+        optimizer,
+        max_tokens=settings.train.max_tokens,
+        clip_norm=settings.optimizer.clip_norm,
+        passes=local_passes if leader is None else leader.passes,
     )
 
 
@@ -363,9 +374,19 @@ def make_collector(
     )
 
 
-def make_sampler(settings: Settings) -> Policy:
-    """Builds a sampler with its own weights, to which adapters are sent merged. Raises as :func:`make_policy`."""
-    return make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+def make_sampler(settings: Settings) -> RolloutPolicy:
+    """Builds a sampler with its own weights, to which adapters are sent merged. The caller closes it, if it can be.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used as a policy.
+        EngineVersionError: ``policy.rollout=vllm``, and vLLM is not installed or has an unsupported version.
+    """
+    policy = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+    if settings.policy.rollout == "transformers":
+        return policy
+    from bepa_torchrl.policies.vllm.replica import EngineReplica
+
+    return EngineReplica(_make_engine(settings, policy, None))
 
 
 def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], DesktopVector]:
@@ -373,20 +394,3 @@ def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], Desk
     make_desktop = desktop_factory(settings.env.provider, settings.env.options)
     episode = _episode_options(settings, scaling)
     return partial(DesktopVector, make_desktop, 1, episode, deadline=settings.env.deadline)
-
-
-def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:
-    """Builds AdamW for the trained parameters; ``lr`` replaces ``optimizer.lr`` (supervised fine-tuning).
-
-    Raises:
-        ValueError: ``train.frozen`` or ``optimizer.vision_lr`` does not fit the policy's parameters.
-        ImportError: ``optimizer.kind`` requires bitsandbytes, which is not installed.
-    """
-    optimizer = settings.optimizer
-    groups = parameter_groups(
-        policy,
-        lr=optimizer.lr if lr is None else lr,
-        vision_lr=optimizer.vision_lr,
-        frozen=settings.train.frozen,
-    )
-    return make_adamw(groups, kind=optimizer.kind, betas=optimizer.betas, weight_decay=optimizer.weight_decay)

@@ -341,7 +341,8 @@ def _finish(
         "prepared": prepared.metrics,
     }
     write_text(folder / "results.json", json.dumps(whole, indent=1))
-    picture = draw_curves(folder, methods, title=f"{folder.name}: seed {config.seed}")
+    title = f"{', '.join(methods)} from the same base policy (run {folder.name}, seed {config.seed})"
+    picture = draw_curves(folder, methods, title=title)
     console.print(results_table(results, base))
     text = io.StringIO()
     Console(file=text, width=120).print(results_table(results, base))

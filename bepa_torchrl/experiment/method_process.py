@@ -38,12 +38,12 @@ from bepa_torchrl.experiment.factory import (
     Tasks,
     make_cache,
     make_env,
-    make_optimizer,
     make_trainer,
     rollout_policy,
 )
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
+from bepa_torchrl.experiment.objective import make_optimizer
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
@@ -300,6 +300,9 @@ class MethodRun:
         self.totals["optimizer_steps"] += metrics.get("train/optimizer_steps", metrics.get("sft/optimizer_steps", 0.0))
         self.totals["seconds"] += now
         self._count_failures()
+        if "collect/desktops" not in metrics:  # the rollouts' desktops are not the process's own
+            for reason in FailureReason:
+                self.totals[f"failed_{reason.value}"] += metrics.get(f"collect/failed_{reason.value}", 0.0)
         self.started = perf_counter()
         totals = {f"total/{name}": value for name, value in self.totals.items()}
         self.record.iteration({"iteration": iteration, "phase": phase, **metrics, **totals})

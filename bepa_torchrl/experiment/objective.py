@@ -1,13 +1,17 @@
-"""Builds a method's loss from the settings, and decides which old log-probs it requires."""
+"""Builds a method's loss and optimiser from the settings, and decides which old log-probs it requires."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from bepa_torchrl.experiment.methods import Algo, make_loss
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.training.optimization_step import parameter_groups
+from bepa_torchrl.training.precision import make_adamw
 
 
 def scored_rows(old_log_probs: str, loss: BEPALoss) -> str:
@@ -53,6 +57,23 @@ def make_method_loss(settings: Settings, algo: Algo, policy: Policy) -> BEPALoss
     if preset == "paper":  # LUFFY's released preset has its own aggregation
         options["aggregation"] = settings.loss.aggregation
     return make_loss(algo, policy, **options)
+
+
+def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:
+    """Builds AdamW for the trained parameters; ``lr`` replaces ``optimizer.lr`` (supervised fine-tuning).
+
+    Raises:
+        ValueError: ``train.frozen`` or ``optimizer.vision_lr`` does not fit the policy's parameters.
+        MissingExtraError: ``optimizer.kind`` requires bitsandbytes, which is not installed.
+    """
+    optimizer = settings.optimizer
+    groups = parameter_groups(
+        policy,
+        lr=optimizer.lr if lr is None else lr,
+        vision_lr=optimizer.vision_lr,
+        frozen=settings.train.frozen,
+    )
+    return make_adamw(groups, kind=optimizer.kind, betas=optimizer.betas, weight_decay=optimizer.weight_decay)
 
 
 def _rollout_correction(settings: Settings) -> str:

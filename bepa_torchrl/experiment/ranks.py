@@ -26,10 +26,10 @@ from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.experiment.config import read_settings, with_changes
-from bepa_torchrl.experiment.factory import make_optimizer, make_policy, rollout_policy
+from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.method_child import LAUNCHER, end_with_launcher, exit_text
 from bepa_torchrl.experiment.methods import algo_named
-from bepa_torchrl.experiment.objective import make_method_loss
+from bepa_torchrl.experiment.objective import make_method_loss, make_optimizer
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss

@@ -71,6 +71,24 @@ class RolloutPolicy(Protocol):
 
 
 @runtime_checkable
+class EnginePolicy(RolloutPolicy, Protocol):
+    """A rollout policy that samples with an inference engine, or with another copy of the weights."""
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether several threads may call :meth:`sample` at once; their rows then share the engine's batches."""
+        ...
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Metrics since the last call, with their names in the run's record."""
+        ...
+
+    def close(self) -> None:
+        """Ends the engine."""
+        ...
+
+
+@runtime_checkable
 class TrainablePolicy(Protocol):
     """A policy that learns: an ``nn.Module`` that TorchRL's losses take as their actor.
 
@@ -150,8 +168,8 @@ class Policy(ActingPolicy, TrainablePolicy, Protocol):
 
 
 @runtime_checkable
-class SyncedPolicy(ActingPolicy, Protocol):
-    """A rollout policy with separate weights, an engine's or a copy's, which it gets from a policy in training."""
+class SyncedPolicy(ActingPolicy, EnginePolicy, Protocol):
+    """An engine's or a copy's policy which gets its weights from a policy in training, in the same process."""
 
     def sync(self) -> None:
         """Takes over the weights in training, if it has others; an engine is verified to use them.
@@ -159,12 +177,4 @@ class SyncedPolicy(ActingPolicy, Protocol):
         Raises:
             RuntimeError: the engine fails, or does not use these weights afterwards.
         """
-        ...
-
-    def drain_metrics(self) -> dict[str, float]:
-        """Metrics since the last call, with their names in the run's record."""
-        ...
-
-    def close(self) -> None:
-        """Ends the engine."""
         ...

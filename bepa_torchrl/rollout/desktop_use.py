@@ -37,5 +37,9 @@ class DesktopUse:
 
     def metrics(self) -> dict[str, float]:
         """``desktops``, ``busy_seconds`` and ``failed_<reason>`` for every reason."""
-        failed = {f"failed_{reason.value}": float(self.failures.get(reason, 0)) for reason in FailureReason}
-        return {"desktops": float(self.desktops), "busy_seconds": self.busy_seconds, **failed}
+        return {"desktops": float(self.desktops), "busy_seconds": self.busy_seconds, **failure_metrics(self.failures)}
+
+
+def failure_metrics(failures: Mapping[FailureReason, int]) -> dict[str, float]:
+    """``failed_<reason>`` for every reason."""
+    return {f"failed_{reason.value}": float(failures.get(reason, 0)) for reason in FailureReason}

@@ -48,7 +48,7 @@ class EpisodeResult:
         stop: why it ended; ``crashed_desktop`` if the same actions crashed the desktop twice, see :class:`Crash`.
         verdict: None with ``env_error`` only.
         failure: reason of the last attempt's failure; only with ``env_error`` and ``crashed_desktop``.
-        retries: how often the episode was started again after an infrastructure failure.
+        retried: reasons of the failed attempts after which the episode was started again.
     """
 
     job: EpisodeJob
@@ -56,7 +56,17 @@ class EpisodeResult:
     stop: StopReason
     verdict: Verdict | None
     failure: FailureReason | None = None
-    retries: int = 0
+    retried: tuple[FailureReason, ...] = ()
+
+    @property
+    def retries(self) -> int:
+        """How often the episode was started again after an infrastructure failure."""
+        return len(self.retried)
+
+    @property
+    def failures(self) -> tuple[FailureReason, ...]:
+        """Reasons of all failed attempts, the last one included."""
+        return self.retried if self.failure is None else (*self.retried, self.failure)
 
     @property
     def success(self) -> bool:
@@ -148,7 +158,7 @@ class _EpisodeRunner:
         self.waiting = deque(range(len(jobs)))
         self.free = deque(range(len(vector)))
         self.active: dict[int, _ActiveEpisode] = {}
-        self.failed_attempts = [0] * len(jobs)
+        self.retried: list[tuple[FailureReason, ...]] = [()] * len(jobs)
         self.crashes: list[set[Crash]] = [set() for _ in jobs]
         self.results: dict[int, EpisodeResult] = {}
 
@@ -176,8 +186,10 @@ class _EpisodeRunner:
         del self.active[i]
         self.free.append(i)
         result = self._score_crash(episode, result)
-        if result.stop is StopReason.env_error and self.failed_attempts[episode.number] < self.retries:
-            self.failed_attempts[episode.number] += 1
+        retried = self.retried[episode.number]
+        if result.stop is StopReason.env_error and len(retried) < self.retries:
+            assert result.failure is not None
+            self.retried[episode.number] = (*retried, result.failure)
             self.waiting.appendleft(episode.number)
         else:
             self.results[episode.number] = self._result(episode, result)
@@ -212,7 +224,7 @@ class _EpisodeRunner:
                 stop=stop,
                 plan_free=job.plan is None,
             )
-        return EpisodeResult(job, rows, stop, result.verdict, result.failure, self.failed_attempts[episode.number])
+        return EpisodeResult(job, rows, stop, result.verdict, result.failure, self.retried[episode.number])
 
     def _respond(self, ready: list[int]) -> None:
         """Samples responses for all waiting episodes in one batch and sends them."""

@@ -21,7 +21,7 @@ from torchrl.weight_update import WeightSyncScheme
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list, stack_rows
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
 from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
@@ -208,6 +208,10 @@ class GroupRolloutCollector(Collector):
                 reason, f"no group of {len(task_numbers)} had two valid rollouts; failures: {dict(failures)}"
             )
         return stack_rows(rows)
+
+    def engine_metrics(self) -> dict[str, float]:
+        """Metrics of the inference engine since the last call; empty without one."""
+        return self.rollout_policy.drain_metrics() if isinstance(self.rollout_policy, EnginePolicy) else {}
 
     def _jobs(self, number: int) -> list[EpisodeJob]:
         task, group = self.tasks[number], self.next_group

@@ -124,10 +124,12 @@ def score_in_half_precision(folder: Path, frozen: Sequence[str]) -> None:
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
 
 
-def resume_sharded(folder: Path, source: str | None, batches: slice, target: str) -> None:
+def resume_sharded(
+    folder: Path, source: str | None, batches: slice, target: str, options: dict[str, Any] | None = None
+) -> None:
     """A rank: loads ``source`` if given, trains on a part of the batches, saves ``target`` and exports the policy."""
     join_process_group(timeout=60)
-    policy = made_policy()
+    policy = made_policy(**(options or {}))
     every = made_batches(policy)
     mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
     shard_policy(policy, mesh)

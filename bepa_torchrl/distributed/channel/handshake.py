@@ -24,8 +24,8 @@ from time import monotonic
 from bepa_torchrl.distributed.channel.errors import BrokenConnectionError, ProtocolError
 from bepa_torchrl.distributed.channel.messages import SCHEMA
 
-#: environment variable with the token, where no file is named
-TOKEN_VARIABLE = "BEPA_CHANNEL_TOKEN"
+#: environment variables with the token, where no file is named: of the channel, and of ``bepa engine``
+TOKEN_VARIABLE, ENGINE_TOKEN = "BEPA_CHANNEL_TOKEN", "BEPA_ENGINE_TOKEN"
 MIN_TOKEN = 16  #: bytes
 _MAGIC = b"BEPA-CHANNEL"
 _HELLO = struct.Struct(f">{len(_MAGIC)}sH32s")  # its format must never change
@@ -41,8 +41,10 @@ class Keys:
     receive: bytes
 
 
-def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
-    """The token in a file, or in the variable :data:`TOKEN_VARIABLE` if ``path`` is None; white space is stripped.
+def read_token(
+    path: Path | None, environment: Mapping[str, str] = os.environ, *, variable: str = TOKEN_VARIABLE
+) -> bytes:
+    """The token in a file, or in an environment variable if ``path`` is None; white space is stripped.
 
     Raises:
         ValueError: there is none, or it is too short. OSError: the file cannot be read.
@@ -50,9 +52,9 @@ def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -
     if path is not None:
         token, source = path.expanduser().read_bytes().strip(), str(path)
     else:
-        token, source = environment.get(TOKEN_VARIABLE, "").encode().strip(), TOKEN_VARIABLE
+        token, source = environment.get(variable, "").encode().strip(), variable
     if not token:
-        raise ValueError(f"expected a token in a file, or in {TOKEN_VARIABLE}; {source} has none; {_MAKE}")
+        raise ValueError(f"expected a token in a file, or in {variable}; {source} has none; {_MAKE}")
     if len(token) < MIN_TOKEN:
         raise ValueError(f"{source}: expected a token of at least {MIN_TOKEN} bytes, got {len(token)}; {_MAKE}")
     return token

@@ -11,7 +11,7 @@ from bepa_torchrl.distributed.channel.errors import RunEndedError
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.weights import Weights, WeightsTag, decode_weights
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
-from bepa_torchrl.distributed.rollout_service import RolloutService
+from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
 from osworld_gym.vector import DesktopVector
 
@@ -62,6 +62,7 @@ def play_in_threads(
     make_vector: Callable[[], DesktopVector],
     desktops: int,
     max_rows: int,
+    answer_seconds: float = ANSWER_SECONDS,
     note: Callable[[str], None],
 ) -> None:
     """Plays a run by threads of this process, until it ends. Raises as :func:`follow`.
@@ -73,9 +74,10 @@ def play_in_threads(
         make_vector: makes one desktop.
         desktops: episodes that run at once.
         max_rows: rows per call of ``sampler``.
+        answer_seconds: within which ``sampler`` answers a call.
         note: as of :func:`follow`.
     """
-    service = RolloutService(sampler, max_rows=max_rows)
+    service = RolloutService(sampler, max_rows=max_rows, deadline=answer_seconds)
     worker = EnvWorker("local", gateway, service, plan, make_vector, desktops=desktops, poll=_WORKER_POLL)
     try:
         follow(gateway, service.load_weights, note=note)

@@ -69,7 +69,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
         "stop": result.stop.value,
         "verdict": None if verdict is None else [verdict.score, verdict.problem],
         "failure": None if result.failure is None else result.failure.value,
-        "retries": result.retries,
+        "retried": [reason.value for reason in result.retried],
     }
     return fields, blobs.all()
 
@@ -100,7 +100,7 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
             StopReason(fields["stop"]),
             None if verdict is None else Verdict(float(verdict[0]), str(verdict[1])),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
-            _integer(fields["retries"]),
+            tuple(FailureReason(reason) for reason in fields["retried"]),
         )
     except ProtocolError:
         raise

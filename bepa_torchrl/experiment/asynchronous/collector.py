@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchrl.envs import EnvBase
 
@@ -15,6 +15,7 @@ from bepa_torchrl.distributed.channel.collector import SharedQueue, served_colle
 from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
 from bepa_torchrl.distributed.local_rollouts import local_collector
 from bepa_torchrl.distributed.queue_service import QueueService
+from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS
 from bepa_torchrl.experiment.config import ConfigError, settings_to_dict
 from bepa_torchrl.experiment.method_child import NOTICE
 from bepa_torchrl.experiment.settings import Settings
@@ -23,8 +24,11 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
+if TYPE_CHECKING:
+    from bepa_torchrl.distributed.ray_rollouts import RayRollouts
+
 #: what rollout clusters get of the trainer's settings
-SHARED_SECTIONS = ("seed", "env", "policy", "collect")
+SHARED_SECTIONS = ("seed", "env", "policy", "collect", "train", "loss")
 
 
 def check_cluster(settings: Settings) -> None:
@@ -38,6 +42,27 @@ def check_cluster(settings: Settings) -> None:
             f"cluster.listen={cluster.listen} requires compare=[], since one training process listens there; got "
             f"compare={list(settings.compare)}; set compare=[]"
         )
+    if settings.collect.mode == "async":
+        check_one_engine(settings)
+        if _has_url(settings) and settings.expert.reroll_every:
+            raise ConfigError(
+                "expert.reroll_every plays episodes next to the rollouts of collect.mode=async, and "
+                "policy.engine.url is one engine; set expert.reroll_every=0, or leave policy.engine.url out"
+            )
+
+
+def check_one_engine(settings: Settings) -> None:
+    """Raises ConfigError if several rollout services would share the engine of ``policy.engine.url``."""
+    cluster = settings.cluster
+    if _has_url(settings) and cluster.address is not None and cluster.replicas > 1:
+        raise ConfigError(
+            f"policy.engine.url={settings.policy.engine.url} is one engine, got cluster.replicas={cluster.replicas}; "
+            "set cluster.replicas=1, or leave policy.engine.url out: each service then starts its own engine"
+        )
+
+
+def _has_url(settings: Settings) -> bool:
+    return settings.policy.rollout == "vllm" and settings.policy.engine.url is not None
 
 
 def async_collector(
@@ -72,14 +97,41 @@ def async_collector(
     }
     if cluster.listen is not None:
         return _listening_collector(settings, env, policy, tasks, **options)
-    places: dict[str, Any] = {"desktops": settings.env.desktops, "max_rows": settings.policy.max_rows}
-    places["make_vector"] = make_vector
     if cluster.address is None:
-        return local_collector(env, policy, tasks, sampler=make_policy(), **places, **options)
+        options |= {"desktops": settings.env.desktops, "make_vector": make_vector} | sampling(settings)
+        return local_collector(env, policy, tasks, sampler=make_policy(), **options)
     from bepa_torchrl.distributed.ray_rollouts import ray_collector  # requires the extra ``ray``
 
-    places |= {name: value for name, value in asdict(cluster).items() if name not in ("listen", "token_file")}
-    return ray_collector(env, policy, tasks, make_policy=make_policy, **places, **options)
+    return ray_collector(env, policy, tasks, ray_rollouts(settings, make_policy, make_vector), **options)
+
+
+def ray_rollouts(
+    settings: Settings, make_policy: Callable[[], RolloutPolicy], make_vector: Callable[[], DesktopVector]
+) -> RayRollouts:
+    """What plays the rollouts in the Ray cluster at ``cluster.address``; arguments as of :func:`async_collector`."""
+    from bepa_torchrl.distributed.ray_rollouts import RayRollouts  # requires the extra ``ray``
+
+    cluster = settings.cluster
+    assert cluster.address is not None
+    return RayRollouts(
+        address=cluster.address,
+        make_policy=make_policy,
+        make_vector=make_vector,
+        workers=cluster.workers,
+        desktops=settings.env.desktops,
+        replicas=cluster.replicas,
+        gpus_per_replica=cluster.gpus_per_replica,
+        **sampling(settings),
+    )
+
+
+def sampling(settings: Settings) -> dict[str, Any]:
+    """How a rollout service samples: rows per call, and within how many seconds a call is answered."""
+    policy = settings.policy
+    if policy.rollout == "transformers":
+        return {"max_rows": policy.max_rows, "answer_seconds": ANSWER_SECONDS}
+    # an engine that has exited is started again, and may then stall
+    return {"max_rows": policy.max_rows, "answer_seconds": ANSWER_SECONDS + 2 * policy.engine.timeout}
 
 
 def _listening_collector(

@@ -20,6 +20,12 @@ LOCAL = (
     "policy.attn",
     "policy.max_rows",
     "policy.max_batch_tokens",
+    "policy.rollout",
+    "policy.engine.kv_cache_gb",
+    "policy.engine.max_restarts",
+    "policy.engine.timeout",
+    "policy.engine.url",
+    "policy.engine.token_file",
     "cluster.address",
     "cluster.workers",
     "cluster.replicas",
@@ -34,7 +40,8 @@ def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str
     Raises:
         ConfigError: an unknown setting, or one that the trainer determines.
     """
-    requested = settings_to_dict(load_config(overrides, config_dir=config_dir))
+    # which old log-probs are used is the trainer's setting; with the default an engine would be refused here
+    requested = settings_to_dict(load_config(["train.old_log_probs=all", *overrides], config_dir=config_dir))
     given = {key_of(override) for override in overrides}
     found = {key: local for key in given for local in LOCAL if key == local or key.startswith(f"{local}.")}
     refused = sorted(given - found.keys())
@@ -43,6 +50,8 @@ def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str
     keys = {*found.values(), *(("env.options",) if "env.provider" in given else ())}
     changes: dict[str, Any] = {}
     for key in sorted(keys):
-        section, _, name = key.partition(".")
-        changes[key] = requested[section][name] if name else requested[section]
+        value: Any = requested
+        for name in key.split("."):
+            value = value[name]
+        changes[key] = value
     return changes

@@ -13,9 +13,16 @@ from bepa_torchrl.distributed.channel.errors import ProtocolError
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.plans import decode_plan
 from bepa_torchrl.distributed.channel.play import play_in_threads
-from bepa_torchrl.experiment.asynchronous.collector import SHARED_SECTIONS
+from bepa_torchrl.experiment.asynchronous.collector import SHARED_SECTIONS, check_one_engine, ray_rollouts, sampling
 from bepa_torchrl.experiment.asynchronous.local_settings import local_changes
-from bepa_torchrl.experiment.config import ConfigError, build_settings, load_config, settings_to_dict, with_changes
+from bepa_torchrl.experiment.config import (
+    ConfigError,
+    build_settings,
+    check_rollout,
+    load_config,
+    settings_to_dict,
+    with_changes,
+)
 from bepa_torchrl.experiment.environment import check_rollout_side
 from bepa_torchrl.experiment.factory import make_sampler, vector_maker
 from bepa_torchrl.experiment.settings import Settings
@@ -51,33 +58,27 @@ def play_run(
         run = gateway.run()
         plan = decode_plan(run["plan"])
         settings, scaling = merged_settings(run["settings"], changes)
+        check_one_engine(settings)
         check_rollout_side(settings)
         make_policy, make_vector = partial(make_sampler, settings), vector_maker(settings, scaling)
-        places: dict[str, Any] = {"desktops": settings.env.desktops, "max_rows": settings.policy.max_rows}
         note(f"plays {len(plan.tasks)} tasks on {settings.env.desktops} desktops ({settings.env.provider})")
         if settings.cluster.address is None:
             torch.set_num_threads(settings.threads)
-            play_in_threads(gateway, plan, sampler=make_policy(), make_vector=make_vector, note=note, **places)
+            play_in_threads(
+                gateway,
+                plan,
+                sampler=make_policy(),
+                make_vector=make_vector,
+                desktops=settings.env.desktops,
+                note=note,
+                **sampling(settings),
+            )
             return
     finally:
         gateway.close()
     from bepa_torchrl.distributed.channel.ray_play import play_on_ray  # requires the extra ``ray``
 
-    cluster = settings.cluster
-    play_on_ray(
-        address,
-        token,
-        plan,
-        cluster=settings.cluster.address,
-        wait=wait,
-        make_policy=make_policy,
-        make_vector=make_vector,
-        workers=cluster.workers,
-        replicas=cluster.replicas,
-        gpus_per_replica=cluster.gpus_per_replica,
-        note=note,
-        **places,
-    )
+    play_on_ray(address, token, plan, rollouts=ray_rollouts(settings, make_policy, make_vector), wait=wait, note=note)
 
 
 def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Settings, ImageScaling]:
@@ -89,6 +90,7 @@ def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
 
     Raises:
         ProtocolError: the trainer's settings are not those of this version.
+        ConfigError: they do not work together.
     """
     try:
         base = settings_to_dict(load_config())
@@ -98,4 +100,7 @@ def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
         raise ProtocolError(
             f"the trainer's settings cannot be read ({error}); install the same version of this package on both sides"
         ) from error
-    return with_changes(theirs, changes), scaling
+    # an engine behind a URL serves one program: the trainer's is not this side's
+    settings = with_changes(theirs, {"policy.engine.url": None, "policy.engine.token_file": None} | dict(changes))
+    check_rollout(settings)
+    return settings, scaling

@@ -35,12 +35,16 @@ class EngineSettings:
         tolerance: maximum difference of its log-probs to the trainer's after a weight sync, nats; None: 1e-4 for
             float32, 5e-2 for half precision.
         timeout: seconds for its start, for a weight sync, and between two finished responses.
+        url: ``http://HOST:PORT`` of a ``bepa engine`` on another machine; None: a process of this machine.
+        token_file: file with the token of that ``bepa engine``; None: the variable BEPA_ENGINE_TOKEN has it.
     """
 
     kv_cache_gb: PositiveFloat
     max_restarts: Count
     tolerance: PositiveFloat | None
     timeout: PositiveFloat
+    url: str | None
+    token_file: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def add_lora(model: Any, lora: Lora, *, seed: int) -> None:
         seed: seed of ``A``; the global random state is not changed.
 
     Raises:
-        ImportError: PEFT is not installed.
+        MissingExtraError: PEFT is not installed.
         ValueError: a target is no linear layer of the decoder, or ``lora.adapter`` does not fit.
     """
     require_extra("lora", "policy.lora")
@@ -107,12 +107,16 @@ def base_weights(model: torch.nn.Module) -> dict[str, Tensor]:
     return {_plain(name): weight for name, weight in model.state_dict().items() if not name.endswith((_A, _B))}
 
 
-def merged_weights(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: torch.nn.Module, weights: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
     """(name, detached tensor) of every weight under the checkpoint's names, adapters merged, one at a time.
 
-    Adapted weights are copies, the others share memory with the model's.
+    Adapted weights are copies, the others share memory with the given ones.
+
+    Args:
+        model: with or without adapters.
+        weights: its state, whole; None: the model's own tensors.
     """
-    weights = model.state_dict()
+    weights = model.state_dict() if weights is None else weights
     for name, weight in weights.items():
         if name.endswith((_A, _B)):
             continue
@@ -132,19 +136,32 @@ def reset_adapters(model: torch.nn.Module) -> None:
             weight.zero_()
 
 
-def save_merged(model: Any, folder: Path) -> None:
-    """Writes config and merged weights, which ``from_pretrained`` reads without PEFT, into an existing folder."""
+def save_merged(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes config and merged weights, which ``from_pretrained`` reads without PEFT, into an existing folder.
+
+    Args:
+        model: with adapters.
+        folder: exists.
+        weights: already merged, under the checkpoint's names; None: the model's.
+    """
+    merged = dict(merged_weights(model)) if weights is None else dict(weights)
     # transformers writes a model with this flag as adapters alone
     flag, model._hf_peft_config_loaded = model._hf_peft_config_loaded, False
     try:
-        model.save_pretrained(folder, state_dict=dict(merged_weights(model)))
+        model.save_pretrained(folder, state_dict=merged)
     finally:
         model._hf_peft_config_loaded = flag
 
 
-def save_adapter(model: Any, folder: Path) -> None:
-    """Writes the adapters in PEFT's format (adapter_config.json, adapter_model.safetensors) into a folder."""
-    model.save_pretrained(folder)
+def save_adapter(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes the adapters in PEFT's format (adapter_config.json, adapter_model.safetensors) into a folder.
+
+    Args:
+        model: with adapters.
+        folder: exists.
+        weights: the adapters' whole weights by parameter name; None: the model's.
+    """
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
 
 
 @torch.no_grad()

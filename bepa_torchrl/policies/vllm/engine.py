@@ -12,87 +12,78 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
+from bepa_torchrl.policies.transformers.image_patches import ImagePatcher
+from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError, engine_version
+from bepa_torchrl.policies.vllm.inputs import EngineInputs
+from bepa_torchrl.policies.vllm.keyed_logits import BLOCKED, MAX_TOKENS, request_args
 from bepa_torchrl.policies.vllm.plugin import OWNER
+from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow, EngineSpec
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """One row: a finished engine input (:mod:`.inputs`) and its sampling parameters."""
-
-    prompt: Any
-    params: SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOutput:
-    """One row's sampled tokens.
-
-    Args:
-        tokens: int64 ``[L]``.
-        log_probs: float32 ``[L]``, nats, as the logits processor set them.
-        prompt_tokens: number of tokens of the prompt.
-        cached_tokens: how many of them were in the prefix cache.
-    """
-
-    tokens: Tensor
-    log_probs: Tensor
-    prompt_tokens: int
-    cached_tokens: int
-
-
-class EngineExited(EngineError):
-    """The engine's process exited, or gave no output for too long.
-
-    Args:
-        finished: outputs of the rows that were complete, by row.
-    """
-
-    def __init__(self, message: str, finished: Mapping[int, EngineOutput]) -> None:
-        super().__init__(message)
-        self.finished = dict(finished)
+_ALIVE = 1.0  #: seconds between two checks whether the loop of a call still runs
+_PROCESSOR = "bepa_torchrl.policies.vllm.keyed_logits:KeyedSampling"
+_PROCESSOR_V2 = "bepa_torchrl.policies.vllm.keyed_logits_v2:KeyedSamplingV2"
 
 
 class Engine:
-    """One vLLM engine that can be started again after its process exited.
+    """A :class:`~bepa_torchrl.policies.vllm.rows.RowEngine` that can be started again after its process exited.
 
     Args:
-        arguments: of vLLM's ``AsyncEngineArgs``, without the model.
+        spec: of the policy.
+        on_cpu: whether the engine runs on the CPU.
+        arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
         start_timeout: seconds until a start that has not finished is an error.
-        stall_timeout: seconds without a finished row, or for one weight reload, until the engine counts as exited.
+        stall_timeout: seconds without a finished row of a call, or for one weight reload, until the engine counts as
+            exited.
     """
 
     def __init__(
-        self, arguments: Mapping[str, Any], *, start_timeout: float = 600.0, stall_timeout: float = 600.0
+        self,
+        spec: EngineSpec,
+        *,
+        on_cpu: bool,
+        arguments: Mapping[str, Any] | None = None,
+        start_timeout: float = 600.0,
+        stall_timeout: float = 600.0,
     ) -> None:
-        self.arguments = dict(arguments)
+        self.spec = spec
+        self.arguments = engine_arguments(spec, on_cpu=on_cpu) | dict(arguments or {})
+        self._inputs: EngineInputs | None = None
         self.start_timeout, self.stall_timeout = start_timeout, stall_timeout
         self._llm: Any = None
+        self._lock = (
+            threading.Lock()
+        )  # held while a row is converted or submitted, and when the engine is marked stopped
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._processes: list[Any] = []
         self._numbers = itertools.count()
 
     @property
+    def concurrent(self) -> bool:
+        """Several threads may call :meth:`generate` at once."""
+        return True
+
+    @property
     def running(self) -> bool:
         """Whether the engine was started and has not exited."""
-        return self._llm is not None and not self._llm.errored
+        llm = self._llm
+        return llm is not None and not llm.errored
 
     @property
     def process_ids(self) -> list[int]:
@@ -105,6 +96,10 @@ class Engine:
         Raises:
             EngineError: vLLM refuses the checkpoint or the arguments, or does not start in time.
         """
+        if self._inputs is None:
+            processor = Qwen2VLImageProcessorPil.from_pretrained(model)
+            dtype: torch.dtype = getattr(torch, self.spec.dtype)
+            self._inputs = EngineInputs(ImagePatcher(processor), self.spec.image_token_id, dtype=dtype)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm engine", daemon=True)
         self._thread.start()
@@ -124,8 +119,9 @@ class Engine:
         self._processes = list(set(multiprocessing.active_children()) - before)
 
     def stop(self) -> None:
-        """Ends the engine and its processes; does nothing if it is not running."""
-        llm, self._llm = self._llm, None
+        """Ends the engine and its processes, and calls of :meth:`generate`; does nothing if it is not running."""
+        with self._lock:
+            llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown(timeout=5.0)
         for process in self._processes:
@@ -143,16 +139,41 @@ class Engine:
                 self._loop.close()
         self._loop = self._thread = None
 
-    def generate(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
-        """One output per request, in order.
+    def generate(self, rows: Sequence[EngineRow]) -> list[EngineOutput]:
+        """One output per row, in order.
 
         Raises:
-            EngineExited: the engine exited or stalled; has the outputs of the finished rows.
-            ValueError: vLLM refuses a request.
+            EngineExited: the engine exited, stalled or was stopped; has the outputs of the finished rows.
+            ValueError: vLLM refuses a row, or its image tokens and images do not match.
         """
-        if not self.running:
-            raise EngineExited("the engine is not running", {})
-        return self._call(self._generate(requests), None)
+        with self._lock:
+            if not self.running:
+                raise EngineExited("the engine is not running")
+            assert self._inputs is not None
+            assert self._loop is not None
+            requests = [(self._inputs(row.prompt), self._params(row)) for row in rows]
+            thread = self._thread
+            future = asyncio.run_coroutine_threadsafe(self._generate(self._llm, requests), self._loop)
+        while not wait([future], _ALIVE).done:  # the coroutine has its own deadline, as long as its loop runs
+            if thread is None or not thread.is_alive():
+                raise EngineExited("the engine was stopped")
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise EngineExited("the engine was stopped") from error
+
+    def _params(self, row: EngineRow) -> SamplingParams:
+        """The engine is greedy: the logits processor leaves one token per row."""
+        return SamplingParams(
+            temperature=0.0,
+            logprobs=0,
+            max_tokens=row.max_tokens,
+            detokenize=False,
+            ignore_eos=True,  # ends are those of stop_token_ids
+            stop_token_ids=sorted(self.spec.end_token_ids),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=request_args(row.key, row.temperature),
+        )
 
     def reload(self, model: Path) -> None:
         """Replaces the weights by those of a folder's safetensors files, and drops what was computed with the old ones.
@@ -180,8 +201,8 @@ class Engine:
         if not await self._llm.reset_prefix_cache():
             raise RuntimeError("the prefix cache was not reset; is a request in flight?")
 
-    async def _generate(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
-        tasks = [asyncio.create_task(self._row(request)) for request in requests]
+    async def _generate(self, llm: Any, requests: Sequence[tuple[Any, SamplingParams]]) -> list[EngineOutput]:
+        tasks = [asyncio.create_task(self._row(llm, prompt, params)) for prompt, params in requests]
         waiting: set[asyncio.Task[EngineOutput]] = set(tasks)
         problem: BaseException | str | None = None
         while waiting and problem is None:
@@ -204,9 +225,9 @@ class Engine:
         reason = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         raise EngineExited(f"vLLM's engine exited: {reason}", finished)
 
-    async def _row(self, request: EngineRequest) -> EngineOutput:
+    async def _row(self, llm: Any, prompt: Any, params: SamplingParams) -> EngineOutput:
         final = None
-        async for output in self._llm.generate(request.prompt, request.params, f"row-{next(self._numbers)}"):
+        async for output in llm.generate(prompt, params, f"row-{next(self._numbers)}"):
             final = output
         if final is None:
             raise EngineDeadError()
@@ -220,8 +241,8 @@ class Engine:
             final.num_cached_tokens or 0,
         )
 
-    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Runs a coroutine on the engine's loop. None: the coroutine has its own deadline."""
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Runs a coroutine on the engine's loop."""
         assert self._loop is not None
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -262,3 +283,32 @@ def engine_environment(*, compiled: bool) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
+    """Arguments of ``AsyncEngineArgs`` that fit a policy's model, prompts and sampling."""
+    arguments = {
+        "dtype": spec.dtype,
+        "max_model_len": spec.window,
+        "max_num_seqs": spec.max_rows,
+        "kv_cache_memory_bytes": int(spec.kv_cache_gb * 1e9),
+        "enable_prefix_caching": True,
+        "enforce_eager": on_cpu,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logits",  # the logits processor's values: log-probs at the sampling temperature
+        "logits_processors": [_PROCESSOR if on_cpu else processor_for_gpu()],
+        "additional_config": {BLOCKED: list(spec.blocked_ids), MAX_TOKENS: spec.max_new_tokens},
+        "limit_mm_per_prompt": {"image": 999, "video": 0},
+        "skip_mm_profiling": True,
+        "mm_processor_cache_gb": 0,
+        "disable_log_stats": True,
+    }
+    if engine_version().release >= (0, 28):  # patches are normalised by us: the engine would normalise them again
+        arguments["mm_device_do_normalize"] = False
+    return arguments
+
+
+def processor_for_gpu() -> str:
+    """The logits processor for the model runner that vLLM uses on a GPU: V2 from 0.29 on, unless disabled."""
+    v2 = engine_version().release >= (0, 29) and os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "1") != "0"
+    return _PROCESSOR_V2 if v2 else _PROCESSOR

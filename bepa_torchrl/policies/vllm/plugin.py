@@ -65,7 +65,11 @@ def _processor_of(processor: Any, image_processor: Any) -> Any:
         built = processor.__new__(processor)
         built.image_processor, built.tokenizer = images, AutoTokenizer.from_pretrained(source)
         built.video_processor = SimpleNamespace(
-            valid_kwargs=VideosKwargs, size=images.size, merge_size=images.merge_size
+            valid_kwargs=VideosKwargs,
+            size=images.size,
+            patch_size=images.patch_size,
+            temporal_patch_size=images.temporal_patch_size,
+            merge_size=images.merge_size,
         )
         built.image_token, built.video_token = "<|image_pad|>", "<|video_pad|>"
         return built

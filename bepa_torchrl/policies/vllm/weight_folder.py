@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bepa_torchrl.storage.lock import LOCK, FolderInUseError, check_free, locked
 from osworld_gym.atomic import new_folder
 
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+_PREFIX = "bepa-vllm-"
 
 
 def complete_weights(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -58,7 +64,11 @@ def write_checkpoint(
         OSError: the disk is full.
     """
     with new_folder(folder) as target:
-        model.config.save_pretrained(target)
+        config = copy.deepcopy(model.config)
+        config.architectures = config.architectures or [
+            type(model).__name__
+        ]  # without, vLLM takes it for a pooling model
+        config.save_pretrained(target)
         tokenizer.save_pretrained(target)
         image_processor.save_pretrained(target)
         # copies: safetensors refuses tensors that share memory
@@ -66,3 +76,23 @@ def write_checkpoint(
         tensors = {name: w.detach().to("cpu", floats[name], copy=True).contiguous() for name, w in weights.items()}
         save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for an engine's checkpoints, which are many gigabytes; first removes those that killed processes left.
+
+    Whether its process has ended is seen by its lock, which works between containers that share the folder, too.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, FolderInUseError):
+            if (left / LOCK).exists():  # if not, it is not one of ours
+                check_free(left)
+                shutil.rmtree(left)
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))  # another process must not see it before it is locked
+    with locked(made):
+        folder = made.rename(made.with_name(made.name[1:]))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -250,13 +250,35 @@ def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:
     tasks = [lamp_task(0, infected=True), *(lamp_task(n) for n in range(1, 5))]
     with collector(tasks, retries=0) as made:
         dropped: list[str] = []
+        failed = 0.0
         for batch in islice(made, 3):
             assert len({number(row, K.GROUP_ID) for row in row_list(batch)}) == GROUPS
             assert made.last is not None
             dropped += made.last.requeued
+            failed += made.last.metrics()["failed_setup_failed"]
             assert "lamp-0" not in {row[K.TASK_ID] for row in row_list(batch)}
         assert dropped
         assert set(dropped) == {"lamp-0"}
+        assert failed == SIZE * len(dropped)
+
+
+def test_a_run_whose_sampler_is_broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would drop groups without end: every episode fails, and is never a reward."""
+
+    class Broken(ScriptedPolicy):
+        def sample(self, *_: Any, **__: Any) -> list[Response]:
+            raise RuntimeError("the engine is gone")
+
+    monkeypatch.setattr(env_worker, "_AFTER_ERROR", 0.01)
+    with collector(workers=0) as made:
+        service = RolloutService(Broken(wins))
+        node = EnvWorker("node", made.queue, service, made.plan, lambda: lamp_vector(1), desktops=2, poll=0.1)
+        with pytest.raises(
+            DesktopError, match=r"no group of 3 tasks in a row had two valid .* RuntimeError: the engine is gone"
+        ):
+            made.rollout()
+        node.stop(10.0)
+        service.close()
 
 
 def test_a_desktop_that_cannot_be_made_is_tried_again_and_then_stated(monkeypatch: pytest.MonkeyPatch) -> None:

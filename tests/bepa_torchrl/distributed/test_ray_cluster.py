@@ -9,24 +9,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+import torch
 from ray.exceptions import RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_heads import loaded_machine
 from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.distributed import ray_cluster
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import StaleTicketError
+from bepa_torchrl.policies.vllm.errors import EngineError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError
 
@@ -161,7 +165,7 @@ def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
             versions.append({number(row, K.POLICY_VERSION) for row in row_list(batch)})
             run.collector.rollout_policy.version += 1
             if len(batches) in (1, 2):
-                process, _ = ray.get(service.state.remote(), timeout=120)
+                process, *_ = ray.get(service.state.remote(), timeout=120)
                 delay = 0.1 * (len(batches) - 1)  # between two batches, and probably within one
                 threading.Timer(delay, os.kill, (process, signal.SIGKILL)).start()
         assert batches == lock_step(4)
@@ -220,6 +224,51 @@ def test_a_service_that_cannot_be_made_is_an_infrastructure_failure() -> None:
             services.publish([], 0)
     finally:
         services.stop()
+
+
+def test_a_service_whose_engine_has_failed_is_started_again(tmp_path: Path) -> None:
+    class FailingOnce(Learner):
+        """An engine that has failed for good, in the first process only; sent to the actor with its code."""
+
+        concurrent = False
+
+        def __init__(self, failed: Path) -> None:
+            super().__init__(wins)
+            self.failed = failed
+
+        def sample(self, *args: Any, **options: Any) -> list[Response]:
+            if not self.failed.exists():
+                self.failed.write_text(str(os.getpid()))
+            if self.failed.read_text() == str(os.getpid()):
+                raise EngineError("it was restarted 3 times (max_restarts)")
+            return super().sample(*args, **options)
+
+        def drain_metrics(self) -> dict[str, float]:
+            return {"engine/restarts": 3.0}
+
+        def close(self) -> None:
+            self.failed.with_name("closed").touch()
+
+    failed = tmp_path / "failed"
+    services = ServicePool(lambda: FailingOnce(failed), replicas=1, check_every=0.2, num_cpus=0)
+    try:
+        services.publish([], 7)
+        client: Any = ray_cluster.ActorClient(services.actors[0], 120.0)
+        call = ([Prompt(torch.zeros(1, dtype=torch.int64), ())], [(0, 0, 0, 0, 0)], 1.0)
+        with pytest.raises(EngineError, match="max_restarts"):
+            client.sample(*call)
+
+        def version() -> int | None:
+            with suppress(RuntimeError):  # until it is started again
+                return int(client.sample(*call)[1])
+            return None
+
+        assert wait_for(version) == 7  # after it got the weights again
+        wait_for(lambda: services.restarts == 1)
+        assert services.engine_metrics() == [{"engine/restarts": 3.0}]
+    finally:
+        services.stop()
+    assert failed.with_name("closed").exists()
 
 
 def test_staleness_is_bounded_in_strict_order() -> None:

@@ -11,6 +11,7 @@ from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.experiment.environment import check_environment
 from osworld_gym.desktops.local import desktop as local_desktop
 from osworld_gym.errors import DesktopError
+from osworld_gym.extras import EXTRAS
 
 
 def check(*overrides: str) -> None:
@@ -81,6 +82,21 @@ def test_a_provider_whose_python_package_is_missing_names_the_extra(monkeypatch:
     monkeypatch.setattr("bepa_torchrl.experiment.environment.make_desktop", make)
     with pytest.raises(DesktopError, match=r"env.provider=container requires the Python package docker; fix: pip inst"):
         check("env.provider=container")
+
+
+@pytest.mark.parametrize(
+    ("override", "extra"),
+    [("policy.lora.rank=8", "lora"), ("optimizer.kind=adamw_8bit", "adam8bit"), ("cluster.address=auto", "ray")],
+)
+def test_a_missing_extra_is_named_before_anything_is_prepared(
+    override: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXTRAS, extra, ("no_such_module",))
+    mode = ["collect.mode=async"] if extra == "ray" else []
+    assert main([override, *mode, f"runs={tmp_path}"], prog="bepa train") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"requires no_such_module, not installed; fix: pip install 'osworld-gym[{extra}]'" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_provider_option_is_named() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torchrl.record.loggers import CSVLogger
 
-from bepa_torchrl.analysis.curves import draw_curves, series
+from bepa_torchrl.analysis.curves import base_value, draw_curves, series
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.experiment.run_record import OUTCOMES, RecordError, RunRecord, image_path, read_lines, rewind_logs
@@ -125,6 +125,13 @@ def test_a_truncated_last_line_is_skipped_and_any_other_is_an_error(tmp_path: Pa
 def test_series_averages_over_its_window() -> None:
     lines = [{"iteration": i, "x": float(i)} for i in range(4)] + [{"iteration": 4}]
     assert series(lines, "x", 2) == ([0, 1, 2, 3], [0.0, 0.5, 1.5, 2.5])
+
+
+def test_the_base_policys_value_is_that_before_the_first_iteration() -> None:
+    runs = [[{"iteration": 1, "eval/train": 0.7}], [{"iteration": 0, "eval/train": 0.5, "x": 1.0}]]
+    assert base_value(runs, "eval/train") == 0.5
+    assert base_value(runs, "eval/held_out") is None
+    assert base_value(runs, "x") is None
 
 
 def test_curves_are_drawn_from_the_record(tmp_path: Path) -> None:

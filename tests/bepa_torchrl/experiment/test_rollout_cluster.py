@@ -60,7 +60,16 @@ def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytes
 
 def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> None:
     assert set(LOCAL) < set(setting_names())
-    trained = load_config(["env=local", "env.options.apps=[x]", "collect.temperature=0.7", "seed=5", "eval.every=3"])
+    trained = load_config(
+        [
+            "train.old_log_probs=all",
+            "env=local",
+            "env.options.apps=[x]",
+            "collect.temperature=0.7",
+            "seed=5",
+            "eval.every=3",
+        ]
+    )
     scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
     shared = shared_settings(trained, scaling)
     settings, found = merged_settings(shared, local_changes(["env.desktops=9", "cluster.replicas=2"], None))
@@ -70,8 +79,23 @@ def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> No
     assert (settings.collect, settings.policy, settings.seed) == (trained.collect, trained.policy, 5)
     other, _ = merged_settings(shared, local_changes(["env.provider=sim"], None))
     assert (other.env.provider, other.env.options) == ("sim", {})
+    engine = ["policy.rollout=vllm", "policy.engine.kv_cache_gb=2", "policy.engine.url='http://b:1'"]
+    sampled, _ = merged_settings(shared, local_changes(engine, None))
+    assert (sampled.policy.rollout, sampled.policy.engine.kv_cache_gb) == ("vllm", 2.0)
+    assert sampled.policy.engine.url == "http://b:1"
     with pytest.raises(ProtocolError, match="install the same version of this package on both sides"):
         merged_settings(shared | {"settings": {**shared["settings"], "env": {"vendor": "x"}}}, {})
+
+
+def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
+    scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
+    engine = ["policy.rollout=vllm", "policy.engine.url='http://a:1'", "policy.engine.timeout=99"]
+    trainer = load_config(["train.old_log_probs=all", *engine])
+    settings, _ = merged_settings(shared_settings(trainer, scaling), {})
+    assert (settings.policy.rollout, settings.policy.engine.url, settings.policy.engine.timeout) == ("vllm", None, 99.0)
+    trained = shared_settings(load_config(["train.old_log_probs=injected"]), scaling)
+    with pytest.raises(ConfigError, match=r"policy\.rollout=vllm requires the trainer's own old log-probs"):
+        merged_settings(trained, local_changes(["policy.rollout=vllm"], None))
 
 
 @pytest.mark.parametrize("key", ["collect.temperature=0.5", "env.max_steps=3", "env=local", "seed=1"])

@@ -54,7 +54,7 @@ def work(folder: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
 
 def timeless(line: dict[str, Any]) -> dict[str, Any]:
     """Without times, and without what only one of the two collectors can report: the use of desktops, the queue."""
-    other = ("second", "staleness", "version_lag", "queue_", "collect/desktops", "collect/failed_")
+    other = ("second", "staleness", "version_lag", "queue_", "collect/desktops")
     return {key: value for key, value in line.items() if not any(part in key for part in other)}
 
 
@@ -87,12 +87,26 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
             check_settings(settings, algo_named("grpo"), make_tasks(settings))
         settings = load_config([override, "collect.mode=async"])
         check_settings(settings, algo_named("grpo"), make_tasks(settings))
-    settings = load_config(["collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"])
-    with pytest.raises(ConfigError, match=r"do not work together yet"):
-        check_settings(settings, algo_named("grpo"), make_tasks(settings))
     settings = load_config(["cluster.address=auto"])
     with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):
         check_settings(settings, algo_named("grpo"), make_tasks(settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["cluster.address=auto", "cluster.replicas=2"], r"is one engine, got cluster\.replicas=2; set cluster"),
+        (["expert.reroll_every=5"], r"expert\.reroll_every plays episodes next to the rollouts of collect\.mode=async"),
+    ],
+)
+def test_an_engine_by_http_serves_one_program(given: list[str], problem: str) -> None:
+    """Without a URL, each rollout service starts its own engine."""
+    engines = ["collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"]
+    settings = load_config([*engines, *given])
+    check_settings(settings, algo_named("bepa"), make_tasks(settings))
+    settings = load_config([*engines, *given, "policy.engine.url='http://host:7400'"])
+    with pytest.raises(ConfigError, match=problem):
+        check_settings(settings, algo_named("bepa"), make_tasks(settings))
 
 
 @pytest.mark.slow

@@ -26,7 +26,13 @@ from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+#: a shell starts jobs in the background with SIGINT ignored, which these tests send
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bepa_torchrl.commands.train import main
+sys.exit(main(sys.argv[1:]))
+"""
 DEADLINE = 300.0
 LONG = "longer-than-the-80-columns-of-a-console-" * 2
 

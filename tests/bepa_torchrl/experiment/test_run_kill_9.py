@@ -23,7 +23,13 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.testing import small_checkpoint
 
 ROOT = Path(__file__).parents[3]
-MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+#: a shell starts jobs in the background with SIGINT ignored, which these tests send
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bepa_torchrl.commands.train import main
+sys.exit(main(sys.argv[1:]))
+"""
 DEADLINE = 600.0
 GROUPS, EVAL_EVERY, METHOD = 2, 4, "level2"
 #: what the command line of each kind of process contains

@@ -136,6 +136,24 @@ def test_fine_tuning_on_two_ranks_equals_one_process(settings: list[str], tmp_pa
     assert_same_weights(*(tmp_path / name / "sft" / "policy" / "model.safetensors" for name in ("two", "one")))
 
 
+def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: Path) -> None:
+    """The checkpoints have the adapters alone, and a resumed run goes on from them."""
+    run = [*settings, "policy.lora.rank=4", "optimizer.lr=1e-3", f"runs={tmp_path}"]
+    assert main([*run, "name=one", "train.iterations=2"]) == 0
+    assert main([*run, "name=two", "train.iterations=1", "train.ranks=2"]) == 0
+    assert main(["resume=true", "name=two", f"runs={tmp_path}", "train.iterations=2"]) == 0
+    one, two = (tmp_path / name / METHOD for name in ("one", "two"))
+    assert_same_record(iterations(two.parent)[2:], iterations(one.parent)[2:])
+    assert_same_weights(*(folder / "policy" / "model.safetensors" for folder in (two, one)))
+    adapters = [load_file(folder / "policy" / "adapter" / "adapter_model.safetensors") for folder in (two, one)]
+    assert adapters[0].keys() == adapters[1].keys()
+    assert max(float((adapters[0][name] - weight).abs().max()) for name, weight in adapters[1].items()) < 1e-4
+    assert max(float(weight.abs().max()) for name, weight in adapters[1].items() if "lora_B" in name) > 5e-4
+    shards = list(two.glob("checkpoints/*/components/*-sharded/shards/rank-0-of-2.safetensors"))
+    assert shards
+    assert all(".lora_" in name for path in shards for name in load_file(path))
+
+
 def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
     arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
     record = tmp_path / "x" / METHOD / "iterations.jsonl"

@@ -107,8 +107,9 @@ def test_permanent_failure_is_recorded_and_affects_no_other_episode() -> None:
         broken, fine = run_episodes(ScriptedPolicy(lambda _: True), vector, jobs, retries=1)
     assert (broken.rows, broken.verdict, broken.stop) == (None, None, StopReason.env_error)
     assert (broken.failure, broken.retries) == (FailureReason.setup_failed, 1)
+    assert broken.failures == (FailureReason.setup_failed,) * 2
     assert fine.success
-    assert fine.retries == 0
+    assert (fine.retries, fine.failures) == (0, ())
 
 
 @pytest.mark.parametrize(("room", "steps"), [(20, 1), (5, 0)])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -167,9 +169,34 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     assert engine.engine.process_ids != [process]
     assert not psutil.wait_procs(workers, timeout=10)[1], "processes of the killed engine are left"
     monkeypatch.setattr(engine, "max_restarts", engine.restarts)
-    with pytest.raises(EngineError, match=r"restarted 1 times \(max_restarts\)"):
+    with pytest.raises(EngineError, match=rf"restarted {engine.restarts} times \(max_restarts\)"):
         engine._restart(_exited())
     engine.engine.start(engine._model)  # for the tests that follow
+
+
+def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(
+    engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "max_restarts", engine.restarts + 1)
+    engine.sync()
+    engine.drain_metrics()
+    prompts, keys = rows(engine, 12)
+    expected = engine.trainer.sample(prompts, keys)
+    (process,) = engine.engine.process_ids
+    turns = threading.Semaphore(0)
+
+    def turn(number: int) -> Response:
+        (found,) = engine.sample([prompts[number]], [keys[number]])
+        turns.release()
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(turn, number) for number in range(len(prompts))]
+        assert turns.acquire(timeout=120.0)
+        os.kill(process, signal.SIGKILL)
+        found = [each.result(300.0) for each in running]
+    assert_equal(found, expected)
+    assert engine.drain_metrics()["engine/restarts"] == 1
 
 
 def _exited() -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from run_metrics import comparable
 from safetensors.torch import load_file
 
 from bepa_torchrl.experiment import launcher
@@ -33,10 +35,12 @@ SETTINGS = (
 )
 
 
-def train(runs: Path, rollout: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, torch.Tensor]]:
+def train(
+    runs: Path, rollout: str, *more: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, torch.Tensor]]:
     """Iterations, episodes and final weights of a method trained in this process."""
     folder = runs / "run"
-    config = load_config([*SETTINGS, f"runs={runs}", "name=run", f"policy.rollout={rollout}"])
+    config = load_config([*SETTINGS, f"runs={runs}", "name=run", f"policy.rollout={rollout}", *more])
     if not folder.exists():
         folder.mkdir()
         policy = launcher.make_policy(config, seed=0)
@@ -49,16 +53,6 @@ def train(runs: Path, rollout: str) -> tuple[list[dict[str, Any]], list[dict[str
         read_lines(folder / rollout / "episodes.jsonl"),
         load_file(folder / rollout / "policy" / "model.safetensors"),
     )
-
-
-def comparable(line: dict[str, Any]) -> dict[str, float]:
-    """The metrics that both runs have, without times."""
-    left_out = ("seconds", "engine/", "rollout_")
-    return {
-        name: value
-        for name, value in line.items()
-        if isinstance(value, int | float) and not any(part in name for part in left_out)
-    }
 
 
 def test_the_run_equals_the_built_in_samplers(tmp_path: Path) -> None:
@@ -79,6 +73,23 @@ def test_the_run_equals_the_built_in_samplers(tmp_path: Path) -> None:
     differences = [v for line in lines for k, v in line.items() if "rollout_difference_max_on_policy" in k]
     assert differences
     assert all(0 <= value < 1e-4 for value in differences), differences
+
+
+def test_an_asynchronous_run_equals_the_built_in_samplers(tmp_path: Path) -> None:
+    """The engine belongs to the rollout service; another one is started for the evaluation at the end."""
+    temporary = Path(tempfile.gettempdir())
+    before = set(temporary.glob("bepa-vllm-*"))
+    built_in, expected, weights = train(tmp_path, "transformers")
+    lines, episodes, trained = train(tmp_path, "vllm", "collect.mode=async")
+    assert set(temporary.glob("bepa-vllm-*")) <= before, "weights are left"
+    assert sorted(map(written, episodes)) == sorted(map(written, expected))
+    for line, other in zip(lines, built_in, strict=True):
+        found, known = comparable(line), comparable(other)
+        both = found.keys() & known.keys()
+        assert {k: found[k] for k in both} == pytest.approx({k: known[k] for k in both}, rel=1e-3, abs=1e-4)
+    assert sum(line.get("train/optimizer_steps", 0.0) for line in lines) > 0
+    for name, weight in weights.items():
+        torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
 
 
 def written(episode: dict[str, Any]) -> list[Any]:

@@ -75,7 +75,8 @@ def results(draw: st.DrawFn) -> EpisodeResult:
         )
     verdict = draw(st.none() | st.builds(Verdict, st.floats(0, 1), st.text()))
     failure = draw(st.none() | st.sampled_from(FailureReason))
-    return EpisodeResult(job, rows, draw(st.sampled_from(StopReason)), verdict, failure, draw(st.integers(0, 5)))
+    retried = draw(st.lists(st.sampled_from(FailureReason), max_size=5))
+    return EpisodeResult(job, rows, draw(st.sampled_from(StopReason)), verdict, failure, tuple(retried))
 
 
 def same_value(one: Any, other: Any) -> bool:

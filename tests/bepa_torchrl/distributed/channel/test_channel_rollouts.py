@@ -268,10 +268,10 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
         served.queue.admit([0, 0], 1)
         (old,) = gateway.lease("w", 1, 30.0)
         port = served.server.address[1]
+        served.server._listener.shutdown(2)  # first, or the client connects again and gets the end of the run
+        served.server._listener.close()
         for connection in list(served.server._connections):  # as when the process is killed
             connection.close()
-        served.server._listener.shutdown(2)
-        served.server._listener.close()
     with Served("second", port=port) as served:
         served.weights.publish([("a", torch.ones(1))], 4)
         found = gateway.next_weights(WeightsTag("first", 4), 30.0)  # the same version, perhaps of another update

@@ -1,0 +1,67 @@
+"""A wrong address of a Ray cluster is an error within seconds, before anything is prepared."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.distributed.ray_address import check_head
+from osworld_gym.errors import DesktopError
+from osworld_gym.extras import EXTRAS
+
+
+@pytest.fixture
+def port() -> int:
+    """A port at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_head_that_listens_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        check_head(address)
+        check_head(f"ray://{address}")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        check_head("auto")
+
+
+@pytest.mark.ray
+def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import services  # the user of this machine may have a cluster
+
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: [])
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: None)
+    for given in (None, "auto"):
+        if given is None:
+            monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        else:
+            monkeypatch.setenv("RAY_ADDRESS", given)
+        with pytest.raises(DesktopError, match=r"no Ray cluster runs on this machine; start its head with `ray start"):
+            check_head("auto")
+
+
+def test_auto_is_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    check_head("local")
+    with pytest.raises(DesktopError, match=f"no Ray cluster at 127.0.0.1:{port} .*; start its head with `ray start"):
+        check_head("auto")
+
+
+def test_no_address_is_bad_input() -> None:
+    with pytest.raises(ValueError, match=r"cluster\.address: expected HOST:PORT, .* got 'head', auto or local"):
+        check_head("head")
+
+
+def test_a_run_ends_before_its_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    monkeypatch.setitem(EXTRAS, "ray", ())
+    overrides = ["collect.mode=async", f"cluster.address='127.0.0.1:{port}'", f"runs={tmp_path}"]
+    assert main(overrides, prog="bepa train") == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"no Ray cluster at 127.0.0.1:{port}" in line
+    assert list(tmp_path.iterdir()) == []
