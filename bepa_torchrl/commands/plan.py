@@ -36,7 +36,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--mfu", type=float, default=0.4, help="model FLOPs utilisation, assumed (default: %(default)s)"
     )
-    parser.add_argument("--decode-speed", type=float, help="tokens per second and GPU (default: estimated)")
+    parser.add_argument(
+        "--decode-speed", type=float, help="tokens per second of the GPU that samples (default: estimated)"
+    )
     parser.add_argument("--prefix-cache", action="store_true", help="rollouts keep past turns' key-value cache (vLLM)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(program=plan)
@@ -202,8 +204,7 @@ def _verdict(choice: Mapping[str, Any], gpus: int) -> str:
 
 def _missing(name: str, gpus: int) -> str:
     """What this version cannot train with, or nothing."""
-    part = "LoRA" if name.startswith("LoRA") else "8-bit Adam" if "8-bit Adam" in name else ""
-    return f"{part} on several GPUs" if part and gpus > 1 else ""
+    return "8-bit Adam on several GPUs" if "8-bit Adam" in name and gpus > 1 else ""
 
 
 def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
@@ -211,10 +212,11 @@ def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
         yield "nothing fits: use more GPUs (--gpus), a smaller screen, fewer steps, or fewer images in the prompt"
         return
     seconds = found["seconds"]
-    speed = seconds["decoded_tokens_per_second_and_gpu"]
+    speed = seconds["decoded_tokens_per_second"]
     parts = ", ".join(f"{part.replace('_', ' ')} {seconds[part]:,.0f}" for part in _PARTS)
     missing = _missing(found["best"], found["gpu"]["count"])
     note = f" (not in this version: {missing})" if missing else ""
     yield f"choose: {found['best']}{note}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in found['settings'].items())}"
-    yield f"assumed: MFU {found['mfu']:g}, {speed:,.0f} decoded tokens per second and GPU, 10 % of the memory lost"
+    sampler = "" if found["gpu"]["count"] == 1 else ", by one GPU that samples alone"
+    yield f"assumed: MFU {found['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"

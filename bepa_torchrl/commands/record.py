@@ -16,8 +16,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--suite", default="varied", help="a suite whose tasks have oracles (default: varied)")
     parser.add_argument("--split", default="all", help="split or tag of the suite (default: all)")
     parser.add_argument("--style", action="append", choices=("native", "expert"), help="default: native")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 to N-1 of each task (default: 1)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="begin with seed S instead of 0")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds per task (default: 1)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument("--provider", default="local", help="default: local")
     parser.add_argument(
         "--screen", type=_screen, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"

@@ -4,6 +4,7 @@
     rank-1-of-2.safetensors
     sharded.json                written last: policy version, number of files, each tensor's shape
 
+Of a policy with adapters the adapters' weights alone are saved, as in one process.
 A shard is a range of a tensor's first dimension; the file's metadata has its first row. torch's own distributed
 checkpoints have the same layout, but their index is a pickle.
 """
@@ -25,6 +26,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.optim import Optimizer
 from torchrl.checkpoint import CheckpointError
 
+from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.sharding.process_group import rank_failures
 from osworld_gym.atomic import new_folder
 
@@ -97,7 +99,7 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     if saved != {name: shape for name, shape in expected.items() if name.startswith("model/")}:
         raise CheckpointError(f"{source} is of another model: names or shapes of its weights differ")
     found = _read(handles, index["shapes"], policy, optimizer)
-    for name, parameter in policy.model.named_parameters():
+    for name, parameter in _parameters(policy).items():
         _local(parameter)[0].copy_(found[f"model/{name}"])
         if f"step/{name}" in found:
             state = optimizer.state[parameter]
@@ -112,7 +114,7 @@ def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimiz
     """This rank's rows of every saved tensor of a trained or frozen parameter."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     found = {}
-    for name, parameter in policy.model.named_parameters():
+    for name, parameter in _parameters(policy).items():
         local, start = _local(parameter)
         kinds = ("model", *_MOMENTS) if id(parameter) in trained else ("model",)
         for kind in kinds:
@@ -141,10 +143,15 @@ def _rows(handles: list[Any], key: str, start: int, count: int, shape: list[int]
     return torch.cat(found) if found else torch.zeros(0, *shape[1:])
 
 
+def _parameters(policy: Any) -> dict[str, Tensor]:
+    """What a checkpoint has: all parameters, or the adapters' if there are any, since the others are frozen then."""
+    return adapter_weights(policy.model) or dict(policy.model.named_parameters())
+
+
 def _tensors(policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
     """Weights and AdamW's state; scalars as ``[1]``."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter in policy.model.named_parameters():
+    for name, parameter in _parameters(policy).items():
         tensors[f"model/{name}"] = parameter
         state = optimizer.state.get(parameter, {})
         tensors |= {f"{kind}/{name}": state[kind] for kind in _MOMENTS if kind in state}

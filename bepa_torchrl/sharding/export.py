@@ -15,7 +15,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 
 from bepa_torchrl.policies.transformers.checkpoint import no_progress_bars
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.policies.transformers.lora import adapter_weights, merged_weights, save_adapter, save_merged
+from bepa_torchrl.policies.transformers.policy import ADAPTER_FOLDER, TransformersPolicy
 from bepa_torchrl.sharding.process_group import rank_failures
 from osworld_gym.atomic import new_folder
 
@@ -24,12 +25,14 @@ from osworld_gym.atomic import new_folder
 def gathered_weights(policy: TransformersPolicy) -> Iterator[tuple[str, Tensor]]:
     """(name, whole tensor) of every weight under the names of a saved checkpoint, tied ones under each name.
 
+    Of a policy with adapters, whose other weights are frozen: of the adapters' weights alone, by parameter name.
+
     Every rank iterates to the end, and has one whole tensor at a time, on its device.
 
     Raises:
         RankLostError: another rank has exited or is late.
     """
-    for name, weight in policy.model.state_dict().items():
+    for name, weight in (adapter_weights(policy.model) or policy.model.state_dict()).items():
         with rank_failures():
             whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
         yield name, whole.detach()
@@ -60,11 +63,18 @@ def export_policy(
         if dist.get_rank() == 0:
             tied = _tied(policy.model)
             weights = {name: weight for name, weight in weights.items() if name not in tied}
+            adapters = {name: weights[name] for name in adapter_weights(policy.model)}
+            if adapters:
+                weights = dict(merged_weights(policy.model, weights))
             if dtype is not None:
                 weights = {name: weight.to(dtype) for name, weight in weights.items()}
             with new_folder(target) as folder:
                 with no_progress_bars():
-                    policy.model.save_pretrained(folder, state_dict=weights)
+                    if adapters:
+                        save_merged(policy.model, folder, weights)
+                        save_adapter(policy.model, folder / ADAPTER_FOLDER, adapters)
+                    else:
+                        policy.model.save_pretrained(folder, state_dict=weights)
                 if dtype is not None:
                     _write_dtype(folder / "config.json", dtype)
                 policy.processor.tokenizer.save_pretrained(folder)

@@ -11,7 +11,6 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 
 ShardablePolicy = TransformersPolicy  #: what :func:`shard_policy` divides
@@ -23,7 +22,8 @@ def shard_policy(policy: TransformersPolicy, mesh: DeviceMesh, *, compute_dtype:
 
     Decoder layers and the blocks of a trained vision tower are gathered one at a time; embeddings, output embedding
     (tied or not) and the merger together. A frozen tower is not divided: each rank has all of it, since its cached
-    features make the ranks' passes through it differ. Gradients are summed over ranks, not averaged: the losses of
+    features make the ranks' passes through it differ. Adapters are divided with the frozen weights of their layer.
+    Gradients are summed over ranks, not averaged: the losses of
     micro-batches add up.
 
     A sharded policy scores (``get_dist``, the losses); it cannot sample, which would gather all weights per token.
@@ -35,13 +35,11 @@ def shard_policy(policy: TransformersPolicy, mesh: DeviceMesh, *, compute_dtype:
             optimiser's state keep the policy's dtype. None: the policy's.
 
     Raises:
-        ValueError: the policy is sharded already, has adapters, or its weights are of half precision.
+        ValueError: the policy is sharded already, or its weights are of half precision.
     """
     model: Any = policy.model
     if isinstance(model, FSDPModule):
         raise ValueError("the policy is sharded already; load it again to shard it over another mesh")
-    if adapter_weights(model):
-        raise ValueError("adapters cannot be sharded yet; train them on one GPU, or set policy.lora.rank=null")
     if model.dtype in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"the weights are {model.dtype}, in which small updates are lost; load the policy with dtype=float32 and "

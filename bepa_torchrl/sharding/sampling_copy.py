@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.base import ActingPolicy, SyncedPolicy
-from bepa_torchrl.policies.transformers.lora import base_weights
+from bepa_torchrl.policies.transformers.lora import adapter_weights, base_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -22,7 +22,7 @@ class SamplingCopy:
     Args:
         copy: has the weights of the sharded policy's version 0, in the dtype in which it samples.
         trained: the sharded policy.
-        weights: returns the sharded policy's whole weights, one at a time.
+        weights: returns the sharded policy's whole weights, one at a time; those of its adapters if it has any.
         sampler: samples; ``copy``, or an inference engine that gets its weights from ``copy``.
     """
 
@@ -41,6 +41,11 @@ class SamplingCopy:
     def image_scaling(self) -> ImageScaling:
         """The sampler's: size limits of the image processor."""
         return self.sampler.image_scaling
+
+    @property
+    def concurrent(self) -> bool:
+        """One thread samples at a time."""
+        return False
 
     def encode_response(self, text: str) -> Tensor:
         """int64 ``[L]``: tokens of a text that was not sampled, end token included."""
@@ -80,7 +85,7 @@ class SamplingCopy:
 
     @torch.no_grad()
     def _copy(self) -> None:
-        own = base_weights(self.copy.model)
+        own = adapter_weights(self.copy.model) or base_weights(self.copy.model)
         for name, weight in self._weights():
             own[name].copy_(weight)
         self.copy.encoder.forget()

@@ -106,6 +106,7 @@ def iteration_seconds(
     training: Training,
     *,
     flops_per_second: float,
+    sampling_share: float,
     tokens_per_second: float,
 ) -> Seconds:
     """Time of one iteration, without desktops and evaluations; groups without a signal are counted as trained.
@@ -117,13 +118,14 @@ def iteration_seconds(
         work: what is computed.
         training: what is trained.
         flops_per_second: of all GPUs, at the expected utilisation.
-        tokens_per_second: decoded by all GPUs.
+        sampling_share: share of the GPUs that sample, in (0, 1].
+        tokens_per_second: decoded by the GPUs that sample.
     """
     once = episode_forward(model, episode, grid, training.rank).total
     update = once + episode_backward(model, episode, grid, training).total
     prefill = prefill_flops(model, episode, grid, prefix_cache=work.prefix_cache).total
     return Seconds(
-        prefill=work.episodes * prefill / flops_per_second,
+        prefill=work.episodes * prefill / (flops_per_second * sampling_share),
         decode=work.episodes * episode.steps * episode.response / tokens_per_second,
         old_log_probs=work.episodes * once / flops_per_second if work.old_log_probs else 0.0,
         update=work.updates * work.episodes * update / flops_per_second,

@@ -39,11 +39,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on each GPU while a micro-batch is trained.
+    """Bytes on the GPU with the most, rank 0's, while a micro-batch is trained.
 
     Args:
-        weights: the model, and adapters.
-        masters: float32 copies of trained half-precision weights.
+        weights: the model, and adapters; with several GPUs float32, divided, and a frozen tower whole on each.
+        sampling_copy: with several GPUs, the whole policy with which rank 0 samples.
+        masters: float32 copies of trained half-precision weights, on one GPU.
         gradients: float32, accumulated over micro-batches.
         moments: Adam's.
         decoder: saved activations of the decoder.
@@ -53,6 +54,7 @@ class Memory:
     """
 
     weights: int
+    sampling_copy: int
     masters: int
     gradients: int
     moments: int
@@ -64,7 +66,7 @@ class Memory:
     @property
     def resident(self) -> int:
         """What also stays while rollouts are sampled: weights and the optimiser's state."""
-        return self.weights + self.masters + self.moments
+        return self.weights + self.sampling_copy + self.masters + self.moments
 
     @property
     def total(self) -> int:
@@ -88,22 +90,28 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
         images: its images.
         patches: patches of each image.
     """
-    w, text, training = recipe.element, model.text, recipe.training
+    w, text, training, ranks = recipe.element, model.text, recipe.training, recipe.shards
     trained = trained_parameters(model, training)
-    masters = 4 * trained if w < 4 else 0
+    parameters = model.parameters + model.adapter_parameters(training.rank)
+    stored = w if ranks == 1 else 4  # shards are float32, so that they need no masters
+    masters = 4 * trained if stored < 4 else 0
+    undivided = model.vision.parameters if ranks > 1 and not training.vision else 0
     per_token, per_patch = decoder_bytes(model, recipe), vision_bytes(model, recipe)
     features = images * patches // model.vision.merge**2 * text.hidden * w
     output = 0 if training.rank else text.vocabulary * text.hidden * w
-    held = {"weights": w * (model.parameters + model.adapter_parameters(training.rank))}
+    held = {"weights": stored * (parameters - undivided)}
     held |= {"masters": masters, "gradients": 4 * trained, "moments": round(MOMENTS[recipe.optimizer] * trained)}
+    divided = {name: size // ranks for name, size in held.items()}
+    divided["weights"] += w * undivided
     return Memory(
-        **{name: size // recipe.shards for name, size in held.items()},
+        **divided,
+        sampling_copy=w * parameters if ranks > 1 else 0,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
         vision=features
         + images * patches * per_patch
         + (_once(recipe, images * patches * vision_block_bytes(model.vision, w)) if training.vision else 0),
         head=2 * CHUNK_BYTES + CHUNK_BYTES * w // 4 + output,
-        workspace=3 * w * tokens * text.intermediate + (_gathered(text, w) if recipe.shards > 1 else 0),
+        workspace=3 * w * tokens * text.intermediate + (_gathered(text, w) if ranks > 1 else 0),
     )
 
 

@@ -27,7 +27,7 @@ class PlanRequest:
         gpu: a name of :data:`bepa_torchrl.sizing.gpus.GPUS`.
         gpus: their number.
         mfu: model FLOPs utilisation of training and prefill, in (0, 1].
-        decode_speed: tokens per second and GPU; None: estimated by the memory's bandwidth.
+        decode_speed: tokens per second of the GPU that samples; None: estimated by the memory's bandwidth.
         desktops: episodes that run at once.
         element: bytes per element of the model's dtype.
         train_vision: whether full training trains the vision tower.
@@ -141,7 +141,7 @@ def _described(request: PlanRequest, choice: Choice) -> dict[str, Any]:
 
 def _seconds(request: PlanRequest, choice: Choice) -> dict[str, float]:
     device, episode = gpu(request.gpu), request.episode
-    rows = max(1, min(choice.rollouts, min(request.desktops, request.work.episodes) // request.gpus))
+    rows = max(1, min(choice.rollouts, request.desktops, request.work.episodes))
     context = sum(row.tokens for row in episode.rows()) / episode.steps
     estimated = duration.decode_speed(request.model, device, rows, context, request.element)
     speed = estimated if request.decode_speed is None else request.decode_speed
@@ -152,6 +152,7 @@ def _seconds(request: PlanRequest, choice: Choice) -> dict[str, float]:
         request.work,
         choice.recipe.training,
         flops_per_second=request.gpus * request.mfu * device.flops,
-        tokens_per_second=request.gpus * speed,
+        sampling_share=1 / request.gpus,  # with train.ranks rank 0 samples alone
+        tokens_per_second=speed,
     )
-    return {**asdict(seconds), "total": seconds.total, "decoded_tokens_per_second_and_gpu": speed}
+    return {**asdict(seconds), "total": seconds.total, "decoded_tokens_per_second": speed}

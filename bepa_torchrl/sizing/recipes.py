@@ -71,7 +71,6 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
     memory = training_memory(model, recipe, longest.tokens, longest.images, grid.patches)
     fixed = training_memory(model, recipe, 0, 0, grid.patches).total
     budget = max(0, usable - fixed) * longest.tokens // (memory.total - fixed) // BUDGET_STEP * BUDGET_STEP
-    held = memory.resident + (recipe.shards - 1) * memory.weights  # every GPU samples with whole weights
     prefill = longest.tokens * decoder_layer_bytes(model.text, recipe.element)
     cache = kv_bytes(model.text, recipe.element) * longest.tokens
     return Choice(
@@ -80,7 +79,7 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
         memory,
         fits=longest.tokens <= budget,
         max_tokens=budget,
-        rollouts=max(0, usable - held - prefill) // cache,
+        rollouts=max(0, usable - memory.resident - prefill) // cache,
     )
 
 

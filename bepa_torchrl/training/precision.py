@@ -134,7 +134,7 @@ def make_adamw(
         **options: options of ``torch.optim.AdamW``.
 
     Raises:
-        ImportError: ``adamw_8bit`` requires bitsandbytes, which is not installed.
+        MissingExtraError: ``adamw_8bit`` requires bitsandbytes, which is not installed.
     """
     groups = _groups(parameters)
     masters = master_weights and any(parameter.dtype in HALF_PRECISION for parameter in _members(groups))

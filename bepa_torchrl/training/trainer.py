@@ -17,7 +17,6 @@ from torchrl.objectives.common import LossModule
 from torchrl.record.loggers import Logger
 from torchrl.trainers.algorithms import GRPOTrainer
 
-from bepa_torchrl.policies.base import SyncedPolicy
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
 from bepa_torchrl.training.checkpoint import Checkpoints, Weights
@@ -112,8 +111,7 @@ class BEPATrainer(GRPOTrainer):
         assert self.collector.last is not None
         self.metrics = {"seconds_collect": perf_counter() - self._started}
         self.metrics |= {f"collect/{name}": value for name, value in self.collector.last.metrics().items()}
-        if isinstance(self.collector.rollout_policy, SyncedPolicy):
-            self.metrics |= self.collector.rollout_policy.drain_metrics()
+        self.metrics |= self.collector.engine_metrics()
         self.metrics |= report_metrics(self.replacement.reports, self.stepper.policy.version)
         if self.replacement.cache is not None:
             self.metrics["cache/tasks"] = float(len(self.replacement.cache))

@@ -10,6 +10,7 @@ from history_rows import ShortPromptPolicy
 from torch import Tensor
 
 from bepa_torchrl.policies.base import SyncedPolicy
+from bepa_torchrl.policies.transformers.lora import Lora, adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.testing import picture
@@ -36,6 +37,7 @@ class Engine(ShortPromptPolicy):
     """An engine that takes its weights from the only policy in ``source``."""
 
     source: tuple[TransformersPolicy, ...] = ()
+    concurrent = False
 
     def sync(self) -> None:
         (policy,) = self.source
@@ -67,9 +69,32 @@ def test_the_copy_gets_new_weights_once() -> None:
     sampler.sync()
     sampler.sync()
     assert (trained.gathered, sampler.version, copy.version) == (1, 1, 1)
-    assert torch.equal(log_probs(sampler), log_probs(trained))
+    torch.testing.assert_close(log_probs(sampler), log_probs(trained))
     assert not torch.equal(log_probs(sampler), before)
     assert set(sampler.drain_metrics()) == {"seconds_sync"}
+
+
+def test_a_copy_with_adapters_gets_the_adapters_alone() -> None:
+    torch.manual_seed(0)
+    lora = Lora(rank=4, alpha=8)
+    trained, copy = (ShortPromptPolicy(max_new_tokens=4, lora=lora) for _ in range(2))
+    given: list[str] = []
+
+    def weights() -> Iterator[tuple[str, Tensor]]:
+        for name, weight in adapter_weights(trained.model).items():
+            given.append(name)
+            yield name, weight.detach()
+
+    sampler = SamplingCopy(copy, trained, weights, copy)
+    with torch.no_grad():
+        for weight in adapter_weights(trained.model).values():
+            weight.add_(torch.randn_like(weight), alpha=0.3)
+    trained.version = 1
+    before = log_probs(sampler)
+    sampler.sync()
+    assert given == list(adapter_weights(copy.model))
+    torch.testing.assert_close(log_probs(sampler), log_probs(trained))
+    assert not torch.equal(log_probs(sampler), before)
 
 
 def test_an_engine_gets_its_weights_from_the_copy() -> None:
@@ -80,5 +105,5 @@ def test_an_engine_gets_its_weights_from_the_copy() -> None:
     trained.step()
     sampler.sync()
     assert sampler.version == engine.version == 1
-    assert torch.equal(log_probs(sampler), log_probs(trained))
+    torch.testing.assert_close(log_probs(sampler), log_probs(trained))
     assert set(sampler.drain_metrics()) == {"seconds_sync", "engine/restarts"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from process_groups import errors_of, run_ranks
 from sharded_training import made_batches, made_policy, optimizer_of, resume_sharded, train, whole_weights
 from torchrl.checkpoint import CheckpointError
 
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
 from bepa_torchrl.training.optimization_step import local_passes
@@ -34,6 +36,27 @@ def test_two_processes_then_three_then_one_equal_one_process(tmp_path: Path) -> 
     train(alone, optimizer, batches[3:], local_passes)
     train(resumed, optimizer_of_resumed, batches[3:], local_passes)
     assert difference(whole_weights(resumed), whole_weights(alone)) < 1e-5
+
+
+def test_adapters_are_saved_alone_and_exported_merged(tmp_path: Path) -> None:
+    """2 processes, then 3, then one; the exported adapters load onto the first checkpoint, too."""
+    lora = {"lora": Lora(rank=4, alpha=8)}
+    assert run_ranks(resume_sharded, 2, tmp_path, None, slice(0, 2), "first", lora) == [0, 0], errors_of(tmp_path)
+    assert run_ranks(resume_sharded, 3, tmp_path, "first", slice(2, 3), "second", lora) == [0] * 3, errors_of(tmp_path)
+    index = json.loads((tmp_path / "second" / "sharded.json").read_text())
+    assert all(".lora_" in name for name in index["shapes"])
+    alone, resumed = made_policy(**lora), made_policy(**lora)
+    batches = made_batches(alone)
+    train(alone, optimizer_of(alone), batches[:3], local_passes)
+    load_sharded(resumed, optimizer_of(resumed), tmp_path / "second")
+    assert difference(dict(resumed.named_weights()), dict(alone.named_weights())) < 1e-5
+    exported = tmp_path / "second-exported"
+    whole = load_policy(exported, dtype=torch.float64)
+    assert difference(dict(whole.named_weights()), dict(alone.named_weights())) < 1e-5
+    adapted = made_policy(lora=Lora(rank=4, alpha=8, adapter=exported / "adapter"))
+    assert difference(dict(adapted.named_weights()), dict(alone.named_weights())) < 1e-5
+    untrained = made_policy()
+    assert difference(dict(untrained.named_weights()), dict(alone.named_weights())) > 1e-4
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from process_groups import errors_of, run_ranks
 from safetensors.torch import load_file
 from sharded_training import score_in_half_precision, train_alone, train_sharded
 
+from bepa_torchrl.policies.transformers.lora import Lora
+
 pytestmark = pytest.mark.slow
 
 
@@ -23,8 +25,9 @@ pytestmark = pytest.mark.slow
         (2, {"train_vision": False}),
         (2, {"frozen": ("layers.0", "visual.blocks.0.attn")}),
         (2, {"family": "qwen3_vl"}),
+        (2, {"lora": Lora(rank=4, alpha=8)}),
     ],
-    ids=["two", "three-recomputed", "two-frozen-tower", "two-frozen-layers", "two-qwen3"],
+    ids=["two", "three-recomputed", "two-frozen-tower", "two-frozen-layers", "two-qwen3", "two-adapters"],
 )
 def test_steps_equal_those_of_one_process(tmp_path: Path, ranks: int, options: dict[str, Any]) -> None:
     """Ranks have unequal passes, a group has no signal, and one batch is a single episode."""

@@ -126,11 +126,19 @@ def test_a_seven_billion_model_by_hand() -> None:
     assert (memory.weights, memory.masters, memory.gradients, memory.moments) == (2 * n, 4 * n, 4 * n, 8 * n)
     # embeddings, 28 layer inputs and the final norm; one layer recomputed
     assert memory.decoder == 42_915 * (7_168 + 28 * 7_168 + 28_672 + 225_400)
-    # with 8-bit moments 2.03 bytes; over 8 GPUs an eighth of all that is sharded
+    assert memory.sampling_copy == 0
+    # with 8-bit moments 2.03 bytes; over 8 GPUs an eighth of all that is sharded: float32 weights without masters
     small = training_memory(model, Recipe(Training(), "adamw_8bit", True, shards=8), 42_915, 15, 10_764)
     assert small.moments == round(2.03125 * n) // 8
-    assert small.weights == 2 * n // 8
+    assert (small.weights, small.masters, small.sampling_copy) == (4 * n // 8, 0, 2 * n)
     assert small.workspace - memory.workspace == 2 * (2 * 233_046_016 + 2 * 152_064 * 3584)
+
+
+def test_a_frozen_tower_is_whole_on_every_gpu() -> None:
+    model = model_shape(known_model("ByteDance-Seed/UI-TARS-1.5-7B").config)
+    memory = training_memory(model, Recipe(Training(vision=False), shards=4), 1000, 1, 10_764)
+    n, tower = 8_292_166_656, 676_550_144
+    assert memory.weights == 4 * (n - tower) // 4 + 2 * tower
 
 
 def test_adapters_train_only_themselves() -> None:

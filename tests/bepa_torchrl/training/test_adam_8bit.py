@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.factory import make_optimizer
+from bepa_torchrl.experiment.objective import make_optimizer
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.testing import ScriptedLearner
 from bepa_torchrl.training.precision import MasterWeights, make_adamw
