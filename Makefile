@@ -42,7 +42,7 @@ train: $(call extras,bepa)  ## BEPA and GRPO on the simulated desktop: curves, t
 
 # further settings: make train-local SETTINGS='name=mine seed=1 algo=level1 compare=[]' (docs/train-local.md)
 SETTINGS ?=
-train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: curves, table, GIF (a quarter of an hour on two cores)
+train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: curves, table, GIF (23 minutes on two cores)
 	$(BIN)/osworld-gym doctor --packages
 	$(BIN)/python examples/train_bepa.py experiment=local $(SETTINGS)
 
@@ -123,6 +123,7 @@ tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (ho
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
 	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12
+	$(BIN)/bepa record build/recordings --seeds 40  # native only: fewer seeds lack some of the screens' palettes
 	$(BIN)/python -m bepa_torchrl.tiny_local --threads 2
 
 clean:           ## removes .venv and build

@@ -171,6 +171,17 @@ def test_snippets_run(path, tmp_path, monkeypatch):
             registry.update(items)
 
 
+def test_links_of_the_site_are_files_in_it():
+    """As `make docs` requires, which the default tests do not run: no folders, no files outside of docs."""
+    wrong = []
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))):
+            file = (page.parent / target).resolve()
+            if ":" not in target and not (file.is_file() and file.is_relative_to(ROOT / "docs")):
+                wrong.append(f"{page.name}: {target}")
+    assert wrong == []
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}

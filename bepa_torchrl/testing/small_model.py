@@ -65,7 +65,12 @@ def _qwen3_vl(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGenera
         "num_key_value_heads": 2,
         "head_dim": 32,
         "max_position_embeddings": 4096,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [6, 5, 5]},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 100.0,
+            "mrope_section": [6, 5, 5],
+            "mrope_interleaved": True,  # as in released checkpoints; vLLM reads it, transformers does not
+        },
         "bos_token_id": token_id(tokenizer, "<|endoftext|>"),
         "eos_token_id": token_id(tokenizer, "<|im_end|>"),
     }

@@ -31,7 +31,7 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with self._errors(f"creating {key}"):
+        with self._errors(f"creating {key}", FileExistsError):
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f".{secrets.token_hex(6)}.part")
             try:
@@ -47,13 +47,13 @@ class LocalStore:
                 part.unlink(missing_ok=True)
 
     def get(self, key: str) -> bytes:
-        with self._errors(f"reading {key}"):
+        with self._errors(f"reading {key}", FileNotFoundError):
             return self._path(key).read_bytes()
 
     def list(self, prefix: str = "") -> list[str]:
         top = self.root / check_key(prefix) if prefix else self.root
         found = []
-        with self._errors(f"listing {prefix or 'everything'}"):
+        with self._errors(f"listing {prefix or 'everything'}", FileNotFoundError):
             for folder, _, names in os.walk(top, onerror=_raise_unless_missing):
                 inside = Path(folder).relative_to(self.root)
                 found += [(inside / name).as_posix() for name in names if not name.startswith(".")]
@@ -67,13 +67,15 @@ class LocalStore:
         return self.root / check_key(key)
 
     @contextmanager
-    def _errors(self, operation: str) -> Iterator[None]:
+    def _errors(self, operation: str, *expected: type[OSError]) -> Iterator[None]:
+        """Raises StorageError for every OSError but the ``expected`` ones."""
         try:
             yield
-        except (FileExistsError, FileNotFoundError):
+        except expected:
             raise
         except OSError as error:
-            raise storage_error(self.url, operation, error) from error
+            fix = "name a folder that can be made" if isinstance(error, FileNotFoundError) else None
+            raise storage_error(self.url, operation, error, fix=fix) from error
 
 
 def _create_without_links(path: Path, data: bytes) -> None:

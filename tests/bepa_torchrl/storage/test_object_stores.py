@@ -95,3 +95,5 @@ def test_a_full_and_an_unusable_folder_are_reported_with_the_fix(tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"creating probe/\w+ failed: "):
         check_store(open_store(str(tmp_path / "file")))
+    with pytest.raises(StorageError, match=r"/proc/none: creating .*; name a folder that can be made"):
+        check_store(open_store("/proc/none"))
