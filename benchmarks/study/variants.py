@@ -83,10 +83,12 @@ REFRESH = (
     Variant("level1_as_bepa", "level1", "LEVEL-1 with BEPA's learning rate and updates", tuned_as="bepa"),
     Variant("level2_as_bepa", "level2", "LEVEL-2 with BEPA's learning rate and updates", tuned_as="bepa"),
 )
+LONGER = ("train.iterations=150", "eval.every=25")
 LONG = (
-    Variant("bepa_long", "bepa", "150 iterations", ("train.iterations=150", "eval.every=25")),
-    Variant("level1_long", "level1", "150 iterations", ("train.iterations=150", "eval.every=25")),
-    Variant("grpo_long", "grpo", "150 iterations", ("train.iterations=150", "eval.every=25")),
+    Variant("bepa_long", "bepa", "150 iterations", LONGER),
+    Variant("level1_as_bepa_long", "level1", "150 iterations, with BEPA's rate and updates", LONGER, tuned_as="bepa"),
+    Variant("grpo_long", "grpo", "150 iterations", LONGER),
+    Variant("level1_long", "level1", "150 iterations", LONGER),
 )
 BEYOND = (
     Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),
