@@ -338,7 +338,7 @@ def test_close_ends_threads_and_desktops_that_are_under_way() -> None:
     vector.send(0, CLICK)
     vector.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert all(desktop.closed for desktop in factory.made)
 

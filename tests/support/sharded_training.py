@@ -144,7 +144,7 @@ def resume_sharded(
 
 def lose_a_rank(folder: Path, how: str) -> None:
     """Rank 0 saves a checkpoint and steps again; rank 1 exits, or stops answering, after the first step."""
-    join_process_group(timeout=5)
+    join_process_group(timeout=15)
     policy = made_policy()
     batches = made_batches(policy)[1:2]
     mesh = init_device_mesh("cpu", (2,))

@@ -143,12 +143,12 @@ def begin_reset(desktop: Desktop) -> tuple[threading.Thread, list[DesktopError]]
 
 
 def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
-    pool = WarmPool(Factory(seconds=2.0), 1)
+    pool = WarmPool(Factory(seconds=4.0), 1)
     desktop = pool.desktop()
     thread, seen = begin_reset(desktop)
     time.sleep(0.05)
     desktop.close()
-    thread.join(1.0)
+    thread.join(3.0)
     assert not thread.is_alive()
     assert seen[0].reason is FailureReason.never_ready
     pool.close()
@@ -235,10 +235,10 @@ def test_a_desktop_closed_while_it_gets_its_seed_leaves_nothing_running() -> Non
     pool = WarmPool(lambda: RestartingDesktop(machine), 1)
     desktop = pool.desktop()
     thread, seen = begin_reset(desktop)
-    assert machine.seeding.wait(5)
+    assert machine.seeding.wait(60)
     desktop.close()
     machine.go_on.set()
-    thread.join(5)
+    thread.join(60)
     pool.close()
     assert [error.reason for error in seen] == [FailureReason.never_ready]
     assert machine.running == 0
@@ -280,7 +280,7 @@ def test_at_most_so_many_start_at_a_time_and_all_get_their_turn() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert (len(done), most[0], admission.starting) == (16, 2, 0)
 
 
@@ -297,8 +297,8 @@ def test_a_start_waits_for_memory_and_goes_when_it_is_there() -> None:
     thread.start()
     assert not started.wait(0.3)
     machine.free = 2 * GIB
-    assert started.wait(2.0)
-    thread.join(2.0)
+    assert started.wait(60)
+    thread.join(60)
 
 
 def test_memory_that_is_never_free_is_reported_as_never_ready() -> None:
@@ -323,7 +323,7 @@ def test_a_crowded_machine_starts_one_at_a_time_but_does_start() -> None:
         threads.append(threading.Thread(target=begin))
         threads[-1].start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert most[0] == 1
 
 

@@ -52,7 +52,7 @@ def link() -> Iterator[Link]:
         with contextlib.suppress(OSError):
             wire.shutdown(socket.SHUT_RDWR)
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     for closed in (*readers, left, right):
         closed.close()
@@ -231,7 +231,7 @@ def test_more_than_the_window_ends_the_link() -> None:
         with pytest.raises(ProtocolError, match="unacknowledged"):
             owner.run()
         left.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
