@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .process.processes import become_subreaper, descendants, reap
-from .session import Session
+from .session import Session, Starting
 
 TICK = 1.0  # seconds between two checks for dead children and for the owner
 
@@ -37,9 +37,10 @@ def main() -> int:
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
     try:
-        from .desktop_server import serve  # takes a quarter of a start, while the X server starts
+        starting = Starting(session)
+        from .desktop_server import serve  # takes a third of a start, while X server and window manager start
 
-        session.await_ready()
+        starting.wait()
         own = serve(session, order)
         _say({"display": session.display})
         _watch(session, own, owner)

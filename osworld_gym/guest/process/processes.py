@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -76,7 +75,7 @@ def contention() -> float:
 
 
 def _timer_due_soon(pid: int) -> bool:
-    if platform.machine() != "x86_64":
+    if os.uname().machine != "x86_64":
         return False
     try:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
