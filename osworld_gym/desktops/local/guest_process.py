@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import osworld_gym.guest
 from osworld_gym.desktops.local import sandbox
+from osworld_gym.desktops.local.bytecode import compile_once
 from osworld_gym.desktops.local.keeper.launch import FIRST_DESCRIPTOR, Plan
 from osworld_gym.desktops.local.keeper.records import owner_folder
 from osworld_gym.desktops.local.keeper_client import Link, keeper
@@ -192,6 +193,7 @@ class GuestProcess:
         if not self._setting.isolated:
             plan = Plan([sys.executable, str(GUEST)], isolated=False, folder=str(self._folder()), **common)
             return keeper().start(plan, [*standard, *passed])
+        compile_once(GUEST, MODULES)
         home = _home(self._setting)
         first = FIRST_DESCRIPTOR + len(passed)
         command = [sys.executable, sandbox.GUEST]
