@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def base_figures() -> dict[str, object]:
-    """The measured figures of the shipped base policy.
+    """The measured figures of the shipped base policy, and the factor of its logits.
 
     Raises:
         ValueError: its files are not those that were measured, or it fails the gate.
@@ -58,7 +58,7 @@ def base_figures() -> dict[str, object]:
     failures = gate_failures(manifest["measured"])
     if failures:
         raise ValueError("the base policy fails the gate, so that methods cannot be compared: " + "; ".join(failures))
-    return dict(manifest["measured"])
+    return {**manifest["measured"], "sharpness": manifest["recipe"]["sharpness"]}
 
 
 def rebuild(folder: Path, page: Path, measured: Mapping[str, object]) -> None:
@@ -67,7 +67,7 @@ def rebuild(folder: Path, page: Path, measured: Mapping[str, object]) -> None:
     if not any(folder.glob("*.json")) and any(local.glob("*.json")):
         write_local_section(local, page)
         return
-    write_page(folder, page, measured, "make results")
+    write_page(folder, page, measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.tune:
             out = options.work / "tuning"
-            for runs in (trials, partial(finals, out)):
-                if run_missing(runs(), options.work, out, processes=options.processes, log=say):
+            for step in (trials, partial(finals, out)):
+                if run_missing(step(), options.work, out, processes=options.processes, log=say):
                     return 1
             choose(out)
             return 0

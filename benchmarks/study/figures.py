@@ -12,6 +12,7 @@ import matplotlib
 
 from benchmarks.study.estimates import Study, paired, rates_of
 from benchmarks.study.records import Result
+from benchmarks.study.variants import counted_self_rollouts
 from osworld_gym.atomic import write_with
 
 matplotlib.use("Agg")
@@ -40,8 +41,11 @@ CURVES = (
     Panel("eval/train", "evaluation, training tasks"),
     Panel("eval/expert_only", "evaluation, expert-only tasks"),
     Panel("eval/held_out", "evaluation, held-out tasks"),
-    Panel("collect/success", "success of the rollouts", against="total/episodes"),
-    Panel("collect/success", "success of the rollouts", against="total/seconds"),
+    Panel("eval/train", "evaluation, training tasks", against="total/optimizer_steps"),
+    Panel("eval/train", "evaluation, training tasks", against="total/rollouts"),
+    Panel("eval/expert_only", "evaluation, expert-only tasks", against="total/optimizer_steps"),
+    Panel("eval/expert_only", "evaluation, expert-only tasks", against="total/rollouts"),
+    Panel("eval/train", "evaluation, training tasks", against="total/seconds"),
 )
 DYNAMICS = (
     Panel("cache/refreshed", "cache entries refreshed per iteration", rate=False),
@@ -51,7 +55,11 @@ DYNAMICS = (
     Panel("train/log_prob_off_policy", "log-prob of injected tokens, nats", rate=False),
     Panel("collect/log_prob_success", "log-prob of successful rollouts' tokens, nats", rate=False),
 )
-LABELS = {"total/episodes": "rollouts of the training", "total/seconds": "seconds, two runs at a time"}
+LABELS = {
+    "total/optimizer_steps": "updates",
+    "total/rollouts": "rollouts, LEVEL-1's included",
+    "total/seconds": "seconds, two runs at a time",
+}
 
 
 def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path) -> None:
@@ -114,13 +122,18 @@ def draw_differences(study: Study, names: Sequence[str], reference: str, parts: 
     plt.close(figure)
 
 
-def _with_end(result: Result) -> list[Mapping[str, float]]:
-    """The result's curve, whose last point also has the success rates of the evaluation at the end."""
+def with_end(result: Result) -> list[Mapping[str, float]]:
+    """The result's curve with ``total/rollouts``; its last point also has the evaluation at the end."""
     if not result.curve:
         return []
+    before = counted_self_rollouts(result.variant, result.preparation)
+    curve = [
+        {**line, "total/rollouts": line["total/episodes"] + before} if "total/episodes" in line else line
+        for line in result.curve
+    ]
     rates = {f"eval/{part}": rates_of(result, part, base=False) for part in result.sets}
     end = {key: mean(found.values()) for key, found in rates.items() if found}
-    return [*result.curve[:-1], {**result.curve[-1], **end}]
+    return [*curve[:-1], {**curve[-1], **end}]
 
 
 def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, float, float]]:
@@ -128,7 +141,7 @@ def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, flo
     values: Mapping[float, list[float]] = defaultdict(list)
     positions: Mapping[float, list[float]] = defaultdict(list)
     for result in study.get(name, ()):
-        for line in _with_end(result):
+        for line in with_end(result):
             if panel.key in line and panel.against in line:
                 values[line["iteration"]].append(line[panel.key])
                 positions[line["iteration"]].append(line[panel.against])

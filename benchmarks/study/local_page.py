@@ -7,14 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.study.estimates import common_seeds, interval_text, rates
+from benchmarks.study.estimates import (
+    BASE,
+    MIN_SEEDS,
+    all_rates,
+    gain_text,
+    one_evaluation,
+    pair,
+    rate_text,
+    seeds_text,
+)
 from benchmarks.study.figures import CURVES, draw
+from benchmarks.study.markdown import row, rule, wrapped
+from benchmarks.study.provenance import commits_text
 from benchmarks.study.records import Result, ResultError, check_same, read_result
-from benchmarks.study.statistics import Rates, difference, estimate
 
 TITLE = "Real desktops"
 SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
-MIN_SEEDS = 2  #: fewer give a mean without an interval
 #: order of the methods; others follow by name
 METHODS = ("bepa", "level1", "grpo")
 FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
@@ -56,16 +65,9 @@ def local_section(folder: Path) -> list[str]:
     study = read_local_study(folder)
     if not study:
         return []
-    first = next(iter(study.values()))[0]
     draw(study, list(study), CURVES[:4], folder / "curves.png")
-    episodes = max(played for _, played in first.counts["sampled"].values())
-    tasks = ", ".join(f"{len(first.sets[name])} {label}" for name, label in SETS.items() if name in first.sets)
     return [
-        f"`make train-local`, commit {first.commit[:9]}, {first.machine}: real applications, {tasks} tasks (seed",
-        f"{first.seed}). Sampled success at temperature 1 in %, {episodes} episodes per task; in brackets the 95 %",
-        "interval by a paired bootstrap over seeds and tasks. `base` is before training; `expert-only`: training tasks",
-        "that the base policy solves with the expert's plan and not without. A failure of a desktop is no reward: the",
-        "attempt is masked, and repeated. One file per run: `docs/results/local/`.",
+        *introduction(study),
         "",
         *success_table(study),
         "",
@@ -77,36 +79,59 @@ def local_section(folder: Path) -> list[str]:
     ]
 
 
+def introduction(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """What was run, and what the cells of the tables are."""
+    every = [result for results in study.values() for result in results]
+    first = every[0]
+    episodes = max(played for _, played in first.counts["sampled"].values())
+    tasks = ", ".join(f"{len(first.sets[name])} {label}" for name, label in SETS.items() if name in first.sets)
+    return [
+        *wrapped(
+            f"""`make train-local`, {first.machine}: real applications, {tasks} tasks (seed {first.seed}). Sampled
+            success at temperature 1 in %, {episodes} episodes per task. {_cells(study)} `expert-only`: training tasks
+            that the base policy solves with the expert's plan and not without; they differ by seed. A failure of a
+            desktop is no reward: the attempt is masked, and repeated. One file per run: `docs/results/local/`."""
+        ),
+        "",
+        *commits_text(every, replayed=False),
+    ]
+
+
+def _cells(study: Mapping[str, Sequence[Result]]) -> str:
+    seeds = sorted({result.seed for results in study.values() for result in results})
+    every = [result for results in study.values() for result in results]
+    base = "`base`, before training, is a single evaluation." if one_evaluation(every) else "`base`: before training."
+    if len(seeds) >= MIN_SEEDS:
+        return f"{base} In brackets the 95 % interval, as above."
+    listed = " / ".join(map(str, seeds))
+    return f"{base} Fewer than {MIN_SEEDS} seeds give no interval: cells are the values of seeds {listed}."
+
+
 def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
     """Success of the base policy and after each method."""
-    lines = [_row("", "seeds", *SETS.values()), _rule(len(SETS) + 2)]
+    lines = [row("", "seeds", *SETS.values()), rule(len(SETS) + 2)]
     base = max(study.values(), key=len)
-    for name, results in {"base": base, **study}.items():
-        cells = [_rate_text(_rates(results, part, base=name == "base")) for part in SETS]
-        lines.append(_row(name, str(len(results)), *cells))
+    for name, results in {BASE: base, **study}.items():
+        cells = [rate_text(all_rates(results, part, base=name == BASE)) for part in SETS]
+        lines.append(row(name, seeds_text(results, base=name == BASE), *cells))
     return lines
 
 
 def gain_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Paired differences in points: each method to the base policy, and to GRPO; ``*``: the interval excludes 0."""
-    lines = [_row("difference, points", *SETS.values()), _rule(len(SETS) + 1)]
-    for name, results in study.items():
-        pairs = ((_rates(results, part), _rates(results, part, base=True)) for part in SETS)
-        lines.append(_row(f"{name} − base", *(_gain_text(*pair) for pair in pairs)))
-    for name in study:
-        if name == "grpo" or "grpo" not in study:
-            continue
-        seeds = common_seeds(study, (name, "grpo"))
-        both = [[r for r in study[each] if r.seed in seeds] for each in (name, "grpo")]
-        pairs = ((_rates(both[0], part), _rates(both[1], part)) for part in SETS)
-        lines.append(_row(f"{name} − grpo", *(_gain_text(*pair) for pair in pairs)))
+    """Paired differences in points: each method to the base policy, and to GRPO."""
+    lines = [row("difference, points", *SETS.values()), rule(len(SETS) + 1)]
+    for reference in (BASE, "grpo"):
+        for name in study:
+            if name != reference and (reference == BASE or reference in study):
+                cells = (gain_text(pair(study, name, reference, part)) for part in SETS)
+                lines.append(row(f"{name} − {reference}", *cells))
     return lines
 
 
 def cost_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
     """Means over seeds of time, rollouts and speed; sums of desktop failures."""
     head = ("", "minutes", "preparation, min", "rollouts", "updates", "steps/s", "desktops busy", "desktop failures")
-    lines = [_row(*head), _rule(len(head))]
+    lines = [row(*head), rule(len(head))]
     for name, results in study.items():
         totals = {key: mean(r.totals[key] for r in results) for key in results[0].totals}
         prepared = mean(r.preparation["seconds"] for r in results)
@@ -119,7 +144,7 @@ def cost_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
             f"{100 * mean(r.totals['utilisation'] for r in results):.0f} %",
             failure_text(results),
         )
-        lines.append(_row(name, *cells))
+        lines.append(row(name, *cells))
     return lines
 
 
@@ -130,30 +155,3 @@ def failure_text(results: Sequence[Result]) -> str:
         for found in (result.totals, result.preparation):
             counts.update({k.removeprefix(FAILED): int(v) for k, v in found.items() if k.startswith(FAILED) and v})
     return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items())) or "0"
-
-
-def _rates(results: Sequence[Result], part: str, *, base: bool = False) -> Rates | None:
-    return rates(results, part, [result.seed for result in results], base=base)
-
-
-def _rate_text(found: Rates | None) -> str:
-    if found is None:
-        return "–"
-    return interval_text(estimate(found)) if len(found) >= MIN_SEEDS else f"{100 * found.mean():.1f}"
-
-
-def _gain_text(one: Rates | None, other: Rates | None) -> str:
-    if one is None or other is None or one.shape != other.shape:
-        return "–"
-    if len(one) < MIN_SEEDS:
-        return f"{100 * (one - other).mean():+.1f}"
-    found = difference(one, other)
-    return interval_text(found) + ("*" if found.sign else "")
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _rule(columns: int) -> str:
-    return "|" + "---|" * columns

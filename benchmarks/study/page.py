@@ -6,25 +6,39 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
+from benchmarks.study.base_page import base_section
 from benchmarks.study.claims import claims_table
-from benchmarks.study.estimates import MIN_SEEDS, Study, interval_text, paired, rates
+from benchmarks.study.estimates import MIN_SEEDS, Study
 from benchmarks.study.figures import CURVES, DYNAMICS, draw, draw_differences
 from benchmarks.study.local_page import TITLE, local_section
+from benchmarks.study.long_page import long_section
+from benchmarks.study.markdown import wrapped
+from benchmarks.study.notes import filled
+from benchmarks.study.provenance import commits_text
 from benchmarks.study.records import Result, ResultError, check_same, read_result
-from benchmarks.study.statistics import estimate
+from benchmarks.study.solvable import solvable_section
+from benchmarks.study.tables import difference_table, success_table
 from benchmarks.study.tuning import tuning_table
-from benchmarks.study.variants import PARTS, VARIANTS
+from benchmarks.study.variants import PARTS, VARIANTS, Variant
 from osworld_gym.atomic import write_text
 
-SETS = ("train", "expert_only", "held_out/known", "held_out/unknown")
-NOTES = "notes.txt"  #: what the tables show, written by hand in Markdown; no page of its own
-_TUNING = (
-    "Every method got four trials of 12 iterations on the 32 validation tasks (one seed, 16 episodes per task at the",
-    "end), of which the best two went on to 40; SFT alone has no iterations. Success in %.",
-)
+NOTES = "notes.txt"  #: what the tables show, by hand in Markdown (:mod:`benchmarks.study.notes`); no page of its own
+SHOWN = ("grpo", "bepa", "level1", "replacement")  #: in the figures over training, where more would be unreadable
+_TUNING = """
+`python -m benchmarks.study --tune`: every method got four trials of 12 iterations on the 32 validation tasks (one seed,
+16 episodes per task at the end), of which the best two went on to 40; SFT alone has no iterations. Success in %.
+"""
+_HOW_TO_READ = """
+Sampled success at temperature 1 in %, 8 episodes per task, differences in points. In brackets the 95 % interval: a
+paired bootstrap over seeds and tasks, made as wide as Student's t over the seeds' means where that is wider, since a
+bootstrap of 3 or 5 seeds is too narrow for what differs between seeds. `*`: the interval excludes 0. Intervals are not
+corrected for their number: of twenty differences that are 0, about one gets a star. `base` is one evaluation of the
+policy before training, the same for all seeds. `expert_only`: training tasks that the base policy solves with the
+expert's plan and not in 8 tries without; they differ by seed, so that their intervals are Student's t over the seeds.
+`rollouts` includes LEVEL-1's where a method uses them.
+"""
 
 
 def read_study(folder: Path) -> dict[str, list[Result]]:
@@ -58,48 +72,13 @@ def _with_usual_tasks(result: Result, usual: Mapping[int, Result]) -> Result:
     return replace(result, sets={**result.sets, "expert_only": usual[result.seed].sets["expert_only"]})
 
 
-def table(study: Study, names: Sequence[str]) -> list[str]:
-    """Success by task set of the base policy and each variant, Markdown lines."""
-    lines = ["| method | seeds | " + " | ".join(SETS) + " | rollouts | updates |", "|" + "---|" * (len(SETS) + 4)]
-    present = [name for name in names if len(study.get(name, ())) >= MIN_SEEDS]
-    for name in [*(["base"] if present else []), *present]:
-        results = study[present[0] if name == "base" else name]
-        seeds = [result.seed for result in results]
-        cells = []
-        for part in SETS:
-            found = rates(results, part, seeds, base=name == "base")
-            cells.append(interval_text(None if found is None else estimate(found)))
-        cost = ["", ""] if name == "base" else _costs(results, name)
-        lines.append("| " + " | ".join([name, str(len(seeds)), *cells, *cost]) + " |")
-    return lines
-
-
-def _costs(results: Sequence[Result], name: str) -> list[str]:
-    """Rollouts (LEVEL-1's counted where the method uses them) and optimiser steps, means over seeds."""
-    uses = VARIANTS[name].algo in ("bepa", "level1", "sft_self")
-    rollouts = mean(r.totals["episodes"] + uses * r.preparation["self_roll_episodes"] for r in results)
-    return [f"{rollouts:.0f}", f"{mean(r.totals['optimizer_steps'] for r in results):.0f}"]
-
-
-def differences(study: Study, names: Sequence[str], reference: str) -> list[str]:
-    """Paired differences to one method in points, Markdown lines; ``*``: the interval excludes 0."""
-    lines = [f"| minus {reference} | " + " | ".join(SETS) + " |", "|" + "---|" * (len(SETS) + 1)]
-    for name in names:
-        found = [paired(study, name, reference, part) for part in SETS]
-        if name != reference and any(found):
-            cells = (interval_text(each) + ("*" if each and each.sign else "") for each in found)
-            lines.append("| " + " | ".join([name, *cells]) + " |")
-    return lines
-
-
-def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: str) -> None:
+def write_page(folder: Path, page: Path, measured: Mapping[str, Any]) -> None:
     """Writes the page from the result files of ``folder``.
 
     Args:
-        folder: of the result files; the figure is written there as well.
+        folder: of the result files; the figures are written there as well.
         page: the Markdown file.
-        measured: figures of the base policy (:func:`bepa_torchrl.tiny.evaluate.measure`).
-        command: what made the results.
+        measured: figures of the base policy, see :func:`benchmarks.study.base_page.base_section`.
 
     Raises:
         ResultError: see :func:`read_study`; or no variant has enough seeds.
@@ -107,82 +86,82 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any], command: s
     study = read_study(folder)
     if not any(len(results) >= MIN_SEEDS for results in study.values()):
         raise ResultError(f"{folder}: no variant has results of {MIN_SEEDS} seeds, fewer give no interval")
-    lines = _introduction([result for results in study.values() for result in results], measured, command)
+    lines = _introduction([result for results in study.values() for result in results], measured)
     lines += ["![Differences to GRPO in points, with 95 % intervals](results/differences.png)", ""]
     for part, variants in PARTS.items():
-        names = [variant.name for variant in variants]
-        reference = ["bepa", "grpo"] if part != "methods" else []
-        if any(len(study.get(name, ())) >= MIN_SEEDS for name in names):
-            lines += [f"## {part.capitalize()}", "", *table(study, [*reference, *names]), ""]
-            lines += [f"- `{v.name}`: {v.about}" for v in variants if v.about and v.name in study]
-            for other in ("grpo", "bepa"):
-                if other in study:
-                    lines += ["", *differences(study, names, other)]
-            lines.append("")
+        lines += long_section(study, folder) if part == "long" else part_section(study, part, variants)
+    lines += solvable_section(study)
     if (notes := folder / NOTES).exists():
-        lines += [notes.read_text(encoding="utf-8").strip(), ""]
-    if len(claims := claims_table(study)) > 2:
-        lines += ["## The paper's claims", "", *claims, ""]
+        lines += [filled(notes.read_text(encoding="utf-8"), study).strip(), ""]
+    lines += [*claims_section(study), *training_section(study, folder)]
+    if local := local_section(folder / "local"):
+        lines += [f"## {TITLE}", "", *local, ""]
+    write_text(page, "\n".join(lines))
+
+
+def part_section(study: Study, part: str, variants: Sequence[Variant]) -> list[str]:
+    """The tables of a part, Markdown lines; none if no variant has enough seeds."""
+    names = [variant.name for variant in variants]
+    seeds = sorted({result.seed for name in names for result in study.get(name, ())})
+    if not any(len(study.get(name, ())) >= MIN_SEEDS for name in names):
+        return []
+    listed = " ".join(map(str, seeds))
+    command = "make results" if part == "methods" else f"python -m benchmarks.study --part {part} --seeds {listed}"
+    reference = ["bepa", "grpo"] if part != "methods" else []
+    lines = [f"## {part.capitalize()}", "", f"`{command}`", "", *success_table(study, [*reference, *names]), ""]
+    lines += [f"- `{v.name}`: {v.about}" for v in variants if v.about and v.name in study]
+    for other in ("grpo", "bepa"):
+        if len(table := difference_table(study, names, other)) > 2:
+            lines += ["", *table]
+    return [*lines, ""]
+
+
+def claims_section(study: Study) -> list[str]:
+    """The paper's claims, Markdown lines; none without results."""
+    claims = claims_table(study)
+    return ["## The paper's claims", "", *claims, ""] if len(claims) > 2 else []
+
+
+def training_section(study: Study, folder: Path) -> list[str]:
+    """Draws the figures; the lines that show them."""
     methods = [variant.name for variant in PARTS["methods"]]
-    draw_differences(study, methods, "grpo", ("train", "expert_only", "held_out/unknown"), folder / "differences.png")
-    shown = ("grpo", "bepa", "level1", "replacement")
-    draw(study, shown, CURVES, folder / "curves.png")
-    draw(study, shown, DYNAMICS, folder / "dynamics.png")
-    lines += [
+    parts = ("train", "expert_only", "held_out/known", "held_out/unknown")
+    draw_differences(study, methods, "grpo", parts, folder / "differences.png")
+    draw(study, SHOWN, CURVES, folder / "curves.png")
+    draw(study, SHOWN, DYNAMICS, folder / "dynamics.png")
+    return [
         "## Over training",
         "",
-        "Means over seeds; the band is their range.",
+        "Means over seeds; the band is their range. Four methods, since more would be unreadable.",
         "",
         "![Success over training](results/curves.png)",
         "",
         "![Cache, entropy and log-probs over training](results/dynamics.png)",
         "",
     ]
-    local = local_section(folder / "local")
-    if local:
-        lines += [f"## {TITLE}", "", *local, ""]
-    write_text(page, "\n".join(lines))
 
 
-def _introduction(results: Sequence[Result], measured: Mapping[str, Any], command: str) -> list[str]:
+def _introduction(results: Sequence[Result], measured: Mapping[str, Any]) -> list[str]:
     """How the results were made, the base policy, and the tuning, Markdown lines."""
-    names = sorted({result.commit[:9] for result in results})
-    commits = f"commit{'s' * (len(names) > 1)} {', '.join(names)}"
     lines = [
         "# Results on the simulated desktop",
         "",
         "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
         "",
-        f"`{command}`, {commits}, {results[0].machine}, torch on the CPU. One file per run:",
-        "`docs/results/`. Sampled success at temperature 1 in %, 8 episodes per task; in brackets the 95 %",
-        "interval by a paired bootstrap over seeds and tasks. `expert_only`: training tasks that the base policy",
-        "solves with the expert's plan and not in 8 tries without; they differ by seed. `rollouts` includes LEVEL-1's.",
+        *wrapped(_HOW_TO_READ),
+        "",
+        *wrapped(
+            f"""Runs on {results[0].machine}, torch on the CPU; one file per run: `docs/results/`. The command of each
+            table stands above it; `python -m benchmarks.study --page` makes this page from the files."""
+        ),
+        "",
+        *commits_text(results, replayed=True),
         "",
         "## The base policy",
         "",
-        *base_table(measured),
+        *base_section(measured),
         "",
     ]
     if tuning := tuning_table():
-        lines += ["## Hyper-parameters", "", *_TUNING, "", *tuning, ""]
-    return lines
-
-
-def base_table(measured: Mapping[str, Any]) -> list[str]:
-    """The base policy's success rates and the distance of each set of traces, Markdown lines."""
-    lines = ["| split | known | unknown | unknown with the plan | known with the plan |", "|---|---|---|---|---|"]
-    for split in ("train", "held_out"):
-        values = (measured[split][key] for key in ("known", "unknown", "unknown_planned", "known_planned"))
-        lines.append(f"| {split} | " + " | ".join(f"{100 * value:.1f}" for value in values) + " |")
-    dialect = measured["dialect"]
-    lines += [
-        "",
-        f"Prompted into the expert's dialect it solves {100 * dialect['prompted_known']:.0f} % of the known tasks;",
-        f"unprompted, {100 * dialect['unprompted_share']:.1f} % of its responses are in it.",
-        "",
-        "| traces | tokens with p < 0.2, % | JS to the policy's rollouts | mean log-prob, nats |",
-        "|---|---|---|---|",
-    ]
-    for name, found in measured["divergence"].items():
-        lines.append(f"| {name} | {100 * found['tail']:.1f} | {found['js']:.3f} | {found['nats']:.2f} |")
+        lines += ["## Hyper-parameters", "", *wrapped(_TUNING), "", *tuning, ""]
     return lines

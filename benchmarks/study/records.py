@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experiment.config import load_config, settings_to_dict
+import bepa_torchrl
+import osworld_gym
+from bepa_torchrl.experiment.config import CONFIGS, load_config, settings_to_dict
 from bepa_torchrl.experiment.settings import Settings
 from osworld_gym.atomic import write_text
 
@@ -47,6 +49,9 @@ class Result:
         totals: episodes, optimizer_steps, seconds (wall time beside another run).
         preparation: counts of what was prepared before training.
         curve: selected metrics per iteration.
+        source: :func:`source_hash` of the code that ran, several joined by ``+`` after a resume with other code; "" in
+            files from before it was kept.
+        config: :func:`settings_hash` of ``settings``; "" likewise.
     """
 
     variant: str
@@ -62,6 +67,8 @@ class Result:
     totals: Mapping[str, float]
     preparation: Mapping[str, float]
     curve: list[Mapping[str, float]]
+    source: str = ""
+    config: str = ""
 
     @property
     def path(self) -> str:
@@ -82,11 +89,14 @@ def read_result(path: Path) -> Result:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Result(**data)
+        found = Result(**data)
     except (ValueError, TypeError) as error:
         raise ResultError(
             f"{path.name}: not a result file of this version ({error}); delete it and run again"
         ) from error
+    if found.config and found.config != settings_hash(found.settings):
+        raise ResultError(f"{path.name}: its settings were changed after it was made; delete it and run again")
+    return found
 
 
 def check_same(results: Iterable[Result]) -> None:
@@ -134,6 +144,32 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value
     return found
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of a result's settings (12 hexadecimal digits)."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def source_hash() -> str:
+    """SHA-256 of names and contents of the packages' modules and the configuration files (12 hexadecimal digits)."""
+    packages = [Path(str(package.__file__)).parent for package in (osworld_gym, bepa_torchrl)]
+    folders = [*((folder, "*.py") for folder in packages), (CONFIGS, "*.yaml")]
+    found = hashlib.sha256()
+    for folder, pattern in folders:
+        for path in sorted(folder.rglob(pattern)):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.update(f"{folder.name}/{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return found.hexdigest()[:12]
+
+
+def in_history(commit: str, root: Path = ROOT) -> bool:
+    """Whether the repository has a commit; False outside of a repository."""
+    try:
+        command = ["git", "-C", str(root), "cat-file", "-e", f"{commit.removesuffix('+')}^{{commit}}"]
+        return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def file_hash(path: Path) -> str:

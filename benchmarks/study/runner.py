@@ -21,6 +21,8 @@ from benchmarks.study.records import (
     machine,
     other_settings,
     read_result,
+    settings_hash,
+    source_hash,
 )
 from benchmarks.study.variants import Variant
 from bepa_torchrl.evaluation.success_rate import subsets
@@ -42,6 +44,7 @@ CURVE = (
     "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
     "total/optimizer_steps", "total/seconds",
 )  # fmt: skip
+SOURCE = "source.txt"  #: in a run's folder: a hash of the code for each start with other code
 Log = Callable[[str], None]
 
 
@@ -141,8 +144,22 @@ def _start(run: Run, work: Path, log: Log) -> MethodChild:
     resume = config.exists()
     folder.mkdir(parents=True, exist_ok=True)
     write_text(config, settings_to_yaml(with_changes(settings, {"resume": resume})))
+    note_source(folder)
     log(f"{run.name}: {'continues' if resume else 'starts'}")
     return MethodChild(folder, threads=settings.threads)
+
+
+def note_source(folder: Path) -> None:
+    """Adds the hash of the code that is about to run to the run's folder, unless it is the last one there."""
+    noted = noted_sources(folder)
+    if noted[-1:] != [now := source_hash()]:
+        write_text(folder / SOURCE, "\n".join([*noted, now]) + "\n")
+
+
+def noted_sources(folder: Path) -> list[str]:
+    """The hashes of the code that ran, in order; empty for a run whose starts were not noted."""
+    path = folder / SOURCE
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
 def _prepare(run: Run, root: Path, log: Log) -> None:
@@ -180,10 +197,11 @@ def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Resu
     suite = load_suite(settings.env.suite)
     train, held_out = (tuple(map(suite.task, ids)) for ids in (prepared.manifest.train, prepared.manifest.held_out))
     lines = read_lines(folder / "iterations.jsonl")
+    kept = kept_settings(settings)
     return Result(
         variant=variant,
         seed=settings.seed,
-        settings=kept_settings(settings),
+        settings=kept,
         code=CODE,
         base=base,
         commit=commit(),
@@ -194,6 +212,8 @@ def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Resu
         totals=results["totals"],
         preparation=prepared.metrics,
         curve=[_curve_point(line) for line in lines],
+        source="+".join(noted_sources(folder)),
+        config=settings_hash(kept),
     )
 
 

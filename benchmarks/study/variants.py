@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 LENGTH = "train.iterations=40"  #: of the study's runs
@@ -66,7 +67,7 @@ METHODS = (
     Variant(
         "bound",
         "bepa",
-        "up to 64 self-rollouts per task, so that nearly every task has a trace; meant as an upper bound",
+        "BEPA with more self-rollouts, up to 64 per task, so that nearly every task has a trace; no upper bound",
         preparation=("expert.selfroll_attempts=64",),
     ),
 )
@@ -120,3 +121,10 @@ PARTS = {
     "staleness": STALENESS,
 }
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
+_SELF_ROLLING = ("bepa", "level1", "sft_self")  #: methods that use LEVEL-1's traces
+
+
+def counted_self_rollouts(variant: str, preparation: Mapping[str, float]) -> float:
+    """LEVEL-1's rollouts, if the variant (or method) uses their traces, else 0: every run prepares them."""
+    algo = VARIANTS[variant].algo if variant in VARIANTS else variant
+    return preparation["self_roll_episodes"] if algo in _SELF_ROLLING else 0.0

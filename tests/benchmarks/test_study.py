@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,22 @@ import pytest
 from benchmarks.study import runner
 from benchmarks.study.claims import verdict
 from benchmarks.study.figures import CURVES, DYNAMICS, Panel, curve
+from benchmarks.study.long_page import long_section
+from benchmarks.study.notes import filled
 from benchmarks.study.page import read_study, write_page
-from benchmarks.study.records import Result, ResultError, kept_settings, other_settings, read_result
+from benchmarks.study.provenance import commits_text
+from benchmarks.study.records import (
+    ROOT,
+    Result,
+    ResultError,
+    commit,
+    kept_settings,
+    other_settings,
+    read_result,
+    settings_hash,
+)
 from benchmarks.study.runner import Run, run_missing, up_to_date
+from benchmarks.study.solvable import answer
 from benchmarks.study.statistics import Estimate
 from benchmarks.study.tuning import GRIDS, choose, finals, runs_of, score, trials, tuned, tuning_table
 from benchmarks.study.variants import VARIANTS, Variant
@@ -27,6 +41,7 @@ MEASURED = {
     "held_out": RATES,
     "dialect": {"prompted_known": 0.6, "unprompted_share": 0.02},
     "divergence": {"raw": {"tail": 0.9, "js": 0.5, "nats": -9.0}},
+    "sharpness": 1.5,
 }
 
 
@@ -69,26 +84,36 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: 
     for seed in range(3):
         result("grpo", seed, 2).write(tmp_path / "results")
         result("bepa", seed, 6).write(tmp_path / "results")
-    (tmp_path / "results" / "notes.txt").write_text("## By hand\n\nIt differs.\n")
-    write_page(tmp_path / "results", tmp_path / "results.md", MEASURED, "make results")
+    (tmp_path / "results" / "notes.txt").write_text("## By hand\n\nIt differs by {bepa - grpo, train}.\n")
+    write_page(tmp_path / "results", tmp_path / "results.md", MEASURED)
     text = (tmp_path / "results.md").read_text()
-    assert "\n## By hand\n\nIt differs.\n" in text
-    assert "| base | 3 | 12.5 (12 to 12) |" in text
+    assert "\n## By hand\n\nIt differs by 50.0 (50 to 50).\n" in text
+    assert "| base | 1 evaluation | 12.5 (12 to 12) |" in text
     assert "| grpo | 3 | 25.0 (25 to 25) |" in text
     assert "| 100 | 7 |" in text  # GRPO's rollouts
     assert "| 164 | 7 |" in text  # BEPA's include LEVEL-1's 64
     assert "| bepa | 50.0 (50 to 50)* |" in text
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) | holds |" in text
-    assert "level1" not in text  # there are no results of it
-    assert "| raw | 90.0 | 0.500 | -9.00 |" in text
+    assert "Its logits are multiplied by 1.5," in text
+    assert "**Commit 012345678, named by the files of 6 runs, is not in this repository's" in text
+    assert "\n## Methods\n\n`make results`\n" in text
+    # 1 of 8 before, 2 of 8 after on every training task
+    assert "solved 4 of the 4 training tasks" in text
+    assert "12.5 (12 to 12) points, 3 seeds. A gain of 10 points was asked for: reached." in text
+    assert "| level1 |" not in text  # there are no results of it
+    assert "Long runs" not in text
+    assert "| raw | 90.0 | 58.3 | 0.5000 | 0.2040 | -9.00 |" in text  # beside the paper's
     for name in ("curves.png", "differences.png"):
         assert (tmp_path / "results" / name).stat().st_size > 5000
 
 
 def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
     lines = [
-        [{"iteration": 1.0, "a": 0.2, "total/seconds": 10.0}],
-        [{"iteration": 1.0, "a": 0.6, "total/seconds": 30.0}, {"iteration": 2.0, "total/seconds": 60.0}],
+        [{"iteration": 1.0, "a": 0.2, "total/seconds": 10.0, "total/episodes": 8.0}],
+        [
+            {"iteration": 1.0, "a": 0.6, "total/seconds": 30.0, "total/episodes": 8.0},
+            {"iteration": 2.0, "total/seconds": 60.0, "total/episodes": 16.0},
+        ],
     ]
     study = {"grpo": [result("grpo", seed, 1, curve=points) for seed, points in enumerate(lines)]}
     assert curve(study, "grpo", Panel("a", "", against="total/seconds")) == [(20.0, pytest.approx(0.4), 0.2, 0.6)]
@@ -96,6 +121,108 @@ def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
     assert curve(study, "grpo", Panel("eval/train", "")) == [  # the evaluation at the end, 1 of 8 episodes
         (1.0, 0.125, 0.125, 0.125), (2.0, 0.125, 0.125, 0.125),
     ]  # fmt: skip
+    # LEVEL-1's 64 rollouts count where their traces are used
+    own = {"bepa": [result("bepa", 0, 1, curve=lines[0])], "grpo": [result("grpo", 0, 1, curve=lines[0])]}
+    assert [curve(own, name, Panel("a", "", against="total/rollouts"))[0][0] for name in own] == [72.0, 8.0]
+
+
+def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Path) -> None:
+    """BEPA is 25, 50 and 75 points above LEVEL-1 at iteration 50: with three seeds 50 ± 4.303 * 25 / √3."""
+
+    def long(name: str, seed: int, middle: float, wins: int) -> Result:
+        points = ((0.0, 0.1), (50.0, middle), (100.0, 0.5), (150.0, 0.0))
+        curve = [{"iteration": at, "eval/train": rate, "total/episodes": 8 * at} for at, rate in points]
+        return result(name, seed, wins, curve=curve)
+
+    study: dict[str, list[Result]] = {
+        "bepa_long": [long("bepa_long", seed, 0.25 * (seed + 1), 6) for seed in range(2)],
+        "level1_as_bepa_long": [long("level1_as_bepa_long", seed, 0.0, 2) for seed in range(2)],
+    }
+    assert long_section({"bepa_long": study["bepa_long"][:1]}, tmp_path) == []
+    text = "\n".join(long_section(study, tmp_path))
+    assert "`python -m benchmarks.study --part long --seeds 0 1`: 150 iterations" in text
+    assert "| 50 | +25.0 / +50.0 | – | – |" in text
+    assert "| 100 | +0.0 / +0.0 |" in text
+    assert "| 150 | +50.0 / +50.0 | +50.0 / +50.0 | – |" in text  # the evaluation at the end, 6 and 2 of 8
+    assert "| bepa_long | 2 | 75.0 / 75.0 |" in text
+    assert "| level1_as_bepa_long | -50.0 / -50.0 |" in text
+    assert (tmp_path / "long.png").stat().st_size > 5000
+    study["bepa_long"].append(long("bepa_long", 2, 0.75, 6))
+    study["level1_as_bepa_long"].append(long("level1_as_bepa_long", 2, 0.0, 2))
+    text = "\n".join(long_section(study, tmp_path))
+    assert "| 50 | 50.0 (-12 to 112) | – | – |" in text
+    assert "| bepa_long | 3 | 75.0 (75 to 75) |" in text
+
+
+def test_a_result_states_the_code_that_ran_and_its_settings(tmp_path: Path) -> None:
+    result("grpo", 0, 2).write(tmp_path)
+    whole = json.loads((tmp_path / "grpo-0.json").read_text())
+    older = {key: value for key, value in whole.items() if key not in ("source", "config")}
+    (tmp_path / "grpo-0.json").write_text(json.dumps(older))
+    found = read_result(tmp_path / "grpo-0.json")  # made before the keys existed
+    assert (found.variant, found.source, found.config) == ("grpo", "", "")
+    settings = {"optimizer.betas": (0.9, 0.95), "seed": 0}
+    result("grpo", 0, 2, settings=settings, config=settings_hash(settings)).write(tmp_path)
+    text = (tmp_path / "grpo-0.json").read_text()
+    assert read_result(tmp_path / "grpo-0.json").config == settings_hash(settings)
+    (tmp_path / "grpo-0.json").write_text(text.replace('"seed": 0}', '"seed": 1}'))
+    with pytest.raises(ResultError, match=r"grpo-0\.json: its settings were changed after it was made"):
+        read_result(tmp_path / "grpo-0.json")
+
+
+def test_each_start_with_other_code_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(runner.source_hash()) == 12
+    for found in ("a", "a", "b"):
+        monkeypatch.setattr(runner, "source_hash", lambda found=found: found)
+        runner.note_source(tmp_path)
+    assert runner.noted_sources(tmp_path) == ["a", "b"]
+    assert runner.noted_sources(tmp_path / "none") == []
+
+
+def test_commits_are_named_with_whether_the_history_has_them() -> None:
+    here = commit().removesuffix("+")
+    lines = " ".join(commits_text([result("grpo", 0, 1, commit=here, source="0a1b")], replayed=True))
+    assert (
+        lines == f"Commit of the runs: {here[:9]} (`+`: with uncommitted changes). "
+        "Hash of the source trees that ran (`source`): 0a1b."
+    )
+    lines = " ".join(commits_text([result("grpo", 0, 1), result("grpo", 1, 1, commit="fedcba9876+")], replayed=False))
+    assert (
+        "**Commits 012345678, fedcba987+, named by the files of 2 runs, are not in this repository's history**" in lines
+    )
+    assert "a test that repeats" not in lines
+    assert "2 files were made before the key `source`" in lines
+
+
+def test_notes_name_a_figure_that_has_no_interval() -> None:
+    study = {"grpo": [result("grpo", seed, 2) for seed in range(3)]}
+    assert filled("{grpo, train} and {grpo - base, train}", study) == "25.0 (25 to 25) and 12.5 (12 to 12)"
+    assert filled("{base, train}", study) == "12.5 (12 to 12)"
+    for text in ("{bepa - grpo, train}", "{bepa, train}", "{grpo, nothing}"):
+        with pytest.raises(ResultError, match=re.escape(text)):
+            filled(text, study)
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (Estimate(0.09, 0.03, 0.16), "**narrowly missed**, with 10 in the interval"),
+        (Estimate(0.05, 0.03, 0.07), "**missed**"),
+        (Estimate(0.2, 0.03, 0.3), "narrowly reached, with 10"),
+        (Estimate(0.2, 0.11, 0.3), ": reached."),
+    ],
+)
+def test_the_answer_about_grpo_says_what_the_interval_allows(gain: Estimate, words: str) -> None:
+    assert words in answer(gain)
+
+
+def test_the_readme_states_the_pages_figures() -> None:
+    """Every figure with an interval in README stands in docs/results.md as well."""
+    interval = re.compile(r"-?\d+\.\d \(-?[\d.]+ to -?[\d.]+\)")
+    stated = interval.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(stated) > 20
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert [figure for figure in stated if figure not in page] == []
 
 
 def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
@@ -108,7 +235,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
 def test_results_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) -> None:
     result("grpo", 0, 2).write(tmp_path)
     with pytest.raises(ResultError, match="no variant has results of 3 seeds"):
-        write_page(tmp_path, tmp_path / "page.md", MEASURED, "x")
+        write_page(tmp_path, tmp_path / "page.md", MEASURED)
     result("grpo", 1, 2, code=2, commit="fedcba9876").write(tmp_path)
     with pytest.raises(ResultError, match=r"grpo-1\.json was made with another code than grpo-0\.json"):
         read_study(tmp_path)

@@ -75,17 +75,21 @@ def test_a_run_becomes_one_result_per_method(tmp_path: Path, checkpoint: Path) -
     assert bepa.totals["utilisation"] == pytest.approx(160.0 / (8 * 40.0))  # 30 + 130 busy seconds of 8 desktops
 
 
-def test_two_seeds_give_a_section_with_intervals_gains_costs_and_failures(tmp_path: Path, checkpoint: Path) -> None:
+def test_two_seeds_give_a_section_with_each_seeds_success_gains_costs_and_failures(
+    tmp_path: Path, checkpoint: Path
+) -> None:
     page, out = tmp_path / "results.md", tmp_path / "results" / "local"
     page.write_text("# Results\n\nfirst\n\n## Real desktops\n\nold\n\n## Last\n\nlast\n")
     runs = [make_run(tmp_path / f"r{seed}", checkpoint, seed, {"bepa": 3, "grpo": 1}) for seed in (0, 1)]
     assert main([*map(str, runs), "--out", str(out), "--page", str(page)]) == 0
     text = page.read_text()
     # base on train: (1/4 + 1/4 + 0 + 0) / 4 = 12.5 %; on the expert-only task 0; methods are alike on every task
-    assert "| base | 2 | 12.5 (0 to 25) | 0.0 (0 to 0) | 0.0 (0 to 0) |" in text
-    assert "| bepa | 2 | 75.0 (75 to 75) | 75.0 (75 to 75) | 75.0 (75 to 75) |" in text
-    assert "| bepa − base | 62.5 (50 to 75)* | 75.0 (75 to 75)* | 75.0 (75 to 75)* |" in text
-    assert "| bepa − grpo | 50.0 (50 to 50)* |" in text
+    assert "| base | 1 evaluation | 12.5 | 0.0 | 0.0 / 0.0 |" in text
+    assert "| bepa | 2 | 75.0 / 75.0 | 75.0 / 75.0 | 75.0 / 75.0 |" in text
+    assert "| bepa − base | +62.5 / +62.5 | +75.0 / +75.0 | +75.0 / +75.0 |" in text
+    assert "| bepa − grpo | +50.0 / +50.0 |" in text
+    assert "cells are the values of seeds 0 / 1" in text.replace("\n", " ")
+    assert " to " not in "".join(line for line in text.splitlines() if line.startswith("|"))  # no interval
     # 600 s, 180 s of preparation, 80 steps in 40 s; per run 2 died and, in its preparation, 1 hung
     assert "| bepa | 10.0 | 3.0 | 64 | 4 | 2.0 | 50 % | died 4, hung 2 |" in text
     assert text.startswith("# Results\n\nfirst\n")
@@ -94,6 +98,16 @@ def test_two_seeds_give_a_section_with_intervals_gains_costs_and_failures(tmp_pa
     assert (out / "curves.png").stat().st_size > 5000
     assert main(["--out", str(out), "--page", str(page)]) == 0
     assert page.read_text() == text  # the page follows from the files
+
+
+def test_three_seeds_give_intervals(tmp_path: Path, checkpoint: Path) -> None:
+    out, page = tmp_path / "local", tmp_path / "page.md"
+    runs = [make_run(tmp_path / f"r{seed}", checkpoint, seed, {"bepa": 3, "grpo": 1}) for seed in range(3)]
+    assert main([*map(str, runs), "--out", str(out), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| base | 1 evaluation | 12.5 (0 to 25) |" in text
+    assert "| bepa − base | 62.5 (50 to 75)* |" in text
+    assert "In brackets the 95 % interval" in text.replace("\n", " ")
 
 
 def test_a_single_seed_has_no_interval(tmp_path: Path, checkpoint: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.study.statistics import difference, estimate
+from benchmarks.study.estimates import gain_text, interval_text, rate_text
+from benchmarks.study.statistics import T_QUANTILES, Estimate, bootstrap, difference, estimate, t_interval
 
 
 def test_the_mean_is_over_seeds_and_tasks_and_equal_rates_have_no_width() -> None:
@@ -17,8 +18,42 @@ def test_the_mean_is_over_seeds_and_tasks_and_equal_rates_have_no_width() -> Non
 
 def test_two_seeds_of_one_task_give_the_extremes() -> None:
     """Resampled means of (0, 1) are 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4: the 2.5 % quantiles are 0 and 1."""
-    found = estimate(np.array([[0.0], [1.0]]))
+    found = bootstrap(np.array([[0.0], [1.0]]))
     assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_students_interval_is_over_the_seeds_means() -> None:
+    """Means 0.2, 0.4, 0.6: their deviation is 0.2, so that the half width is 4.303 * 0.2 / √3."""
+    rates = np.array([[0.1, 0.3], [0.4, 0.4], [0.5, 0.7]])
+    found = t_interval(rates)
+    assert (found.mean, found.high - 0.4) == pytest.approx((0.4, 4.303 * 0.2 / np.sqrt(3)))
+    alone = estimate(rates.mean(axis=1, keepdims=True))  # as for tasks that differ by seed
+    assert (alone.low, alone.high) == pytest.approx((found.low, found.high))
+    many = t_interval(np.tile([[0.0], [1.0]], (20, 1)))  # 39 degrees of freedom, more than are tabulated
+    assert many.high - many.mean == pytest.approx(T_QUANTILES[-1] * np.sqrt(0.25 * 40 / 39) / np.sqrt(40))
+
+
+def test_an_estimate_holds_both_intervals() -> None:
+    """Seeds that differ widen it beyond the bootstrap; tasks that differ, beyond Student's."""
+    seeds = np.array([[0.0] * 50, [0.3] * 50, [0.6] * 50])
+    tasks = np.tile(np.repeat([0.0, 1.0], 10), (3, 1))
+    for rates, wider in ((seeds, t_interval(seeds)), (tasks, bootstrap(tasks))):
+        found = estimate(rates)
+        assert (found.low, found.high) == pytest.approx((wider.low, wider.high))
+
+
+def test_texts_have_intervals_from_three_seeds_on() -> None:
+    one, other = np.array([[0.5, 1.0], [0.25, 0.25]]), np.array([[0.5, 0.5], [0.5, 0.5]])
+    assert rate_text(one) == "75.0 / 25.0"
+    assert gain_text((one, other)) == "+25.0 / -25.0"
+    assert rate_text(np.array([[0.8], [0.9], [1.0]])) == "90.0 (65 to 100)"  # 90 ± 24.8, a rate ends at 100
+    assert gain_text((np.ones((3, 2)), np.zeros((3, 2)))) == "100.0 (100 to 100)*"
+    assert (rate_text(None), gain_text(None), interval_text(None)) == ("–", "–", "–")
+
+
+def test_a_bound_near_zero_keeps_its_sign() -> None:
+    assert interval_text(Estimate(0.05, -0.003, 0.1)) == "5.0 (-0.3 to 10)"
+    assert interval_text(Estimate(0.05, 0.003, 0.1)) == "5.0 (0.3 to 10)"
 
 
 def test_width_is_that_of_theory_over_tasks() -> None:

@@ -13,7 +13,7 @@ from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.tiny.checkpoint import file_hashes, read_manifest, write_notes
 from bepa_torchrl.tiny.evaluate import measure
-from bepa_torchrl.tiny.gate import gate_failures
+from bepa_torchrl.tiny.gate import ORDER, gate_failures
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.parse import parse
@@ -55,6 +55,13 @@ def test_the_measured_figures_are_those_of_the_files() -> None:
     for name, figures in stated["divergence"].items():
         assert found["divergence"][name]["tail"] == pytest.approx(figures["tail"], abs=0.02), name
         assert found["divergence"][name]["js"] == pytest.approx(figures["js"], abs=0.03), name
+    js = [found["divergence"][name]["js"] for name in ORDER]
+    raw, converted, level1, level2 = js
+    assert raw > converted > level1 > 0, js
+    assert level2 < level1 + 0.005, js  # two near sets: their order turns with the episodes (docs/log.md)
+    dialect = found["dialect"]
+    assert dialect["prompted_known"] == pytest.approx(stated["dialect"]["prompted_known"], abs=0.18)
+    assert dialect["unprompted_share"] == pytest.approx(stated["dialect"]["unprompted_share"], abs=0.01)
 
 
 def test_transformers_loads_it() -> None:
