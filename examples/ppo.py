@@ -129,7 +129,6 @@ def main(batches: int = 56, seed: int = 0, desktops: int = DESKTOPS, batch_steps
         actor,
         frames_per_batch=batch_steps,
         total_frames=batches * batch_steps,
-        use_buffers=False,
         auto_register_policy_transforms=True,
     )
     shares = []

@@ -34,7 +34,6 @@ def main(batches: int = 6) -> tuple[list[float], float]:
         policy,
         frames_per_batch=FRAMES,
         total_frames=batches * FRAMES,
-        use_buffers=False,  # text and tokens have no fixed size
         auto_register_policy_transforms=True,  # adds InitTracker
         postproc=Compose(GroupRows(GROUP_SIZE), TraceReplacement(TaskTraceCache()), OldLogProb(policy)),
     )

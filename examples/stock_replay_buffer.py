@@ -35,7 +35,6 @@ def main(batches: int = 6, lr: float = 3e-4) -> list[float]:
         policy,
         frames_per_batch=FRAMES,
         total_frames=batches * FRAMES,
-        use_buffers=False,
         auto_register_policy_transforms=True,
         postproc=Compose(GroupRows(GROUP_SIZE), TraceReplacement(TaskTraceCache()), OldLogProb(policy)),
     )

@@ -32,7 +32,7 @@ def sweep(td: TensorDictBase) -> TensorDictBase:
 def main(frames: int = 480) -> dict[str, float]:
     """Collects ``frames`` steps in batches of 120 and returns counts over all of them."""
     env = OSWorldEnv(provider="sim", num_envs=4, split="train")
-    collector = Collector(env, sweep, frames_per_batch=120, total_frames=frames, use_buffers=False, trust_policy=True)
+    collector = Collector(env, sweep, frames_per_batch=120, total_frames=frames, trust_policy=True)
     counts = {"episodes": 0.0, "successes": 0.0, "masked": 0.0}
     for batch in collector:  # [4, 30]
         after = batch["next"]

@@ -1,14 +1,15 @@
 """One episode on one desktop: sets up the task, performs the policy's responses, verifies the result.
 
 One step: parse the response, perform its actions, take a screenshot, and verify if the episode has ended.
-``vector.py`` runs many episodes in parallel; this module uses no threads.
+``vector.py`` runs many episodes in parallel; this module uses no threads. :class:`CrashRecord` decides which failures
+of a retried episode are the policy's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import MappingProxyType
 
@@ -22,7 +23,7 @@ from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import prepare
 from osworld_gym.tasks.task import Task
-from osworld_gym.types import CALL_USER_TOLERANCE, Action, Screenshot, StepResult, StopReason
+from osworld_gym.types import CALL_USER_TOLERANCE, Action, Screenshot, StepResult, StopReason, Verdict
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.parse import Parsed
 from osworld_gym.uitars.parse import parse as parse_uitars
@@ -31,6 +32,8 @@ from osworld_gym.uitars.parse import parse as parse_uitars
 PARSERS: Mapping[str, Callable[[str], Parsed]] = MappingProxyType({"uitars": parse_uitars, "opencua": parse_opencua})
 #: stop reasons that truncate an episode (``truncated``); the others terminate it (``terminated``)
 TRUNCATING = frozenset({StopReason.max_steps, StopReason.context_full, StopReason.env_error})
+#: failures that mean that the desktop exited; not timeouts, which load alone can repeat
+EXITS = frozenset({FailureReason.died, FailureReason.bad_screenshot})
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +237,73 @@ class Episode:
 def failed(frame: Screenshot, error: DesktopError, actions: tuple[Action, ...] = ()) -> StepResult:
     """The ``env_error`` result for a desktop's failure, with the message in ``info["failure"]``."""
     return StepResult(frame, StopReason.env_error, failure=error.reason, actions=actions, info={"failure": str(error)})
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A desktop exited at step ``step`` (0-based) while it performed ``actions``."""
+
+    step: int
+    actions: tuple[Action, ...]
+
+
+def crash_of(result: StepResult, step: int, response: str | None, action_text: str = "uitars") -> Crash | None:
+    """The crash that ended an attempt; None if it ended otherwise, or not while actions were performed.
+
+    Args:
+        result: the last result of the attempt.
+        step: 0-based number of the step.
+        response: the response of that step; None for a reset, or an end without a response (``context_full``).
+        action_text: its format, see :class:`EpisodeOptions`.
+    """
+    if result.failure not in EXITS or response is None:
+        return None
+    try:
+        actions = PARSERS[action_text](response).actions
+    except ParseError:
+        return None  # nothing was performed
+    if all(action.kind in ("finished", "call_user") for action in actions):
+        return None  # it exited during verification
+    return Crash(step, actions)
+
+
+class CrashRecord:
+    """The crashes of episodes that are retried: what the policy breaks is scored 0, only infrastructure is masked.
+
+    A desktop that exits within a step, and exits again at the same step with the same actions when the episode is
+    retried with the same seed, was ended by the policy's actions.
+
+    Args:
+        action_text: the format of responses, see :class:`EpisodeOptions`.
+    """
+
+    def __init__(self, action_text: str = "uitars") -> None:
+        self._action_text = action_text
+        self._seen: dict[Hashable, set[Crash]] = {}
+
+    def score(self, episode: Hashable, result: StepResult, step: int, response: str | None) -> StepResult:
+        """``result``, or, if an earlier attempt crashed in the same way, ``crashed_desktop`` with score 0.
+
+        Args:
+            episode: what all attempts of an episode share, and no other episode has.
+            result: a result of the attempt; only a failure is compared and recorded.
+            step: as in :func:`crash_of`.
+            response: as in :func:`crash_of`.
+        """
+        crash = crash_of(result, step, response, self._action_text)
+        if crash is None:
+            return result
+        seen = self._seen.setdefault(episode, set())
+        if crash not in seen:
+            seen.add(crash)
+            return result
+        problem = f"the desktop exited twice at step {step} with the same actions: {result.info.get('failure')}"
+        return replace(result, stop=StopReason.crashed_desktop, verdict=Verdict(0.0, problem))
+
+    def forget(self, episode: Hashable) -> None:
+        """Drops the crashes of an episode that will not be retried."""
+        self._seen.pop(episode, None)
+
+    def __len__(self) -> int:
+        """The number of episodes with a recorded crash."""
+        return len(self._seen)

@@ -7,7 +7,6 @@ chooses the tasks (:mod:`osworld_gym.assignment`), also on automatic resets, unl
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from osworld_gym.extras import require_extra
 
 try:
     import torch
-    from tensordict import NonTensorStack, TensorDict, TensorDictBase
+    from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
     from torch import Tensor
     from torchrl.data import Binary, Bounded, Composite, NonTensor, Unbounded
     from torchrl.envs import EnvBase
@@ -28,7 +27,7 @@ except ModuleNotFoundError:
     raise
 
 from osworld_gym.assignment import Assignment, GroupedTasks, IndependentTasks, TaskAssigner
-from osworld_gym.episode import TRUNCATING, EpisodeOptions
+from osworld_gym.episode import TRUNCATING, CrashRecord, EpisodeOptions
 from osworld_gym.errors import TaskError
 from osworld_gym.factory import Provider, choose_tasks, desktop_factory
 from osworld_gym.tasks.suite import Suite
@@ -50,12 +49,49 @@ class Row:
     assigner: TaskAssigner
     result: StepResult
     steps: int = 0
+    response: str | None = None  #: the one being performed
     failed_reset: bool = False  #: no desktop could be started: the next step ends the episode with ``env_error``
     done: bool = False
 
     @property
     def task(self) -> Task:
         return self.assignment.task
+
+
+class VariableLength(NonTensor):
+    """Spec of one string (or bytes object) of any length per row: shape ``[*batch, -1]``, its values ``[*batch]``.
+
+    The -1 is TorchRL's mark of a dimension without a fixed size. TorchRL reads it from an environment's specs, also
+    through transforms and from workers (``_has_dynamic_specs``), and then preallocates no buffers, which could hold
+    neither text nor a policy's tokens of varying number. ``NonTensor(shape=[*batch])`` would claim a fixed size.
+
+    Args:
+        shape: the batch dimensions, and -1.
+        device: any; text is on none.
+        dtype: always None.
+        example_data: the value of ``rand``, ``zero`` and ``one``.
+        feature_dims: set by TorchRL on copies, not used.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        device: Any = None,
+        dtype: Any = None,
+        example_data: str | bytes = "",
+        feature_dims: int | None = None,
+    ) -> None:
+        del feature_dims
+        super().__init__(torch.Size(shape), device=device, dtype=dtype, example_data=example_data)
+
+    def rand(self, shape: Sequence[int] | int | None = None) -> NonTensorData:
+        """``example_data`` for each row, ``[*shape, *batch]``; also of ``zero`` and ``one``."""
+        more = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+        return NonTensorData(self.example_data, batch_size=[*more, *self.shape[:-1]], device=self.device)
+
+    def is_in(self, val: Any) -> bool:
+        """Whether ``val`` is a non-tensor entry ``[*batch]``."""
+        return bool(is_non_tensor(val) and val.shape == self.shape[:-1])
 
 
 class OSWorldEnv(EnvBase):
@@ -68,15 +104,18 @@ class OSWorldEnv(EnvBase):
     else 0; ``done``, ``terminated``, ``truncated`` bool ``[N, 1]``.
 
     A row whose infrastructure failed is truncated with reward 0 and ``env_error`` True: mask it, since it is not an
-    outcome of the policy. A reset that fails is repeated on a new desktop, up to ``reset_retries`` times; if all fail,
-    the row is returned with ``env_error`` True and a black frame, and ends at its next step.
+    outcome of the policy. If the desktop of a retried episode (``group_size`` > 1) exits again at the same step with
+    the same actions, the policy ended it: reward 0, ``env_error`` False and ``stop_reason`` "crashed_desktop". A reset
+    that fails is repeated on a new desktop, up to ``reset_retries`` times; if all fail, the row is returned with
+    ``env_error`` True and a black frame, and ends at its next step.
 
     A finished row keeps its state, with reward 0, until it is reset. A policy whose prompt no longer fits the model's
     context sets ``context_full`` (bool ``[N, 1]``, optional) in addition to ``action``: the episode of such a row is
     verified and ends with ``stop_reason`` "context_full", without performing the action.
 
-    Text has no fixed size, so it cannot be written to preallocated buffers: ``ParallelEnv`` requires
-    ``use_buffers=False``. Each worker needs its own seed; ``set_seed`` of ``ParallelEnv`` and ``SerialEnv`` sets them.
+    Text has no fixed size, and its specs say so (:class:`VariableLength`): collectors, ``SerialEnv`` and
+    ``ParallelEnv`` use no preallocated buffers by default. Each worker needs its own seed; ``set_seed`` of
+    ``ParallelEnv`` and ``SerialEnv`` sets them.
 
     ``vector`` is the :class:`~osworld_gym.vector.DesktopVector` of the desktops. A collector may use it directly
     instead of :meth:`step`, and must then call :meth:`reset` before the next :meth:`step`.
@@ -128,13 +167,14 @@ class OSWorldEnv(EnvBase):
             raise ValueError(
                 f"OSWorldEnv requires group_size >= 1 and episode_retries >= 0, got {group_size} and {episode_retries}"
             )
-        _refuse_buffers()
         make = desktop_factory(provider, provider_options)
         super().__init__(device=None, batch_size=[num_envs])
         self.suite, self._tasks = choose_tasks(suite, split, provider)
         self._png = observation == "png"
         self._retries = reset_retries
         self._group_size, self._episode_retries = group_size, episode_retries
+        options = EpisodeOptions() if options is None else options
+        self._action_text = options.action_text
         self._rows: list[Row | None] = [None] * num_envs
         self._set_seed(seed)
         self.vector = DesktopVector(make, num_envs, options, deadline=deadline, warm=warm)
@@ -143,26 +183,27 @@ class OSWorldEnv(EnvBase):
     def _make_specs(self, n: int) -> None:
         width, height = self.vector.screen_size
         if self._png:
-            frame = {"screenshot_png": NonTensor(shape=(n,), example_data=b"")}
+            frame = {"screenshot_png": VariableLength((n, -1), example_data=b"")}
         else:
             frame = {"screenshot": Unbounded(shape=(n, 3, height, width), dtype=torch.uint8)}
         self.observation_spec = Composite(
-            instruction=NonTensor(shape=(n,), example_data=""),
-            task_id=NonTensor(shape=(n,), example_data=""),
-            stop_reason=NonTensor(shape=(n,), example_data=""),
+            instruction=VariableLength((n, -1), example_data=""),
+            task_id=VariableLength((n, -1), example_data=""),
+            stop_reason=VariableLength((n, -1), example_data=""),
             success=Binary(n=1, shape=(n, 1), dtype=torch.bool),
             env_error=Binary(n=1, shape=(n, 1), dtype=torch.bool),
             **{key: Unbounded(shape=(n, 1), dtype=torch.int64) for key in INTEGERS},
             shape=(n,),
             **frame,
         )
-        self.action_spec = Composite(action=NonTensor(shape=(n,), example_data=EXAMPLE_ACTION), shape=(n,))
+        self.action_spec = Composite(action=VariableLength((n, -1), example_data=EXAMPLE_ACTION), shape=(n,))
         self.reward_spec = Bounded(0.0, 1.0, shape=(n, 1), dtype=torch.float32)
         flag = Binary(n=1, shape=(n, 1), dtype=torch.bool)
         self.done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=(n,))
 
     def _set_seed(self, seed: int | None) -> None:
         seed = 0 if seed is None else seed
+        self._crashes = CrashRecord(self._action_text)  # by group_id and slot
         self._assigner: TaskAssigner = (
             IndependentTasks(self._tasks, seed, self.batch_size.numel())
             if self._group_size == 1
@@ -244,23 +285,34 @@ class OSWorldEnv(EnvBase):
             if row.failed_reset:
                 self._end(row)
             elif full is not None and bool(full.reshape(-1)[i]):
+                row.response = None
                 self.vector.send_end(i, StopReason.context_full)
             else:
+                row.response = texts[i]
                 self.vector.send(i, texts[i])
         for i, result in self._results():
             row = self._row(i)
-            row.result = result
-            rewards[i] = result.reward
-            if result.stop is StopReason.env_error:
+            row.result = self._score(row, result)
+            rewards[i] = row.result.reward
+            if result.failure is not None:
                 logger.warning("desktop %d, task %s: %s", i, row.task.id, result.info["failure"])
             if result.done:
                 self._end(row)
         return self._observations().set("reward", torch.from_numpy(rewards))
 
+    def _score(self, row: Row, result: StepResult) -> StepResult:
+        """The result; ``crashed_desktop`` if the same actions crashed the desktop in an earlier attempt, too."""
+        if self._group_size == 1 or row.assignment.group_id < 0:
+            return result  # the episode is not retried
+        return self._crashes.score((row.assignment.group_id, row.assignment.slot), result, row.steps - 1, row.response)
+
     def _end(self, row: Row) -> None:
         row.done = True
-        if row.assignment.group_id >= 0:
-            row.assigner.finished(row.assignment, failed=row.result.stop is StopReason.env_error)
+        given, failed = row.assignment, row.result.stop is StopReason.env_error
+        if not (failed and given.retries_left):
+            self._crashes.forget((given.group_id, given.slot))
+        if given.group_id >= 0:
+            row.assigner.finished(given, failed=failed)
 
     def _actions(self, tensordict: TensorDictBase) -> list[str]:
         given = tensordict.get("action", None)
@@ -328,10 +380,3 @@ class OSWorldEnv(EnvBase):
 def _column(flags: Sequence[bool]) -> Tensor:
     """Bool ``[N, 1]``."""
     return torch.tensor(flags, dtype=torch.bool).unsqueeze(-1)
-
-
-def _refuse_buffers() -> None:
-    """Raises ValueError in a worker of a ``ParallelEnv`` with preallocated buffers, which drop text actions."""
-    target = getattr(multiprocessing.current_process(), "_target", None)
-    if getattr(target, "__name__", "") == "_run_worker_pipe_shared_mem":
-        raise ValueError("OSWorldEnv's actions are text: ParallelEnv requires use_buffers=False")

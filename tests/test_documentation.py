@@ -6,6 +6,7 @@ import shlex
 import sys
 import types
 from importlib.util import find_spec
+from pkgutil import resolve_name
 
 import pytest
 from repository import ROOT
@@ -25,8 +26,15 @@ CODE_BLOCK = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```", re.S | re.M)
 
 
 def prose_code(text):
-    """What is between single backticks, outside of fenced blocks."""
-    return re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", text))
+    """What is between single backticks, outside of fenced blocks; line breaks within a paragraph are spaces."""
+    paragraphs = re.split(r"\n\s*\n", CODE_BLOCK.sub("\n\n", text))
+    return [" ".join(span.split()) for paragraph in paragraphs for span in re.findall(r"`([^`]+)`", paragraph)]
+
+
+def named_files(text):
+    """Words between backticks that are paths from the top of the repository, such as ``docs/log.md``."""
+    words = (word.strip("()[],;:").rstrip("/").partition("::")[0] for span in prose_code(text) for word in span.split())
+    return [word for word in words if word.partition("/")[0] in TOP and re.fullmatch(r"[\w.-]+(/[\w.-]+)+", word)]
 
 
 def command_lines(text):
@@ -60,16 +68,25 @@ def page(request):
 
 def test_files_that_are_named_exist(page):
     text = page.read_text(encoding="utf-8")
-    missing = []
-    for name in prose_code(text):
-        name = name.rstrip("/").partition("::")[0]
-        if name.partition("/")[0] not in TOP or not re.fullmatch(r"[\w.-]+(/[\w.-]+)+", name):
-            continue
-        if not name.startswith(WRITTEN) and not (ROOT / name).exists():
-            missing.append(name)
+    missing = [name for name in named_files(text) if not name.startswith(WRITTEN) and not (ROOT / name).exists()]
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", CODE_BLOCK.sub("", text)):
         if "://" not in target and not (page.parent / target).exists():
             missing.append(target)
+    assert missing == []
+
+
+def test_objects_that_are_named_exist(page):
+    """Dotted names of our packages between backticks; a module whose extra is not installed here is not checked."""
+    missing = []
+    for word in " ".join(prose_code(page.read_text(encoding="utf-8"))).split():
+        name = re.match(r"(?:osworld_gym|bepa_torchrl|benchmarks)(?:\.\w+)+", word)
+        try:
+            resolve_name(name[0] if name else "osworld_gym")
+        except ModuleNotFoundError as error:
+            if error.name.split(".")[0] in ("osworld_gym", "bepa_torchrl", "benchmarks"):
+                missing.append(word)
+        except AttributeError:
+            missing.append(word)
     assert missing == []
 
 
@@ -151,7 +168,7 @@ HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 @pytest.mark.parametrize("path", [ROOT / "README.md", *HOW_TO], ids=lambda path: path.stem)
 def test_snippets_run(path, tmp_path, monkeypatch):
     from bepa_torchrl.experiment.methods import ALGOS
-    from bepa_torchrl.experts.readers.agent_s2 import READERS
+    from bepa_torchrl.experts.readers.registry import READERS
     from osworld_gym.desktops.registry import PROVIDERS
     from osworld_gym.tasks.evaluation.metrics import METRICS
 
@@ -169,6 +186,12 @@ def test_snippets_run(path, tmp_path, monkeypatch):
         for registry, items in zip(registries, before, strict=True):
             registry.clear()
             registry.update(items)
+
+
+def test_files_are_found_in_spans_of_several_words_and_lines():
+    text = "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/log.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
+    assert named_files(text) == ["tests/no_such.py", "docs/log.md", "docs/gone.md"]
+    assert named_files("```bash\ncat docs/gone.md\n```\n\n`a`\n\nodd ` one\n\n`docs/x.md`") == ["docs/x.md"]
 
 
 def test_links_of_the_site_are_files_in_it():

@@ -27,6 +27,16 @@ def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
     return cast(TensorDictBase, lazy_stack(list(traces)))
 
 
+def _check_task(task_id: str, trace: TensorDictBase) -> None:
+    """Raises ValueError for another task's trace; :func:`describe` checks the rest."""
+    found = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
+    if found != task_id:
+        raise ValueError(
+            f"expected a trace of task {task_id!r}, got one of {found!r}; put it under {found!r}, or use add, which "
+            "reads the task from its rows"
+        )
+
+
 class TaskTraceCache(ReplayBuffer):
     """One successful trace per task, replaced by the policy's newer successes. Paper section LEVEL-2.
 
@@ -90,7 +100,7 @@ class TaskTraceCache(ReplayBuffer):
         )
 
     def __setitem__(self, index: Any, value: TensorDictBase) -> None:
-        """Replaces the trace in a slot by another success of the same task, with new metadata.
+        """Replaces the trace in a slot by another success of the same task, with new metadata; -1 is the last slot.
 
         Raises:
             TypeError: the index is not an integer.
@@ -129,6 +139,7 @@ class TaskTraceCache(ReplayBuffer):
         Raises:
             TypeError: a tensordict instead of a list.
             ValueError: one of the traces did not succeed or is of several tasks; none is put.
+            CacheFullError: not all of their tasks fit, see ``when_full``; none is put.
             NotImplementedError: ``update_priority`` is given.
         """
         if update_priority is not None:
@@ -160,7 +171,7 @@ class TaskTraceCache(ReplayBuffer):
             successes: traces ``[S]`` of that task, in slot order; may be empty.
 
         Raises:
-            ValueError: a trace of another task, or one that did not succeed.
+            ValueError: a trace of another task, or one that did not succeed; none is put.
             CacheFullError: see ``when_full``.
         """
         if not successes:
@@ -173,7 +184,8 @@ class TaskTraceCache(ReplayBuffer):
                 number = choose(successes, self.rule, seed=self.seed, task_id=task_id, count=count)
                 chosen = [successes[number]]
             for trace in chosen:
-                self._put(task_id, trace)
+                _check_task(task_id, trace)
+            self._sampler.extend(self._writer.extend(chosen))
             self._refreshes[task_id] = count + 1
         return True
 
@@ -185,13 +197,8 @@ class TaskTraceCache(ReplayBuffer):
             CacheFullError: see ``when_full``.
         """
         with self._locked():
-            self._put(task_id, trace)
-
-    def _put(self, task_id: str, trace: TensorDictBase) -> None:
-        found = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
-        if found != task_id:
-            raise ValueError(f"a trace of task {found!r} was put under {task_id!r}")
-        self._sampler.add(self._writer.add(trace))
+            _check_task(task_id, trace)
+            self._sampler.add(self._writer.add(trace))
 
     def get_trace(self, task_id: str, default: Any = None) -> Any:
         """A copy of the task's trace ``[S]``, or ``default``.

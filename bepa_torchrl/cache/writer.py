@@ -61,10 +61,12 @@ class KeyedWriter(Writer):
 
         Raises:
             ValueError: a trace is not a success of one task; none is put.
-            CacheFullError: the cache is full; the traces before it are put.
+            CacheFullError: not all of their tasks fit and ``when_full`` is ``error``; none is put.
         """
         traces = list(data)
         described = [describe(trace, self._write_count + i) for i, trace in enumerate(traces)]
+        if self.when_full == "error":
+            self._check_capacity({metadata.task_id for metadata in described} - set(self.slots))
         for trace, metadata in zip(traces, described, strict=True):
             self.write(trace, metadata)
             self._write_count += 1
@@ -72,13 +74,15 @@ class KeyedWriter(Writer):
         return torch.tensor([slots.get(metadata.serial, -1) for metadata in described], dtype=torch.int64)
 
     def write_at(self, index: int, trace: TensorDictBase) -> None:
-        """Replaces the trace in a slot by one of the same task.
+        """Replaces the trace in a slot, negative from the end, by one of the same task.
 
         Raises:
             IndexError: no such slot. ValueError: a trace of another task, or one that did not succeed.
         """
-        if not 0 <= index < len(self.metadata):
-            raise IndexError(f"slot {index} is not in the cache, which has {len(self.metadata)} traces; use put")
+        count = len(self.metadata)
+        if not -count <= index < count:
+            raise IndexError(f"slot {index} is not in the cache, which has {count} traces; use put")
+        index %= count
         metadata = describe(trace, self._write_count)
         expected = self.metadata[index].task_id
         if metadata.task_id != expected:
@@ -98,7 +102,7 @@ class KeyedWriter(Writer):
             index = own.pop(0)
         else:
             if not own:
-                self._make_room(metadata.task_id)
+                self._evict_if_full(metadata.task_id)
             index = len(self.metadata)
         self.storage.set(index, trace)
         self.metadata[index : index + 1] = [metadata]
@@ -125,16 +129,22 @@ class KeyedWriter(Writer):
             owner[owner.index(moved)] = index
             self._mark(index)
 
-    def _make_room(self, task_id: str) -> None:
+    def _evict_if_full(self, task_id: str) -> None:
         if self.max_tasks is None or len(self.slots) < self.max_tasks:
             return
         if self.when_full == "error":
-            raise CacheFullError(
-                f"no room for task {task_id!r}: the cache holds {self.max_tasks} tasks; "
-                "raise max_tasks, discard one, or set when_full='evict'"
-            )
+            self._check_capacity({task_id})
         self.remove(next(iter(self.slots)))
         self.evictions += 1
+
+    def _check_capacity(self, new: set[str]) -> None:
+        """Raises CacheFullError if these tasks, which have no trace yet, do not all fit."""
+        if self.max_tasks is not None and len(self.slots) + len(new) > self.max_tasks:
+            raise CacheFullError(
+                f"the cache is full: it holds {len(self.slots)} of at most {self.max_tasks} tasks, got traces of "
+                f"{len(new)} new ones ({', '.join(sorted(new)[:3])}{', …' if len(new) > 3 else ''}); "
+                "raise max_tasks, discard a task, or set when_full='evict'"
+            )
 
     def _mark(self, index: int) -> None:
         for entity in self._storage._attached_entities_iter():

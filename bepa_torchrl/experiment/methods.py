@@ -121,7 +121,7 @@ _ALGOS = (
         "rl_sft",
         "GRPO, plus cross-entropy on the converted traces of the batch's tasks",
         SeedSource.converted,
-        injection=Injection.beside,
+        injection=Injection.additional,
         loss=LossKind.rl_sft,
     ),
     Algo("sft_rl", "supervised fine-tuning on the converted traces, then GRPO", sft=SeedSource.converted),

@@ -87,7 +87,7 @@ def _close_after_failure(uploader: RunUploader, seconds: float, note: Callable[[
 
 
 def _run_store(config: Settings, name: str) -> RunStore | None:
-    """The run's place in the store, which was written to; None without ``storage=``."""
+    """The run's location in the store, which was written to; None without ``storage=``."""
     if config.storage is None:
         return None
     store = open_store(config.storage)

@@ -4,7 +4,9 @@ from bepa_torchrl.experts.conversion import Converted, convert, convert_trace
 from bepa_torchrl.experts.manifest import Manifest, check_disjoint, expert_only, split_pool, task_hashes
 from bepa_torchrl.experts.plan import plan_from_trace, plan_with_model
 from bepa_torchrl.experts.raw import raw_pairs, worker_messages
-from bepa_torchrl.experts.readers.agent_s2 import READERS, read_agent_s2, read_gui_owl
+from bepa_torchrl.experts.readers.agent_s2 import read_agent_s2
+from bepa_torchrl.experts.readers.gui_owl import read_gui_owl
+from bepa_torchrl.experts.readers.registry import READERS
 from bepa_torchrl.experts.recorder import record_expert
 from bepa_torchrl.experts.rows import plan_free_rows, trace_rows
 from bepa_torchrl.experts.self_rollout import SelfRollout, SelfRolloutSet, self_roll

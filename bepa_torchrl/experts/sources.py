@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.agent_s2 import READERS
+from bepa_torchrl.experts.readers.registry import READERS
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
+from osworld_gym.errors import did_you_mean
 from osworld_gym.tasks.task import Task
 
 
@@ -20,10 +21,12 @@ def split_source(source: str) -> tuple[str, Path]:
     folder = Path(rest if colon else source).expanduser()
     if colon and reader not in READERS:
         raise TraceError(
-            f"{source!r}: no reader {reader!r}; expected {', '.join(READERS)}:FOLDER, or a FOLDER of traces"
+            f"{source!r}: no reader {reader!r}{did_you_mean(reader, READERS)}; expected "
+            f"{', '.join(READERS)}:FOLDER, or a FOLDER of traces"
         )
     if not folder.is_dir():
-        raise TraceError(f"{source!r}: there is no folder {folder}")
+        where = "" if folder.is_absolute() else f" in {Path.cwd()}"
+        raise TraceError(f"{source!r}: there is no folder {folder}{where}; give the path of the folder with the logs")
     return (reader if colon else ""), folder
 
 
@@ -40,7 +43,10 @@ def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
     traces = load_traces(folder)
     found = [trace for trace in traces if trace.task_id in known]
     if not found:
-        raise TraceError(f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks")
+        raise TraceError(
+            f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks; it has traces of "
+            f"{', '.join(sorted({trace.task_id for trace in traces})[:3])}: choose the suite and split of these tasks"
+        )
     return found
 
 
@@ -50,7 +56,11 @@ def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[Exp
     Raises:
         TraceError: a source cannot be read, or no trace is successful.
     """
-    traces = [trace for source in sources for trace in read_source(source, tasks) if trace.success]
-    if not traces:
-        raise TraceError(f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks")
-    return traces
+    traces = [trace for source in sources for trace in read_source(source, tasks)]
+    solved = [trace for trace in traces if trace.success]
+    if not solved:
+        raise TraceError(
+            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks, {len(traces)} that failed; "
+            "add the logs of successful runs (expert.logs), or choose tasks that the expert solved (env.train_split)"
+        )
+    return solved

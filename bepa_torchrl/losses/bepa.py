@@ -8,6 +8,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
+from torchrl.objectives import LossModule
 from torchrl.objectives.llm import GRPOLoss
 
 from bepa_torchrl import functional as F
@@ -55,7 +56,7 @@ class BEPALoss(GRPOLoss):
     """
 
     @dataclass
-    class _AcceptedKeys(GRPOLoss._AcceptedKeys):
+    class _AcceptedKeys(LossModule._AcceptedKeys):  # not GRPOLoss's: this loss reads no ref_log_probs
         action: NestedKey = keys.RESPONSE_TOKENS
         sample_log_prob: NestedKey = keys.OLD_LOG_PROB
         advantage: NestedKey = keys.ADVANTAGE
@@ -130,12 +131,6 @@ class BEPALoss(GRPOLoss):
                 "add such a term to the returned losses, or use GRPOLoss"
             )
         super().__setattr__(name, value)
-
-    def set_keys(self, **kwargs: NestedKey | None) -> None:
-        """As in TorchRL. Raises ValueError for ``ref_log_probs``: there is no reference policy."""
-        if "ref_log_probs" in kwargs:
-            raise ValueError("ref_log_probs is not read: this loss has no reference policy; leave the key out")
-        super().set_keys(**kwargs)
 
     def _set_in_keys(self) -> None:
         """The entries that forward reads: those that the actor scores, and the loss's."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data.keys import Source
 from bepa_torchrl.data.step_rows import Turn, episode_rows
 from bepa_torchrl.policies.base import RolloutPolicy
-from osworld_gym.episode import PARSERS
-from osworld_gym.errors import FailureReason, ParseError
+from osworld_gym.episode import CrashRecord
+from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
-from osworld_gym.types import Action, PromptContext, StepResult, StopReason, Verdict
+from osworld_gym.types import PromptContext, StepResult, StopReason, Verdict
 from osworld_gym.vector import DesktopVector
 
 
@@ -45,7 +45,8 @@ class EpisodeResult:
 
     Args:
         rows: lazy stack ``[S]``; None if the infrastructure failed or no prompt fitted the model.
-        stop: why it ended; ``crashed_desktop`` if the same actions crashed the desktop twice, see :class:`Crash`.
+        stop: why it ended; ``crashed_desktop`` if the same actions crashed the desktop twice, see
+            :class:`osworld_gym.episode.CrashRecord`.
         verdict: None with ``env_error`` only.
         failure: reason of the last attempt's failure; only with ``env_error`` and ``crashed_desktop``.
         retried: reasons of the failed attempts after which the episode was started again.
@@ -73,37 +74,6 @@ class EpisodeResult:
         return self.verdict is not None and self.verdict.success
 
 
-#: failures that mean that the desktop exited; not timeouts, which load alone can repeat
-EXITS = frozenset({FailureReason.died, FailureReason.bad_screenshot})
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """A desktop exited at step ``step`` (0-based) while it performed ``actions``."""
-
-    step: int
-    actions: tuple[Action, ...]
-
-
-def crash_of(result: StepResult, responses: Sequence[str], action_text: str = "uitars") -> Crash | None:
-    """The crash that ended an attempt; None if it ended otherwise, or before the policy acted.
-
-    Args:
-        result: the last result of the attempt.
-        responses: all responses of the attempt; ``result`` follows the last one.
-        action_text: their format, see :class:`osworld_gym.episode.EpisodeOptions`.
-    """
-    if result.failure not in EXITS or not responses:
-        return None
-    try:
-        actions = PARSERS[action_text](responses[-1]).actions
-    except ParseError:
-        return None  # nothing was performed
-    if all(action.kind in ("finished", "call_user") for action in actions):
-        return None  # it exited during verification
-    return Crash(len(responses) - 1, actions)
-
-
 @dataclass(slots=True)
 class _ActiveEpisode:
     """An episode that is running on one desktop."""
@@ -112,6 +82,12 @@ class _ActiveEpisode:
     job: EpisodeJob
     turns: list[Turn] = field(default_factory=list)
     screenshots: list[bytes] = field(default_factory=list)
+    context_full: bool = False  #: it ends without a further response
+
+    @property
+    def last_response(self) -> str | None:
+        """The response that the desktop is performing, if any."""
+        return self.turns[-1].response.text if self.turns and not self.context_full else None
 
     def context(self) -> PromptContext:
         return PromptContext(
@@ -138,8 +114,8 @@ def run_episodes(
     ``retries`` times; then the failure is its result.
 
     One failure counts as the policy's: if the desktop exits within a step, and exits again at the same step with the
-    same actions when the episode is retried (:class:`Crash`), the episode ends as ``crashed_desktop`` with score 0, and
-    its rows are trained on.
+    same actions when the episode is retried (:class:`osworld_gym.episode.CrashRecord`), the episode ends as
+    ``crashed_desktop`` with score 0, and its rows are trained on.
     """
     return _EpisodeRunner(policy, vector, jobs, temperature, retries).run()
 
@@ -159,7 +135,7 @@ class _EpisodeRunner:
         self.free = deque(range(len(vector)))
         self.active: dict[int, _ActiveEpisode] = {}
         self.retried: list[tuple[FailureReason, ...]] = [()] * len(jobs)
-        self.crashes: list[set[Crash]] = [set() for _ in jobs]
+        self.crashes = CrashRecord(vector.options.action_text)
         self.results: dict[int, EpisodeResult] = {}
 
     def run(self) -> list[EpisodeResult]:
@@ -185,7 +161,7 @@ class _EpisodeRunner:
             return False
         del self.active[i]
         self.free.append(i)
-        result = self._score_crash(episode, result)
+        result = self.crashes.score(episode.number, result, len(episode.turns) - 1, episode.last_response)
         retried = self.retried[episode.number]
         if result.stop is StopReason.env_error and len(retried) < self.retries:
             assert result.failure is not None
@@ -194,18 +170,6 @@ class _EpisodeRunner:
         else:
             self.results[episode.number] = self._result(episode, result)
         return True
-
-    def _score_crash(self, episode: _ActiveEpisode, result: StepResult) -> StepResult:
-        """The result; if an earlier attempt crashed in the same way, ``crashed_desktop`` with score 0."""
-        texts = [turn.response.text for turn in episode.turns]
-        crash = crash_of(result, texts, self.vector.options.action_text)
-        if crash is None:
-            return result
-        if crash not in self.crashes[episode.number]:
-            self.crashes[episode.number].add(crash)
-            return result
-        problem = f"the desktop exited twice at step {crash.step} with the same actions: {result.info.get('failure')}"
-        return replace(result, stop=StopReason.crashed_desktop, verdict=Verdict(0.0, problem))
 
     def _result(self, episode: _ActiveEpisode, result: StepResult) -> EpisodeResult:
         job, stop = episode.job, result.stop
@@ -232,6 +196,7 @@ class _EpisodeRunner:
         fitting = [(i, prompt) for i, prompt in zip(ready, prompts, strict=True) if prompt is not None]
         for i, prompt in zip(ready, prompts, strict=True):
             if prompt is None:
+                self.active[i].context_full = True
                 self.vector.send_end(i, StopReason.context_full)
         if not fitting:
             return

@@ -5,7 +5,7 @@ incomplete episodes and groups until later batches complete them. Use as the col
 
     env = OSWorldEnv("sim", 8, group_size=8, observation="png")
     postproc = Compose(GroupRows(8), TraceReplacement(cache), OldLogProb(policy))
-    collector = Collector(env, policy, frames_per_batch=256, total_frames=-1, use_buffers=False,
+    collector = Collector(env, policy, frames_per_batch=256, total_frames=-1,
                           auto_register_policy_transforms=True, postproc=postproc)
 """
 
@@ -132,7 +132,10 @@ class GroupRows(Transform):
             missing = [key for key in wanted if step.get(key, None) is None]
             if missing:
                 got = sorted(map(str, step.keys()))
-                raise ValueError(f"GroupRows requires {missing}, which {writer} writes; got {got}")
+                # buffers keep the tensors that the policy writes and drop text and tokens
+                dropped = wanted is _FROM_POLICY and K.POLICY_VERSION not in missing
+                fix = ": pass use_buffers=False to the collector, whose buffers drop them" if dropped else ""
+                raise ValueError(f"GroupRows requires {missing}, which {writer} writes; got {got}{fix}")
 
     def _episode(self, step: TensorDictBase) -> PartialEpisode:
         """The running episode of this step; a new one at step 0."""

@@ -19,7 +19,7 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeOfRows, number, row_list, stack_rows
 from bepa_torchrl.rollout.advantages import set_advantages
-from bepa_torchrl.rollout.whole_groups import whole_groups
+from bepa_torchrl.rollout.whole_groups import check_update, whole_groups
 
 #: factors of an injected trace's advantage
 WEIGHTS = ("one", "need")
@@ -31,7 +31,7 @@ class Injection(StrEnum):
     never = "never"  #: GRPO
     on_failure = "on_failure"  #: replaces the first valid rollout when all failed (BEPA and variants)
     always = "always"  #: an additional member of the group, if there is a trace (LUFFY)
-    beside = "beside"  #: rows in addition to the group, with advantage 0 (RL+SFT)
+    additional = "additional"  #: rows in addition to the group, with advantage 0 (RL+SFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,16 @@ class TraceReplacement(Transform):
         for group in groups:
             rows.extend(self._finalise(group))
         return stack_rows(rows)
+
+    def check_update(self, rows: TensorDictBase) -> None:
+        """Checks that rows of the last batch, as they enter an optimiser step, are groups as they were finalised.
+
+        Raises:
+            RuntimeError: as :func:`~bepa_torchrl.rollout.whole_groups.check_update`.
+        """
+        added = self.injection is Injection.always
+        sizes = {report.group_id: report.valid + (added and report.injected is not None) for report in self.reports}
+        check_update(rows, sizes, supervised=self.injection is Injection.additional, weighted=self.weight == "need")
 
     def _finalise(self, group: Sequence[EpisodeOfRows]) -> list[TensorDictBase]:
         members = [episode for episode in group if episode.valid]

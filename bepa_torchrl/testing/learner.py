@@ -9,7 +9,7 @@ import torch
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.testing.scripted import DONE, PRESS, Place
+from bepa_torchrl.testing.scripted import DONE, PRESS, SeedKey
 from bepa_torchrl.testing.small_model import small_checkpoint
 
 
@@ -22,12 +22,12 @@ class ScriptedLearner(TransformersPolicy):
         lora: adapters; None: all weights are trained.
     """
 
-    def __init__(self, wins: Callable[[Place], bool], *, seed: int = 0, lora: Lora | None = None) -> None:
+    def __init__(self, wins: Callable[[SeedKey], bool], *, seed: int = 0, lora: Lora | None = None) -> None:
         super().__init__(small_checkpoint(seed, spread=0.1), preset="compact", max_new_tokens=32, lora=lora)
         self.wins = wins
 
     @torch.no_grad()
-    def sample(self, prompts: Sequence[Prompt], keys: Sequence[Place], *, temperature: float = 1.0) -> list[Response]:
+    def sample(self, prompts: Sequence[Prompt], keys: Sequence[SeedKey], *, temperature: float = 1.0) -> list[Response]:
         del temperature
         texts = [PRESS if self.wins(key[:-1]) and key[-1] == 0 else DONE for key in keys]
         tokens = [self.encode_response(text) for text in texts]

@@ -29,7 +29,7 @@ from osworld_gym.vector import DesktopVector
 PRESS = "Thought: press the lamp\nAction: click(start_box='<|box_start|>(4,4)<|box_end|>')"
 DONE = "Thought: done\nAction: finished(content='')"
 
-Place = tuple[int, ...]
+SeedKey = tuple[int, ...]  #: (seed, iteration, task number, slot); a response's key has its step in addition
 
 
 def lamp_task(number: int, *, infected: bool = False) -> Task:
@@ -94,20 +94,24 @@ class ScriptedPolicy:
 
     Args:
         wins: whether the episode of a seed key (seed, iteration, task number, slot) succeeds.
-        room: maximum length of a prompt, in bytes of text.
+        max_prompt_bytes: maximum length of a prompt, in bytes of text.
         detour: number of additional clicks in the episode of a seed key.
 
-    ``batches``, ``places`` and ``rendered`` record the batch sizes, seed keys and contexts of all calls.
+    ``batches``, ``seed_keys`` and ``rendered`` record the batch sizes, seed keys and contexts of all calls.
     """
 
     version = 0
 
     def __init__(
-        self, wins: Callable[[Place], bool], *, room: int = 10_000, detour: Callable[[Place], int] = lambda _: 0
+        self,
+        wins: Callable[[SeedKey], bool],
+        *,
+        max_prompt_bytes: int = 10_000,
+        detour: Callable[[SeedKey], int] = lambda _: 0,
     ):
-        self.wins, self.room, self.detour = wins, room, detour
+        self.wins, self.max_prompt_bytes, self.detour = wins, max_prompt_bytes, detour
         self.batches: list[int] = []
-        self.places: list[Place] = []
+        self.seed_keys: list[SeedKey] = []
         self.rendered: list[PromptContext] = []
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
@@ -116,17 +120,17 @@ class ScriptedPolicy:
         for context in contexts:
             text = context.instruction + ("\n\n" + context.plan if context.plan else "") + "".join(context.responses)
             tokens = torch.tensor(list(text.encode()), dtype=torch.int64)
-            prompts.append(Prompt(tokens, (context.screenshots[-1],)) if len(tokens) <= self.room else None)
+            prompts.append(Prompt(tokens, (context.screenshots[-1],)) if len(tokens) <= self.max_prompt_bytes else None)
         return prompts
 
-    def sample(self, prompts: Sequence[Prompt], keys: Sequence[Place], *, temperature: float = 1.0) -> list[Response]:
+    def sample(self, prompts: Sequence[Prompt], keys: Sequence[SeedKey], *, temperature: float = 1.0) -> list[Response]:
         del temperature  # the responses are scripted
         self.batches.append(len(prompts))
-        self.places.extend(keys)
+        self.seed_keys.extend(keys)
         return [self._response(key[:-1], key[-1]) for key in keys]
 
-    def _response(self, place: Place, step: int) -> Response:
-        presses = 1 + self.detour(place) if self.wins(place) else 0
+    def _response(self, key: SeedKey, step: int) -> Response:
+        presses = 1 + self.detour(key) if self.wins(key) else 0
         text = PRESS if step < presses else DONE
         tokens = torch.tensor(list(text.encode())[:7], dtype=torch.int64)
         return Response(text, tokens, torch.full((7,), -0.5))

@@ -8,9 +8,9 @@ Encoding a screen costs more than all turns about it, so a native one has severa
   followed, and labels read, that no instruction of the data is associated with;
 - *grounding*: the native response, with its thought as the instruction.
 
-Recordings have few seeds, so their windows are in few places, and a model learns these by heart. Screens can therefore
-be shifted by whole image tokens, with the points of their turns; what leaves at one side comes in at the other.
-They have few of the themes as well, so that some screens get other colours.
+Recordings have few seeds, so their windows are at few positions, and a model learns these by heart. Screens can
+therefore be shifted by whole image tokens, with the points of their turns; what leaves at one side comes in at the
+other. They have few of the themes as well, so that some screens get other colours.
 
 All data are deterministic in their seed.
 """
@@ -121,7 +121,7 @@ def grounding(library: Library, seed: int) -> Screen:
 
 
 def shifted(screen: Screen, seed: int) -> Screen:
-    """A screen moved by random whole image tokens; a share of them, and those without another place, stay as they are.
+    """A screen moved by random whole image tokens; a share, and those without another position, stay as they are.
 
     Args:
         screen: the screen; its size is a multiple of an image token's.

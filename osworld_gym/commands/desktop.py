@@ -78,7 +78,10 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     known = inspect.signature(provider_class(arguments.provider)).parameters if given else {}
     for name in given:
         if name not in known:
-            raise ValueError(f"provider {arguments.provider!r} has no --{name}")
+            raise ValueError(
+                f"provider {arguments.provider!r} has no option {name}, got --{name}={given[name]}; leave it out: the "
+                "size of its screen is fixed"
+            )
     return given
 
 
@@ -87,7 +90,7 @@ def _task(name: str | None) -> Task | None:
         return None
     suite_name, colon, ident = name.rpartition(":")
     if not colon:
-        raise TaskError(f"--task: expected SUITE:ID, got {name!r}")
+        raise TaskError(f"--task: expected SUITE:ID, such as desktop:{name}, got {name!r}")
     suite = load_suite(suite_name)
     found = [task for task in suite.tasks if ident and task.id.startswith(ident)]
     return found[0] if len(found) == 1 else suite.task(ident)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import TaskError, did_you_mean
 from osworld_gym.tasks.task import Task
 
 
@@ -45,7 +45,12 @@ class Suite:
         for task in self.tasks:
             if task.id == task_id:
                 return task
-        raise TaskError(f"no task {task_id!r} in suite {self.name!r} ({len(self.tasks)} tasks)")
+        ids = [task.id for task in self.tasks]
+        known = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+        raise TaskError(
+            f"no task {task_id!r} in suite {self.name!r}{did_you_mean(task_id, ids)}; it has {len(ids)}: {known}; "
+            "`osworld-gym tasks list` prints all of a suite"
+        )
 
     def split(self, name: str) -> tuple[Task, ...]:
         """The tasks of a split in its order; ``all``: every task; a tag: every task with that tag.
@@ -59,7 +64,8 @@ class Suite:
             tagged = tuple(task for task in self.tasks if name in task.tags)
             if not tagged:
                 known = ", ".join(["all", *self.splits])
-                raise TaskError(f"no split {name!r} in suite {self.name!r}, nor such a tag; it has: {known}")
+                hint = did_you_mean(name, ["all", *self.splits, *{tag for task in self.tasks for tag in task.tags}])
+                raise TaskError(f"no split {name!r} in suite {self.name!r}, nor such a tag{hint}; it has: {known}")
             return tagged
         by_id = {task.id: task for task in self.tasks}
         return tuple(by_id[i] for i in self.splits[name])

@@ -18,19 +18,19 @@ from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.testing import LampEnv, Place, ScriptedLearner, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import GroupStepper, trainable
 from bepa_torchrl.training.trainer import BEPATrainer
 
 EXAMPLE = ROOT / "examples" / "bepa_loop.py"
-PLAN, SEED_PLACE = "1. Press it.", (9, 9, 0, 0)
+PLAN, SEED_KEY = "1. Press it.", (9, 9, 0, 0)
 ITERATIONS, GROUPS, SIZE = 4, 3, 4
 
 
-def wins(place: Place) -> bool:
+def wins(key: SeedKey) -> bool:
     """Task 0: only its LEVEL-1 seed; task 1: slot 2, at first; task 2: half of the slots, always."""
-    _, iteration, task, slot = place
-    return place == SEED_PLACE or (task == 1 and iteration <= 1 and slot == 2) or (task == 2 and slot % 2 == 0)
+    _, iteration, task, slot = key
+    return key == SEED_KEY or (task == 1 and iteration <= 1 and slot == 2) or (task == 2 and slot % 2 == 0)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def by_trainer() -> tuple[list[dict[str, float]], ScriptedLearner]:
     policy = ScriptedLearner(wins)
     cache = TaskTraceCache()
     with lamp_vector(1) as vector:
-        (seed,) = run_episodes(policy, vector, [EpisodeJob(lamp_task(0), SEED_PLACE, 1, plan=PLAN)])
+        (seed,) = run_episodes(policy, vector, [EpisodeJob(lamp_task(0), SEED_KEY, 1, plan=PLAN)])
     cache.put("lamp-0", seed.rows)
     replacement = TraceReplacement(cache)
     collector = GroupRolloutCollector(
@@ -86,7 +86,7 @@ def by_trainer() -> tuple[list[dict[str, float]], ScriptedLearner]:
 
 def by_loop(loop: ModuleType) -> tuple[list[dict[str, float]], ScriptedLearner]:
     policy = ScriptedLearner(wins)
-    seed = loop.Episode(lamp_task(0), SEED_PLACE, 1, PLAN)
+    seed = loop.Episode(lamp_task(0), SEED_KEY, 1, PLAN)
     tasks = [lamp_task(i) for i in range(4)]
     with lamp_vector(5) as vector:
         loop.play(policy, vector, [seed])

@@ -8,14 +8,14 @@ import pytest
 import torch
 from repository import ROOT
 from tensordict import NonTensorStack, TensorDictBase
-from torchrl.envs import ParallelEnv, SerialEnv, check_env_specs
+from torchrl.envs import InitTracker, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
-from osworld_gym.testing import CALL_USER, CLICK, FINISHED, BlockingDesktop, Fault, ScriptedDesktop, count_task
-from osworld_gym.torchrl_env import OSWorldEnv
+from osworld_gym.testing import CALL_USER, CLICK, FINISHED, WAIT, BlockingDesktop, Fault, ScriptedDesktop, count_task
+from osworld_gym.torchrl_env import EXAMPLE_ACTION, OSWorldEnv
 
 SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"]})
 
@@ -182,8 +182,8 @@ def test_an_episode_cut_off_by_a_reset_is_run_again() -> None:
 
 
 def test_a_failed_episode_of_a_group_is_run_again_with_its_seed_and_then_left_out() -> None:
-    """One desktop, groups of two; the first three desktops fail: slot 0 has no retry left at its third attempt."""
-    faults = [Fault("perform", 1, "died")] * 3
+    """One desktop, groups of two; the first three desktops hang: slot 0 has no retry left at its third attempt."""
+    faults = [Fault("perform", 1, "hung")] * 3
     env = make(1, *faults, group_size=2, episode_retries=2, options=EpisodeOptions(max_steps=1))
     seen = []
     for _ in range(4):
@@ -193,6 +193,68 @@ def test_a_failed_episode_of_a_group_is_run_again_with_its_seed_and_then_left_ou
     # one valid episode is not a group: the same task is requeued
     first = str(td["task_id"][0])
     assert env.reset()["task_id"] == [first]
+
+
+def ends(env: OSWorldEnv, *attempts: list[str]) -> list[tuple[object, ...]]:
+    """(slot, step_count, stop reason, env_error, terminated, reward) after each attempt's responses; one desktop."""
+    found = []
+    for responses in attempts:
+        td = env.reset()
+        for text in responses:
+            td = step(env, td, text)
+        numbers = [td[key].item() for key in ("slot", "step_count", "env_error", "terminated", "reward")]
+        found.append((*numbers[:2], td["stop_reason"][0], *numbers[2:]))
+    return found
+
+
+def fragile(*calls: int, reason: str = "died", kind: type[ScriptedDesktop] = ScriptedDesktop) -> OSWorldEnv:
+    """Groups of two on one desktop, for count-1; the k-th desktop exits at its ``calls[k]``-th response."""
+    faults = [Fault("perform", call, reason) for call in calls]
+    return make(1, *faults, kind=kind, group_size=2, split="train", options=EpisodeOptions(max_steps=2))
+
+
+@pytest.mark.parametrize("reason", ["died", "bad_screenshot"])
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_a_desktop_that_the_same_actions_crash_twice_is_scored_0(kind: type[ScriptedDesktop], reason: str) -> None:
+    """The crash is not retried again: the next episode is slot 1's, and nothing is recorded any more."""
+    env = fragile(2, 2, reason=reason, kind=kind)
+    assert ends(env, [CLICK, CLICK], [CLICK, CLICK], [CLICK, FINISHED]) == [
+        (0, 2, "env_error", True, False, 0.0),
+        (0, 2, "crashed_desktop", False, True, 0.0),
+        (1, 2, "finished", False, True, 1.0),
+    ]
+    assert len(env._crashes) == 0
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("calls", "second"),
+    [
+        pytest.param((1, 1), [WAIT], id="other actions"),
+        pytest.param((2, 1), [CLICK], id="another step"),
+    ],
+)
+def test_crashes_that_differ_are_the_infrastructures(calls: tuple[int, int], second: list[str]) -> None:
+    env = fragile(*calls)
+    first, again = ends(env, [CLICK] * calls[0], second)
+    assert (first[2], again[2]) == ("env_error", "env_error")
+
+
+def test_an_attempt_that_a_reset_interrupts_does_not_hide_a_crash() -> None:
+    env = fragile(1, 2)  # the second desktop runs the interrupted attempt, too
+    assert [end[2] for end in ends(env, [CLICK], [WAIT], [CLICK])] == ["env_error", "", "crashed_desktop"]
+
+
+def test_a_crash_is_compared_within_a_seed_and_an_episode_only() -> None:
+    env = fragile(1, 1)
+    assert ends(env, [CLICK])[0][2] == "env_error"
+    env.set_seed(0)  # starts over: there is no earlier attempt
+    assert ends(env, [CLICK])[0][2] == "env_error"
+    alone = make(1, *[Fault("perform", 1, "died")] * 2)  # no groups: nothing is retried
+    assert [end[2] for end in ends(alone, [CLICK], [CLICK])] == ["env_error", "env_error"]
+    given = make(1, *[Fault("perform", 1, "died")] * 2, group_size=2)
+    stops = [step(given, given.reset(tasks=["count-1"], seeds=[1]), CLICK)["stop_reason"][0] for _ in range(2)]
+    assert stops == ["env_error", "env_error"]
 
 
 def test_context_full_ends_the_row_verified_without_its_action() -> None:
@@ -280,7 +342,8 @@ def test_serial_env(buffers: bool | None) -> None:
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_parallel_env(method: str) -> None:
-    check_batched(ParallelEnv(2, one_row, use_buffers=False, mp_start_method=method))
+    """With its defaults: the specs keep it from using buffers."""
+    check_batched(ParallelEnv(2, one_row, mp_start_method=method))
 
 
 def check_batched(env: SerialEnv | ParallelEnv) -> None:
@@ -304,11 +367,27 @@ def check_batched(env: SerialEnv | ParallelEnv) -> None:
 
 
 @pytest.mark.slow
-def test_parallel_env_with_buffers_names_the_setting(capfd: pytest.CaptureFixture[str]) -> None:
-    env = ParallelEnv(2, one_row, mp_start_method="fork")
-    with pytest.raises((EOFError, RuntimeError)):
-        env.reset()
-    assert "ParallelEnv requires use_buffers=False" in capfd.readouterr().err
+def test_parallel_env_does_without_the_buffers_asked_for() -> None:
+    with pytest.warns(UserWarning, match="Turning use_buffers to False"):
+        env = ParallelEnv(2, one_row, use_buffers=True, mp_start_method="fork")
+    check_batched(env)
+
+
+@pytest.mark.parametrize("observation", ["array", "png"])
+def test_the_specs_state_that_text_has_no_fixed_size(observation: str) -> None:
+    """Read by collectors and batched environments; values are one string per row, without the variable dimension."""
+    env = make(2, observation=observation)
+    wrapped = TransformedEnv(env, InitTracker())
+    for each in (env, wrapped):
+        assert each._has_dynamic_specs
+        check_env_specs(each, return_contiguous=True)
+    text = env.observation_spec["instruction"]
+    assert (text.shape, text.zero().shape, text.expand(3, 2, -1).rand().shape) == ((2, -1), (2,), (3, 2))
+    td = wrapped.reset()
+    assert wrapped.observation_spec.is_in(td)
+    assert not text.is_in(td["group_id"])
+    assert not text.is_in(td.get("instruction")[:1])
+    assert env.rand_action()["action"] == EXAMPLE_ACTION
 
 
 def test_misuse_is_refused() -> None:

@@ -1,5 +1,7 @@
-"""Parses GUI-Owl's responses (``<thinking>``, ``<tool_call>``, ``<conclusion>``) into expert steps.
+"""Reads logs of OSWorld's runner for GUI-Owl as ExpertTraces.
 
+The layout is that of :mod:`bepa_torchrl.experts.readers.run_folder`; ``response`` is a string
+``<thinking>…</thinking><tool_call>{"name": …, "arguments": {…}}</tool_call><conclusion>…``.
 Coordinates are pixels of Qwen's resized image, 1932×1092 for a 1920×1080 screen, as in OSWorld's adapter.
 """
 
@@ -7,10 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from bepa_torchrl.experts.readers.run_folder import read_runs, value_of
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from osworld_gym.tasks.oracles.base import ExpertStep
+from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.keys import key_name
@@ -24,6 +30,23 @@ _POINTED = {
     "right_click": "right_single",
 }
 _WORDS = {"finished": "DONE", "call_user": "FAIL", "wait": "WAIT"}
+
+
+def read_gui_owl(folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
+    """All GUI-Owl runs below ``folder`` whose task is in ``tasks``, by task id, including failed runs.
+
+    Raises:
+        TraceError: no run of these tasks, or a file is missing, invalid, or lacks a key; the message names it.
+    """
+    return read_runs(folder, tasks, "gui_owl", _step)
+
+
+def _step(line: Mapping[str, Any], size: tuple[int, int], where: str) -> ExpertStep:
+    text = value_of(line, "response", str, where)
+    try:
+        return owl_step(text, size, str(line.get("action") or ""))
+    except ValueError as error:
+        raise TraceError(f"{where}: {error}") from error
 
 
 def owl_step(text: str, screen_size: tuple[int, int], executed: str) -> ExpertStep:

@@ -20,7 +20,7 @@ class SyncState:
 
     Args:
         url: the run's URL in the store.
-        writer: random id of this folder, so that its snapshots are told apart from those of another machine's copy.
+        writer: random id of this folder, which distinguishes its snapshots from those of another machine's copy.
         number: number of the newest snapshot that this folder wrote or was restored from; 0: none.
     """
 

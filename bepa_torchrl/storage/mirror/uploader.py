@@ -35,8 +35,8 @@ class RunUploader:
 
     Args:
         folder: the run's folder.
-        store: its place in the store.
-        interval: seconds between two looks at the folder.
+        store: its location in the store.
+        interval: seconds between two checks of the folder.
         note: called from the uploading thread with a line for the user when the store fails, and when it is back.
 
     Raises:

@@ -183,7 +183,7 @@ def proxies() -> dict[str, str]:
     out = {name: os.environ[name] for name in ("http_proxy", "https_proxy", "no_proxy") if os.environ.get(name)}
     if shutil.which("apt-config") is not None and "http_proxy" not in out:
         asked = ["apt-config", "shell", "PROXY", "Acquire::http::Proxy"]
-        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10).stdout
-        if match := re.search(r"PROXY='(.+)'", told):
+        output = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10).stdout
+        if match := re.search(r"PROXY='(.+)'", output):
             out["http_proxy"] = match[1]
     return out

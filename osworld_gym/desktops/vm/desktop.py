@@ -104,10 +104,10 @@ class VmDesktop(OfficialDesktop):
             )
             self._ident = str(made["Id"])
             self._engine.api.start(self._ident)
-            told = self._engine.api.inspect_container(self._ident)["NetworkSettings"]["Ports"]
-        bound = {port: told.get(f"{port}/tcp") for port in PORTS}
+            published = self._engine.api.inspect_container(self._ident)["NetworkSettings"]["Ports"]
+        bound = {port: published.get(f"{port}/tcp") for port in PORTS}
         if not all(bound.values()):
-            raise DesktopError(FailureReason.never_ready, f"the engine published no ports: {told}; {self._said()}")
+            raise DesktopError(FailureReason.never_ready, f"the engine published no ports: {published}; {self._said()}")
         self._ports = {port: int(entries[0]["HostPort"]) for port, entries in bound.items()}
 
     def _await_boot(self) -> None:

@@ -42,7 +42,10 @@ def _desktop() -> Suite:
 def _osworld() -> Suite:
     root = osworld_root()
     if root is None:
-        raise TaskError("suite 'osworld' requires OSWORLD_ROOT: the folder of an OSWorld checkout")
+        raise TaskError(
+            "suite 'osworld' requires OSWORLD_ROOT, the folder of a checkout of github.com/xlang-ai/OSWorld; it is not "
+            "set; fix: export OSWORLD_ROOT=FOLDER, or name that folder as the suite"
+        )
     folder = _examples_of(root)
     if folder is None:
         problem = "has no evaluation_examples/examples" if root.is_dir() else "does not exist"

@@ -135,6 +135,29 @@ def test_full_can_be_an_error_that_changes_nothing():
     assert mark_of(cache.get_trace("a")) == 2
 
 
+def test_extend_beyond_the_capacity_puts_none():
+    """Two of three tasks are in the cache; a batch of the third one and a fourth does not fit, whatever the order."""
+    cache = TaskTraceCache(max_tasks=3, when_full="error")
+    cache.extend([make_trace("a", mark=1), make_trace("b", mark=2)])
+    for tasks in ("cad", "acd"):
+        with pytest.raises(CacheFullError, match=r"holds 2 of at most 3 tasks, got traces of 2 new ones \(c, d\)"):
+            cache.extend([make_trace(task, mark=9) for task in tasks])
+        assert cache.task_ids() == ["a", "b"]
+        assert (len(cache), mark_of(cache.get_trace("a")), cache.stats()["write_count"]) == (2, 1, 2)
+        cache.get_trace("b")  # the order of use is as before
+    assert cache.extend([make_trace(task, mark=9) for task in "cca"]).tolist() == [-1, 2, 0]
+    assert sorted(cache.task_ids()) == ["a", "b", "c"]
+
+
+def test_refresh_with_all_puts_all_or_none():
+    cache = TaskTraceCache(traces_per_task=8, rule="all")
+    for wrong in (make_trace("b"), make_trace("a", ret=0.0)):
+        with pytest.raises(ValueError, match=r"expected a trace of task 'a'|only successes"):
+            cache.refresh("a", [make_trace("a"), wrong])
+    assert cache.task_ids() == []
+    assert cache.stats()["refreshes"] == 0
+
+
 @pytest.mark.parametrize("per_task", [1, 3])
 def test_discard_keeps_everyone_elses_traces(per_task):
     cache = TaskTraceCache(traces_per_task=per_task)
@@ -215,7 +238,7 @@ def test_bad_settings(options, message):
 def test_bad_traces_leave_the_cache_as_it_was():
     cache = TaskTraceCache()
     cache.put("a", make_trace("a", mark=1))
-    with pytest.raises(ValueError, match="task 'b' was put under 'a'"):
+    with pytest.raises(ValueError, match="expected a trace of task 'a', got one of 'b'; put it under 'b'"):
         cache.put("a", make_trace("b"))
     with pytest.raises(ValueError, match="only successes"):
         cache.refresh("a", [make_trace("a", ret=0.0)])

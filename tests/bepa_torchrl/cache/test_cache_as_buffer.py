@@ -40,6 +40,21 @@ def test_a_slot_takes_another_success_of_its_task_only():
     assert (cache.metadata("a").steps, cache.metadata("a").policy_version) == (4, 7)
 
 
+def test_negative_slots_are_written_as_they_are_read():
+    cache = filled()
+    assert (mark_of(cache[-1]), mark_of(cache[-2])) == (2, 1)
+    cache[-1], cache[torch.tensor(-2)] = make_trace("b", mark=6), make_trace("a", mark=5)
+    assert (mark_of(cache.get_trace("a")), mark_of(cache.get_trace("b"))) == (5, 6)
+    assert (mark_of(cache[-1]), mark_of(cache[1])) == (6, 6)
+    with pytest.raises(ValueError, match="slot 1 holds a trace of task 'b'; got one of 'a'"):
+        cache[-1] = make_trace("a")
+    for index in (-3, 2):
+        with pytest.raises(IndexError, match=f"slot {index} is not in the cache, which has 2 traces"):
+            cache[index] = make_trace("a")
+    with pytest.raises(IndexError, match="slot -1 is not in the cache, which has 0 traces"):
+        TaskTraceCache()[-1] = make_trace("a")
+
+
 def test_index_and_storage_stay_together():
     cache = filled()
     with pytest.raises(TypeError, match=r"keeps its storage.*make a new TaskTraceCache"):

@@ -26,7 +26,7 @@ def test_table_of_methods() -> None:
         "arpo": ("nothing", True, "on_failure", 8, "nothing", True),
         "sft": ("nothing", False, "never", 1, "converted", False),
         "sft_self": ("nothing", False, "never", 1, "self_rolled", False),
-        "rl_sft": ("converted", False, "beside", 1, "nothing", True),
+        "rl_sft": ("converted", False, "additional", 1, "nothing", True),
         "sft_rl": ("nothing", False, "never", 1, "converted", True),
     }
 

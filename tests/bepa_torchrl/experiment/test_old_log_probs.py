@@ -17,7 +17,7 @@ from bepa_torchrl.experiment.factory import make_cache, make_trainer
 from bepa_torchrl.experiment.methods import ALGOS, algo_named
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.testing import LampEnv, Place, ScriptedLearner, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 
 Position = tuple[int, int, int]
 REINFORCED = [name for name, algo in ALGOS.items() if algo.rl]
@@ -29,9 +29,9 @@ def position(row: TensorDictBase) -> Position:
     return int(row[K.GROUP_ID]), int(row[K.SLOT]), int(row[K.STEP])
 
 
-def one_task_is_solved(place: Place) -> bool:
+def one_task_is_solved(key: SeedKey) -> bool:
     """One rollout of task 0 succeeds, none of task 1, so that every kind of injection has its group."""
-    return place[2] == 0 and place[3] == 0
+    return key[2] == 0 and key[3] == 0
 
 
 @pytest.fixture(scope="module")

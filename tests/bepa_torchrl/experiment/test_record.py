@@ -23,7 +23,7 @@ from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
 def recorded(folder: Path) -> list[dict]:
     """Two iterations: task 0 succeeds in the first and is replaced in the second; task 1 breaks its desktop."""
     tasks = [lamp_task(0), lamp_task(1, infected=True), lamp_task(2)]
-    policy = ScriptedPolicy(lambda place: place[2] == 0 and place[1] == 0 and place[3] == 0)
+    policy = ScriptedPolicy(lambda key: key[2] == 0 and key[1] == 0 and key[3] == 0)
     collector = GroupRolloutCollector(
         LampEnv(lamp_vector(3)),
         policy,

@@ -24,7 +24,7 @@ from osworld_gym.vector import DesktopVector
 
 
 def test_converted_and_raw_rows_can_be_scored() -> None:
-    policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=4096)
+    policy = TransformersPolicy(small_checkpoint(), preset="compact")
     task = sim_suite().split("train")[0]
     with SimDesktop() as desktop:
         trace = record_expert(desktop, task, 1)
@@ -46,7 +46,7 @@ def test_converted_and_raw_rows_can_be_scored() -> None:
 
 
 def test_a_random_policy_self_rolls_nothing_and_reports_it() -> None:
-    policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=4096, max_new_tokens=8)
+    policy = TransformersPolicy(small_checkpoint(), preset="compact", max_new_tokens=8)
     task = sim_suite().split("train")[0]
     with SimDesktop() as desktop:
         trace = record_expert(desktop, task, 1)

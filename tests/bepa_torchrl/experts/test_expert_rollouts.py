@@ -63,8 +63,8 @@ class LampOracle:
 class Policy(ScriptedPolicy):
     """Solves the task with certain plans in its prompt; otherwise finishes at once."""
 
-    def __init__(self, likes: str = "Press", *, room: int = 10_000, words: str = "press the lamp") -> None:
-        super().__init__(lambda _: False, room=room)
+    def __init__(self, likes: str = "Press", *, max_prompt_bytes: int = 10_000, words: str = "press the lamp") -> None:
+        super().__init__(lambda _: False, max_prompt_bytes=max_prompt_bytes)
         self.likes, self.words = likes, words
 
     def encode_response(self, text: str) -> torch.Tensor:
@@ -138,7 +138,7 @@ def test_rows_of_a_converted_trace() -> None:
 def test_a_trace_that_does_not_fit_or_is_empty_is_refused() -> None:
     pairs = convert(sound_trace())
     with pytest.raises(TraceError, match="prompt of step 1 does not fit"):
-        trace_rows(Policy(room=40), "t", "short", pairs)
+        trace_rows(Policy(max_prompt_bytes=40), "t", "short", pairs)
     with pytest.raises(TraceError, match="no response"):
         trace_rows(Policy(), "t", "i", [])
 
@@ -217,7 +217,7 @@ def test_leaks_are_counted_and_can_be_refused() -> None:
 def test_plan_free_rows_refuse_what_does_not_fit() -> None:
     rows = trace_rows(Policy(), "t", "i", convert(sound_trace()))
     with pytest.raises(TraceError, match="step 0 does not fit"):
-        plan_free_rows(Policy(room=0), rows)
+        plan_free_rows(Policy(max_prompt_bytes=0), rows)
 
 
 def test_a_trace_without_a_plan_is_left_out_and_counted() -> None:

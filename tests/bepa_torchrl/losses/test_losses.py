@@ -446,8 +446,9 @@ def test_settings_of_the_parent_that_do_nothing_are_refused(actor, name):
     assert not hasattr(loss, name)
     with pytest.raises(AttributeError, match=f"BEPALoss has no {name}: it has no KL"):
         setattr(loss, name, 0.1)
-    with pytest.raises(ValueError, match="ref_log_probs is not read"):
+    with pytest.raises(ValueError, match="ref_log_probs is not an accepted tensordict key"):
         loss.set_keys(ref_log_probs="ref")
+    assert not hasattr(loss.tensor_keys, "ref_log_probs")
     copied = copy.deepcopy(loss)
     with pytest.raises(AttributeError, match=name):
         setattr(copied, name, 0.1)

@@ -26,10 +26,10 @@ def batches(collector: GroupRolloutCollector, count: int) -> list[Any]:
 
 
 def test_batch_is_whole_groups_in_group_slot_step_order() -> None:
-    collector = collector_of(ScriptedPolicy(lambda place: place[3] == 2))
+    collector = collector_of(ScriptedPolicy(lambda key: key[3] == 2))
     (batch,) = batches(collector, 1)
-    places = [(int(r[K.GROUP_ID]), int(r[K.SLOT]), int(r[K.STEP])) for r in row_list(batch)]
-    assert places == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 2, 1), (1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1)]
+    found = [(int(r[K.GROUP_ID]), int(r[K.SLOT]), int(r[K.STEP])) for r in row_list(batch)]
+    assert found == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 2, 1), (1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1)]
     for group in groups_of(batch):
         assert len({episode.task_id for episode in group}) == 1
         assert [episode.reward for episode in group] == [0.0, 0.0, 1.0]
@@ -60,7 +60,7 @@ def test_env_seed_is_shared_by_the_group_or_differs_per_slot(env_seed: str, diff
 
 
 def test_number_of_desktops_changes_nothing() -> None:
-    wins = lambda place: (place[1] + place[2] + place[3]) % 2 == 0  # noqa: E731
+    wins = lambda key: (key[1] + key[2] + key[3]) % 2 == 0  # noqa: E731
     one, many = (collector_of(ScriptedPolicy(wins), num=num) for num in (1, 6))
     first, second = batches(one, 3), batches(many, 3)
     assert [summary(b) for b in first] == [summary(b) for b in second]
@@ -70,7 +70,7 @@ def test_number_of_desktops_changes_nothing() -> None:
 
 
 def test_restored_collector_goes_on_like_the_uninterrupted_one() -> None:
-    wins = lambda place: (place[1] + place[2] + place[3]) % 2 == 0  # noqa: E731
+    wins = lambda key: (key[1] + key[2] + key[3]) % 2 == 0  # noqa: E731
     whole = collector_of(ScriptedPolicy(wins))
     expected = [summary(b) for b in batches(whole, 5)]
     first = collector_of(ScriptedPolicy(wins))

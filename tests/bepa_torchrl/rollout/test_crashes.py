@@ -9,9 +9,9 @@ import pytest
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.rollout.episodes import Crash, EpisodeJob, EpisodeResult, crash_of, run_episodes
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.testing import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task
-from osworld_gym.episode import EpisodeOptions, blank, failed
+from osworld_gym.episode import Crash, CrashRecord, EpisodeOptions, blank, crash_of, failed
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action, StopReason
 from osworld_gym.vector import DesktopVector
@@ -86,12 +86,36 @@ def test_other_failures_are_masked_however_often_they_come(reason: FailureReason
 
 def test_what_a_crash_is() -> None:
     exited = failed(blank((8, 8)), DesktopError(FailureReason.died, "gone"))
-    assert crash_of(exited, [DONE, PRESS]) == Crash(1, (CLICK,))
-    assert crash_of(exited, []) is None  # during the reset
-    assert crash_of(exited, ["no action"]) is None
-    assert crash_of(exited, [PRESS, DONE]) is None  # during the verification
+    assert crash_of(exited, 1, PRESS) == Crash(1, (CLICK,))
+    assert crash_of(exited, -1, None) is None  # during the reset
+    assert crash_of(exited, 0, "no action") is None
+    assert crash_of(exited, 1, DONE) is None  # during the verification
     code = "## Action:\nPress.\n```python\npyautogui.click(x=0, y=0)\n```"
-    assert crash_of(exited, [code]) is None
-    found = crash_of(exited, [code], "opencua")
+    assert crash_of(exited, 0, code) is None
+    found = crash_of(exited, 0, code, "opencua")
     assert found is not None
     assert [action.kind for action in found.actions] == ["click"]
+
+
+def test_a_record_compares_the_attempts_of_one_episode() -> None:
+    record, exited = CrashRecord(), failed(blank((8, 8)), DesktopError(FailureReason.died, "gone"))
+    assert record.score("a", exited, 0, PRESS) is exited
+    assert record.score("b", exited, 0, PRESS) is exited  # another episode
+    assert record.score("a", exited, 1, PRESS) is exited  # another step
+    record.forget("b")
+    assert record.score("b", exited, 0, PRESS) is exited
+    again = record.score("a", exited, 0, PRESS)
+    assert (again.stop, again.reward, again.failure) == (StopReason.crashed_desktop, 0.0, FailureReason.died)
+
+
+def test_an_exit_while_a_full_context_is_verified_is_masked() -> None:
+    """The first prompt fits, the second does not; the desktop exits when the result is read, in both attempts."""
+
+    class ExitsWhenRead(LampDesktop):
+        def read_file(self, path: str) -> bytes:
+            raise DesktopError(FailureReason.died, f"as planned, at {path}")
+
+    policy = ScriptedPolicy(lambda _: True, max_prompt_bytes=20)
+    with DesktopVector(ExitsWhenRead, 1, EpisodeOptions()) as vector:
+        (result,) = run_episodes(policy, vector, [EpisodeJob(lamp_task(0), (0, 0, 0, 0), 7)], retries=1)
+    assert (result.stop, result.verdict, result.retries) == (StopReason.env_error, None, 1)

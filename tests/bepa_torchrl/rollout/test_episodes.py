@@ -25,7 +25,7 @@ def jobs_of(count: int, *, group: int = 4, plan: str | None = None) -> list[Epis
 
 
 def test_results_come_in_job_order_with_the_outcome_of_their_job() -> None:
-    policy = ScriptedPolicy(lambda place: place[3] == 1)
+    policy = ScriptedPolicy(lambda key: key[3] == 1)
     with lamp_vector(3) as vector:
         results = run_episodes(policy, vector, jobs_of(8))
     assert [r.job.slot for r in results] == [0, 1, 2, 3] * 2
@@ -36,11 +36,11 @@ def test_results_come_in_job_order_with_the_outcome_of_their_job() -> None:
 
 def test_policy_sees_active_episodes_only() -> None:
     """Four desktops, slots 1..3 end after one response: the second call has only the remaining episode."""
-    policy = ScriptedPolicy(lambda place: place[3] == 0)
+    policy = ScriptedPolicy(lambda key: key[3] == 0)
     with lamp_vector(4) as vector:
         run_episodes(policy, vector, jobs_of(4))
     assert policy.batches == [4, 1]
-    assert policy.places == [(0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (0, 0, 0, 3, 0), (0, 0, 0, 0, 1)]
+    assert policy.seed_keys == [(0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (0, 0, 0, 3, 0), (0, 0, 0, 0, 1)]
 
 
 def test_free_desktop_gets_the_next_job_at_once() -> None:
@@ -98,7 +98,7 @@ def test_failed_desktop_is_replaced_and_the_episode_restarted_with_its_seed() ->
     assert result.success
     assert (result.retries, result.failure) == (1, None)
     assert seeds == [7, 7]
-    assert policy.places == [(0, 0, 0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)]
+    assert policy.seed_keys == [(0, 0, 0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)]
 
 
 def test_permanent_failure_is_recorded_and_affects_no_other_episode() -> None:
@@ -112,11 +112,11 @@ def test_permanent_failure_is_recorded_and_affects_no_other_episode() -> None:
     assert (fine.retries, fine.failures) == (0, ())
 
 
-@pytest.mark.parametrize(("room", "steps"), [(20, 1), (5, 0)])
-def test_prompt_that_does_not_fit_ends_the_episode_verified(room: int, steps: int) -> None:
-    """The instruction has 16 bytes: with room 20 the second prompt is too long, with room 5 the first."""
+@pytest.mark.parametrize(("max_prompt_bytes", "steps"), [(20, 1), (5, 0)])
+def test_prompt_that_does_not_fit_ends_the_episode_verified(max_prompt_bytes: int, steps: int) -> None:
+    """The instruction has 16 bytes: with at most 20 the second prompt is too long, with 5 the first."""
     with lamp_vector(1) as vector:
-        (result,) = run_episodes(ScriptedPolicy(lambda _: True, room=room), vector, jobs_of(1))
+        (result,) = run_episodes(ScriptedPolicy(lambda _: True, max_prompt_bytes=max_prompt_bytes), vector, jobs_of(1))
     assert result.stop is StopReason.context_full
     assert result.success == (steps == 1)
     assert (0 if result.rows is None else result.rows.shape[0]) == steps

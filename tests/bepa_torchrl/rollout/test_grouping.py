@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +21,9 @@ from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.testing import (
     LampDesktop,
     LampEnv,
-    Place,
     ScriptedLearner,
     ScriptedPolicy,
+    SeedKey,
     lamp_task,
     lamp_vector,
     summary,
@@ -37,14 +37,14 @@ TASKS = tuple(lamp_task(i) for i in range(4))
 SIZE = 3
 
 
-def wins(place: Place) -> bool:
+def wins(key: SeedKey) -> bool:
     """Group 0 has no success, group 1 one, group 2 only successes, and so on."""
-    return place[2] < place[1] % 4
+    return key[2] < key[1] % 4
 
 
-def detour(place: Place) -> int:
+def detour(key: SeedKey) -> int:
     """Lengths differ within a group, so that groups interleave."""
-    return (place[1] + 2 * place[2]) % 3
+    return (key[1] + 2 * key[2]) % 3
 
 
 def scripted() -> ScriptedPolicy:
@@ -66,7 +66,6 @@ def collected(env: Any, policy: Any, postproc: Any, frames: int, batches: int) -
         policy,
         frames_per_batch=frames,
         total_frames=frames * batches,
-        use_buffers=False,
         auto_register_policy_transforms=True,
         postproc=postproc,
     )
@@ -96,10 +95,12 @@ class SameEpisodes(GroupRolloutCollector):
         return [EpisodeJob(a.task, (0, a.group_id, a.slot), a.seed, a.group_id, a.slot) for a in given]
 
 
-def reference_rows(policy: Any, *, groups: int, postproc: Any = None) -> TensorDictBase:
-    """One batch of ``groups`` groups."""
+def reference_rows(
+    policy: Any, *, groups: int, postproc: Any = None, breaks: Callable[[], bool] = lambda: False
+) -> TensorDictBase:
+    """One batch of ``groups`` groups; ``breaks`` is called at each click."""
     collector = SameEpisodes(
-        LampEnv(lamp_vector(3)), policy, TASKS * 3, groups=groups, group_size=SIZE, postproc=postproc
+        LampEnv(lamp_vector(3, breaks=breaks)), policy, TASKS * 3, groups=groups, group_size=SIZE, postproc=postproc
     )
     batch = next(iter(collector))
     collector.shutdown()
@@ -154,7 +155,7 @@ def learner_loss(rows: TensorDictBase, policy: ScriptedLearner) -> float:
 
 def test_advantages_and_loss_are_those_of_the_group_collector() -> None:
     """A small real model. Group 0 fails, its first rollout is replaced by a trace; advantages and loss agree."""
-    policy = ScriptedLearner(lambda place: place[2] < place[1])
+    policy = ScriptedLearner(lambda key: key[2] < key[1])
     traced = reference_rows(ScriptedLearner(lambda _: True), groups=1)
     trace = stack_rows(next(groups_of(traced))[0].rows)
 
@@ -191,9 +192,29 @@ def test_a_failed_desktop_is_retried_and_left_out_after_all_retries() -> None:
     assert group_rows.dropped_groups >= 2
 
 
+def test_what_the_policy_breaks_is_scored_0_and_kept() -> None:
+    """Only slot 0 clicks; its first two clicks break their desktops: one row with reward 0 in a group of three."""
+
+    def crashing() -> Callable[[], bool]:
+        clicks = itertools.count(1)
+        return lambda: next(clicks) <= 2
+
+    policy = ScriptedPolicy(lambda key: key[2] == 0)
+    breaks = crashing()
+    found = stock_rows(
+        lamp_env(2, make=lambda: LampDesktop(breaks)), ActingModule(policy), GroupRows(3), frames=8, groups=1
+    )
+    assert [(row[K.STOP_REASON], float(row[K.RETURN])) for row in found] == [
+        ("crashed_desktop", 0.0),
+        ("finished", 0.0),
+        ("finished", 0.0),
+    ]
+    assert contents(found) == contents(row_list(reference_rows(policy, groups=1, breaks=crashing())))
+
+
 def test_a_prompt_that_does_not_fit_ends_the_episode_verified() -> None:
-    """Room for the first prompt only: one row per episode, verified; winners have pressed the lamp by then."""
-    policy = ScriptedPolicy(lambda _: True, room=20)
+    """The first prompt alone fits: one row per episode, verified; winners have pressed the lamp by then."""
+    policy = ScriptedPolicy(lambda _: True, max_prompt_bytes=20)
     found = stock_rows(lamp_env(2), ActingModule(policy), GroupRows(SIZE), frames=6, groups=2)
     assert [row[K.STOP_REASON] for row in found] == ["context_full"] * 6
     assert [float(row[K.RETURN]) for row in found] == [1.0] * 6
@@ -221,6 +242,29 @@ def test_misuse_is_refused_with_the_fix() -> None:
         GroupRows(SIZE)(batch.exclude("group_id"))
     with pytest.raises(ValueError, match=r"requires \[\('tokens', 'prompt'\).*the policy's forward writes"):
         GroupRows(SIZE)(batch.exclude("tokens"))
+
+
+def test_buffers_are_off_by_default_and_forcing_them_names_the_setting() -> None:
+    """Also through transforms and in workers; preallocated buffers drop the policy's tokens."""
+    workers = SerialEnv(2, [lambda: lamp_env(1, seed=0), lambda: lamp_env(1, seed=7)])
+    for env in (lamp_env(2), TransformedEnv(lamp_env(2), InitTracker()), workers):
+        assert not stock_collector(env, use_buffers=None)._use_buffers
+    forced = stock_collector(lamp_env(2), use_buffers=True)
+    with pytest.raises(ValueError, match=r"the policy's forward writes; got .*: pass use_buffers=False to the coll"):
+        next(iter(forced))
+    forced.shutdown()
+
+
+def stock_collector(env: Any, use_buffers: bool | None) -> Collector:
+    return Collector(
+        env,
+        ActingModule(scripted()),
+        frames_per_batch=6,
+        total_frames=6,
+        use_buffers=use_buffers,
+        auto_register_policy_transforms=True,
+        postproc=GroupRows(SIZE),
+    )
 
 
 def test_two_workers_of_one_seed_are_noticed(caplog: pytest.LogCaptureFixture) -> None:

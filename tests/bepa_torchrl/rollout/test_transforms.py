@@ -17,7 +17,7 @@ from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.testing import LampEnv, Place, ScriptedLearner, ScriptedPolicy, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, ScriptedPolicy, SeedKey, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import gradient_step
 from osworld_gym.types import StopReason
 
@@ -33,7 +33,7 @@ def groups(outcomes: dict[int, str], *, policy: Any = None, group: int = 0) -> T
         for slot in range(len(slots))
     ]
     player = policy or ScriptedPolicy(lambda _: False)
-    player.wins = lambda place: outcomes[place[2]][place[3]] == "+"
+    player.wins = lambda key: outcomes[key[2]][key[3]] == "+"
     with lamp_vector(4) as vector:
         results = run_episodes(player, vector, jobs)
     rows = []
@@ -206,7 +206,7 @@ def test_luffy_adds_the_trace_always() -> None:
 
 
 def test_rl_sft_adds_the_trace_to_the_group_without_advantage() -> None:
-    rows = table(TraceReplacement(seeded(0), injection="beside", refresh=False)(groups({0: "+-"})))
+    rows = table(TraceReplacement(seeded(0), injection="additional", refresh=False)(groups({0: "+-"})))
     assert rows == [[(0, "on_policy", 1.0, False), (1, "on_policy", -1.0, False), (2, "self_rolled", 0.0, True)]]
 
 
@@ -242,7 +242,7 @@ def test_injected_rows_get_plan_free_prompts_and_old_log_probs() -> None:
 def test_trace_that_does_not_fit_the_model_is_named() -> None:
     batch = TraceReplacement(seeded(0))(groups({0: "--"}))
     with pytest.raises(ValueError, match="trace of task 'lamp-0' does not fit the model at step 1"):
-        OldLogProb(ScriptedPolicy(lambda _: False, room=30))(batch)
+        OldLogProb(ScriptedPolicy(lambda _: False, max_prompt_bytes=30))(batch)
 
 
 def test_ratio_of_an_injected_trace_is_one_at_the_first_step() -> None:
@@ -267,8 +267,8 @@ def test_cache_fills_and_replaces_over_iterations_at_the_success_rate() -> None:
     has one.
     """
 
-    def wins(place: Place) -> bool:
-        _, iteration, task, slot = place
+    def wins(key: SeedKey) -> bool:
+        _, iteration, task, slot = key
         return (task == 0 and iteration == 0 and slot == 2) or (task == 2 and slot == 1)
 
     replacement = TraceReplacement(TaskTraceCache())

@@ -76,7 +76,11 @@ def test_status_and_output(argv: list[str], status: int, said: str, capsys: pyte
     [
         (["tasks", "list", "--suite", "sym"], "unknown suite 'sym'; known: "),
         (["tasks", "list", "--split", "tests"], "no split 'tests'"),
-        (["tasks", "show", "no-such-task"], "no task 'no-such-task'"),
+        (["tasks", "list", "--split", "heldout"], "(did you mean 'held_out'?)"),
+        (["tasks", "show", "no-such-task"], "no task 'no-such-task' in suite 'sim'; it has "),
+        (["tasks", "show", "sim-choose-0"], "(did you mean 'sim-choose-10'?); it has "),
+        (["desktop", "--provider", "sim", "--width", "800"], "has no option width, got --width=800; leave it out"),
+        (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

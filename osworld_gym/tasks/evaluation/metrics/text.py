@@ -37,8 +37,8 @@ def check_list(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
         return 0.0
     lines = list(io.StringIO(as_text(result)))  # with line ends, as from a file
     found = all(any(re.search(pattern, line) for line in lines) for pattern in rules.get("expect", ()))
-    spoilt = any(re.search(pattern, line) for pattern in rules.get("unexpect", ()) for line in lines)
-    return float(found and not spoilt)
+    excluded = any(re.search(pattern, line) for pattern in rules.get("unexpect", ()) for line in lines)
+    return float(found and not excluded)
 
 
 def compare_text_file(

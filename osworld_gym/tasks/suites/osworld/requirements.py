@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from osworld_gym.desktops.container.image import packages
 from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
@@ -80,7 +81,7 @@ KNOWN_ISSUES: dict[str, tuple[Cause, str]] = {
     "f8369178": (Cause.evaluator, "the evaluator reads a setting only; the theme cannot be installed offline"),
 }
 _APT = re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+([^&|;]+)")
-_PIP = re.compile(r"pip3?\s+install\s+([^&|;]+)")
+_PIP = re.compile(r"(pip3?)\s+install\s+([^&|;]+)")
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,10 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         found += _web(task)
     if provider == "local":
         found += _applications(task, machine)
-        found += _packages(task, machine)
+        found += _packages(task, provider, machine)
     elif provider == "container":
         found += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
+        found += _packages(task, provider, machine)
     return list(dict.fromkeys(found))
 
 
@@ -198,17 +200,30 @@ def _known_issues(task: Task, machine: Machine) -> Iterator[str]:
         yield f"{cause}: {reason}"
 
 
-def _packages(task: Task, machine: Machine) -> Iterator[str]:
-    """Packages that the steps install and this machine lacks: a local desktop cannot install packages."""
+def _packages(task: Task, provider: str, machine: Machine) -> Iterator[str]:
+    """Packages that the steps install and the desktop lacks: only root could install Debian packages."""
+    image, owner = provider == "container", "the image" if provider == "container" else "this machine"
     for step in _all_steps(task):
         command = (step.get("parameters") or {}).get("command", "")
         text = command if isinstance(command, str) else " ".join(map(str, command))
         names = [name for match in _APT.finditer(text) for name in match[1].split() if not name.startswith("-")]
         for name in names:
-            if not machine.has_package(name):
-                yield f"its setup installs the package {name}, which this machine does not have"
-        if not machine.network and (match := _PIP.search(text)):
-            yield f"its setup installs Python packages ({match[1].strip()}) from the network"
+            if not (name in packages("full") if image else machine.has_package(name)):
+                yield f"its setup installs the package {name}, which {owner} does not have"
+        for program, arguments in _PIP.findall(text):
+            if not machine.network and _from_network(arguments):
+                yield f"its setup installs Python packages ({arguments.strip()}) from the network"
+            elif image or not machine.has(program):  # the image has Python without pip
+                yield f"its setup runs {program}, which {owner} does not have"
+
+
+def _from_network(arguments: str) -> bool:
+    """Whether ``pip install`` with these arguments downloads anything, as it does not for files of the desktop."""
+    words = arguments.split()
+    if any(word.startswith(("-r", "--requirement")) for word in words):
+        return True
+    names = [word for word in words if not word.startswith("-")]
+    return any("://" in name or not name.startswith(("/", "./", "~")) for name in names)
 
 
 def _kinds(task: Task) -> list[str]:
@@ -235,9 +250,10 @@ def _applications(task: Task, machine: Machine) -> Iterator[str]:
 
 def official_names(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
     """Names of the metrics and getters of OSWorld's evaluators in ``folder``, read from source."""
-    place = folder / "desktop_env" / "evaluators"
-    metrics = _exported(place / "metrics" / "__init__.py")
-    getters = {n.removeprefix("get_") for n in _exported(place / "getters" / "__init__.py") if n.startswith("get_")}
+    evaluators = folder / "desktop_env" / "evaluators"
+    metrics = _exported(evaluators / "metrics" / "__init__.py")
+    functions = _exported(evaluators / "getters" / "__init__.py")
+    getters = {name.removeprefix("get_") for name in functions if name.startswith("get_")}
     return metrics | {INFEASIBLE}, frozenset(getters)
 
 

@@ -91,6 +91,8 @@ def test_each_reason(tmp_path, one, reason):
 
 
 SUDO = "echo {CLIENT_PASSWORD} | sudo -S"
+WEB = "from the network"
+PIP = f"its setup installs Python packages (PyMuPDF) {WEB}"
 NO_EXPECT = "its setup installs the package expect, which this machine does not have"
 
 
@@ -106,13 +108,44 @@ NO_EXPECT = "its setup installs the package expect, which this machine does not 
             ["/bin/sh", "-c", "apt-get -y install jq expect"],
             [NO_EXPECT],
         ),
-        ("pip install PyMuPDF", ["its setup installs Python packages (PyMuPDF) from the network"]),
+        ("pip install PyMuPDF", [PIP]),
+        (
+            "pip install /home/user/a.whl && pip install -q PyMuPDF",
+            ["its setup installs Python packages (-q PyMuPDF) " + WEB],
+        ),
+        ("pip install -r /home/user/list.txt", ["its setup installs Python packages (-r /home/user/list.txt) " + WEB]),
+        ("pip install https://hub/a.whl", ["its setup installs Python packages (https://hub/a.whl) " + WEB]),
+        (["pip", "install", "/home/user/a.whl"], []),  # a file of the desktop
+        ("pip3 install ./a.whl ~/b.tar.gz", []),
     ],
 )
 def test_packages_that_the_setup_installs(tmp_path, command, reasons):
     one = task([step("execute", command=command, shell=True)])
     assert reasons_against(one, "local", machine(tmp_path, lacks=["expect"])) == reasons
     assert reasons_against(one, "vm", machine(tmp_path, lacks=["expect"])) == []  # packages of a vm are unknown
+
+
+@pytest.mark.parametrize(
+    ("command", "offline", "online"),
+    [
+        ("pip install PyMuPDF", [PIP], ["its setup runs pip, which the image does not have"]),
+        ("pip3 install /home/user/a.whl", *[["its setup runs pip3, which the image does not have"]] * 2),
+        (f"{SUDO} apt-get install -y expect jq", [], []),  # in the image
+        (f"{SUDO} apt install cowsay", *[["its setup installs the package cowsay, which the image does not have"]] * 2),
+    ],
+)
+def test_packages_of_the_image_are_not_those_of_this_machine(tmp_path, command, offline, online):
+    one = task([step("execute", command=command, shell=True)])
+    for lacks in ([], ["pip", "pip3", "expect", "jq", "cowsay"]):
+        assert reasons_against(one, "container", machine(tmp_path, lacks=lacks)) == offline
+        assert reasons_against(one, "container", machine(tmp_path, lacks=lacks, network=True)) == online
+
+
+def test_a_local_desktop_has_pip_only_if_this_machine_has(tmp_path):
+    one = task([step("execute", command=["pip", "install", "/home/user/a.whl"])])
+    reason = "its setup runs pip, which this machine does not have"
+    assert reasons_against(one, "local", machine(tmp_path, lacks=["pip"])) == [reason]
+    assert reasons_against(one, "local", machine(tmp_path, lacks=["pip"], network=True)) == [reason]
 
 
 def test_the_table_of_known_issues_counts_everywhere(tmp_path, folder, capsys):
