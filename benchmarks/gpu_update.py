@@ -49,6 +49,7 @@ from bepa_torchrl.training.precision import make_adamw
 
 SMALL = "small"  #: the shape of the tiny policy
 RANK = 64
+POSITIONS = 128_000  #: of the small model, as many as a 7B has
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class Measured:
 def find_model(name: str, tokenizer: Any) -> Model:
     """The configuration of a known model with our tokenizer's special tokens, or the small one."""
     if name == SMALL:
-        return Model(tiny_config(tokenizer), PATCH, MERGE, MIN_PIXELS, MAX_PIXELS)
+        small = tiny_config(tokenizer)
+        small.text_config.max_position_embeddings = POSITIONS
+        return Model(small, PATCH, MERGE, MIN_PIXELS, MAX_PIXELS)
     files = known_model(name)
     config = AutoConfig.for_model(**files.config)
     for token in ("image", "video"):

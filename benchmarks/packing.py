@@ -37,6 +37,7 @@ from osworld_gym.types import StopReason
 from osworld_gym.uitars.history import HISTORIES
 
 SCREEN = (256, 144)  #: width, height
+POSITIONS = 128_000  #: of the model, as many as a 7B has: no prompt is too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ def make_policy(hidden: int, layers: int, history: str, images: int | None) -> T
     """A policy with random weights."""
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["open the trash and empty it", "Thought: wait\nAction: wait()"])
-    model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer, hidden=hidden, layers=layers)).eval()
+    config = tiny_config(tokenizer, hidden=hidden, layers=layers)
+    config.text_config.max_position_embeddings = POSITIONS
+    model = Qwen2_5_VLForConditionalGeneration(config).eval()
     settings = image_processor_config()
     names = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")
     processor = Qwen2VLImageProcessorPil(**{name: settings[name] for name in names})

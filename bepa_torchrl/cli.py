@@ -1,7 +1,7 @@
 """The program ``bepa``. Each command is a module of :mod:`bepa_torchrl.commands` with an ``add(commands)``.
 
-Exit codes: 0 success, 2 bad input, 3 infrastructure (a desktop, the disk), 130 interrupted. ``--help`` and errors
-in the arguments import neither torch nor any other large package.
+Exit codes: 0 success, 2 bad input, 3 infrastructure (a desktop, the disk, a GPU's memory), 130 interrupted. ``--help``
+and errors in the arguments import neither torch nor any other large package.
 """
 
 from __future__ import annotations

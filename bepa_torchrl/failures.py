@@ -16,11 +16,13 @@ BAD_INPUT, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
 
 def exit_code(error: BaseException) -> int | None:
-    """2 for bad input, 3 for infrastructure (a desktop, the disk); None for a bug of the program."""
+    """2 for bad input, 3 for infrastructure (a desktop, the disk, a GPU's memory); None for a bug of the program."""
     refused_by_disk = _is(error, "bepa_torchrl.storage.folder", "FolderError") and isinstance(error.__cause__, OSError)
     if refused_by_disk or isinstance(error, DesktopError | OSError) or _is(error, "safetensors", "SafetensorError"):
         return INFRASTRUCTURE
     if _is(error, "bepa_torchrl.policies.vllm.errors", "EngineError"):
+        return INFRASTRUCTURE
+    if _is(error, "bepa_torchrl.policies.out_of_memory", "DeviceMemoryError") or _out_of_memory(error):
         return INFRASTRUCTURE
     if isinstance(error, ValueError | TaskError | MissingExtraError):
         return BAD_INPUT
@@ -45,8 +47,20 @@ def guarded(program: Callable[[], int], name: str) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: {_line(error)}", file=sys.stderr)
         return code
+
+
+def _line(error: Exception) -> str:
+    """The message in one line; torch's of a GPU that is out of memory has several sentences, and no setting."""
+    text = " ".join(str(error).split())
+    if not _out_of_memory(error):
+        return text
+    return f"{text.partition('. ')[0]}; lower policy.max_batch_tokens or train.max_tokens, or free the device's memory"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return _is(error, "torch", "OutOfMemoryError")
 
 
 def _is(error: BaseException, module: str, name: str) -> bool:

@@ -39,7 +39,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--decode-speed", type=float, help="tokens per second of the GPU that samples (default: estimated)"
     )
-    parser.add_argument("--prefix-cache", action="store_true", help="rollouts keep past turns' key-value cache (vLLM)")
+    parser.add_argument(
+        "--prefix-cache",
+        action="store_true",
+        help="rollouts keep past turns' key-value cache, as policy.rollout=vllm does",
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(program=plan)
 
@@ -84,12 +88,13 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         history=settings.policy.history,
         images=settings.policy.history_images,
     )
+    engine, vllm = settings.policy.engine, settings.policy.rollout == "vllm"
     single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
     work = Iteration(
         episodes=collect.groups * collect.group_size,
         updates=train.inner_epochs,
         old_log_probs=train.old_log_probs == "all" and not single_step,
-        prefix_cache=options.prefix_cache,
+        prefix_cache=options.prefix_cache or vllm,
     )
     return PlanRequest(
         model=model,
@@ -105,6 +110,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         train_vision="visual" not in train.frozen,
         rank=options.rank,
         tune=options.tune,
+        engine_cache=int(engine.kv_cache_gb * 1e9) if vllm and engine.url is None else None,
     )
 
 
@@ -209,7 +215,11 @@ def _missing(name: str, gpus: int) -> str:
 
 def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
     if found["best"] is None:
-        yield "nothing fits: use more GPUs (--gpus), a smaller screen, fewer steps, or fewer images in the prompt"
+        engine = any(choice["bytes_per_gpu"]["engine"] for choice in found["choices"])
+        yield (
+            "nothing fits: use more GPUs (--gpus), a smaller screen, fewer steps, or fewer images in the prompt"
+            f"{', or an engine elsewhere (policy.engine.url)' if engine else ''}"
+        )
         return
     seconds = found["seconds"]
     speed = seconds["decoded_tokens_per_second"]

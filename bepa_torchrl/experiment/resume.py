@@ -19,6 +19,8 @@ CHANGEABLE = (
     "collect.stall_timeout",
     "record.",
     "policy.activation_checkpointing",
+    "policy.max_batch_tokens",
+    "policy.max_rows",
     "threads",
     "processes",
     "storage",

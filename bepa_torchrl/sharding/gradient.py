@@ -53,7 +53,7 @@ class ShardedPasses:
         split = self._agree(rows, max_tokens)
         outputs = []
         for pack, weight in split.padded(self.mesh.get_local_rank()):
-            with token_budget_advice(pack), rank_failures():
+            with token_budget_advice(pack, loss), rank_failures():
                 output = loss(stack_rows(rows[i] for i in pack.rows)).to_tensordict()
                 terms = [value for key, value in output.items() if key.startswith("loss_")]
                 (torch.stack(terms).sum() * weight).backward()

@@ -16,6 +16,8 @@ from bepa_torchrl.sizing.model import ModelShape, TextShape, VisionShape
 MOMENTS = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256}
 #: the chunk of float32 logits of :mod:`bepa_torchrl.policies.transformers.chunked_log_probs` on an accelerator
 CHUNK_BYTES = 4 << 27
+#: bytes of a process's CUDA context with cuBLAS
+CONTEXT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Recipe:
         checkpointing: whether layers and vision blocks are recomputed in the backward pass.
         element: bytes per element of the model's dtype, 2 or 4.
         shards: GPUs over which weights, gradients and the optimiser's state are divided.
+        engine_cache: bytes of the key-value cache of an inference engine on the same GPU, rank 0's; None: no engine.
     """
 
     training: Training
@@ -35,6 +38,7 @@ class Recipe:
     checkpointing: bool = False
     element: int = 2
     shards: int = 1
+    engine_cache: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class Memory:
 
     Args:
         weights: the model, and adapters; with several GPUs float32, divided, and a frozen tower whole on each.
-        sampling_copy: with several GPUs, the whole policy with which rank 0 samples.
+        sampling_copy: with several GPUs, the whole policy with which rank 0 samples, or an engine gets its weights.
+        engine: an inference engine's weights, with adapters merged, its key-value cache and CUDA context; not the
+            temporaries of its passes.
         masters: float32 copies of trained half-precision weights, on one GPU.
         gradients: float32, accumulated over micro-batches.
         moments: Adam's.
@@ -55,6 +61,7 @@ class Memory:
 
     weights: int
     sampling_copy: int
+    engine: int
     masters: int
     gradients: int
     moments: int
@@ -65,8 +72,8 @@ class Memory:
 
     @property
     def resident(self) -> int:
-        """What also stays while rollouts are sampled: weights and the optimiser's state."""
-        return self.weights + self.sampling_copy + self.masters + self.moments
+        """What also stays while rollouts are sampled: weights, an engine's memory and the optimiser's state."""
+        return self.weights + self.sampling_copy + self.engine + self.masters + self.moments
 
     @property
     def total(self) -> int:
@@ -106,6 +113,7 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     return Memory(
         **divided,
         sampling_copy=w * parameters if ranks > 1 else 0,
+        engine=0 if recipe.engine_cache is None else w * model.parameters + recipe.engine_cache + CONTEXT_BYTES,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
         vision=features
         + images * patches * per_patch

@@ -33,6 +33,8 @@ class PlanRequest:
         train_vision: whether full training trains the vision tower.
         rank: rank of LoRA adapters.
         tune: which recipes are considered; None: all.
+        engine_cache: bytes of the key-value cache of the inference engine on the GPU that samples; None: the built-in
+            sampler, or an engine on another machine.
     """
 
     model: ModelShape
@@ -48,6 +50,7 @@ class PlanRequest:
     train_vision: bool
     rank: int
     tune: Literal["full", "lora"] | None
+    engine_cache: int | None = None
 
 
 def make_plan(request: PlanRequest) -> dict[str, Any]:
@@ -63,7 +66,11 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
     options = [
         (name, recipe)
         for name, recipe in recipes(
-            element=request.element, train_vision=request.train_vision, rank=request.rank, shards=request.gpus
+            element=request.element,
+            train_vision=request.train_vision,
+            rank=request.rank,
+            shards=request.gpus,
+            engine_cache=request.engine_cache,
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]

@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 from bepa_torchrl.sizing import tokens
 from bepa_torchrl.sizing.flops import Training
 from bepa_torchrl.sizing.gpus import Gpu
-from bepa_torchrl.sizing.memory import Memory, Recipe, decoder_layer_bytes, kv_bytes, training_memory
+from bepa_torchrl.sizing.memory import (
+    CONTEXT_BYTES,
+    Memory,
+    Recipe,
+    decoder_layer_bytes,
+    kv_bytes,
+    training_memory,
+)
 from bepa_torchrl.sizing.model import ModelShape
 from bepa_torchrl.sizing.tokens import Grid
 
 #: share of the memory that fragmentation and kernels' workspaces take, an assumption
 HEADROOM = 0.1
-#: bytes of a CUDA context with cuBLAS
-CONTEXT_BYTES = 1 << 30
 #: token budgets are multiples of this
 BUDGET_STEP = 1024
 
@@ -30,7 +35,8 @@ class Choice:
         memory: of a micro-batch of one sequence.
         fits: whether the GPU has that memory, with headroom.
         max_tokens: the largest token budget of a micro-batch that fits, a multiple of :data:`BUDGET_STEP`.
-        rollouts: number of longest rows whose key-value cache fits next to weights and optimiser while sampling.
+        rollouts: number of longest rows whose key-value cache fits next to weights and optimiser while sampling, or
+            into the engine's.
     """
 
     name: str
@@ -41,7 +47,9 @@ class Choice:
     rollouts: int
 
 
-def recipes(*, element: int, train_vision: bool, rank: int, shards: int) -> Iterator[tuple[str, Recipe]]:
+def recipes(
+    *, element: int, train_vision: bool, rank: int, shards: int, engine_cache: int | None = None
+) -> Iterator[tuple[str, Recipe]]:
     """Recipes, from the simplest full training to adapters with checkpointing.
 
     Args:
@@ -49,8 +57,9 @@ def recipes(*, element: int, train_vision: bool, rank: int, shards: int) -> Iter
         train_vision: whether full training trains the tower; adapters leave it frozen.
         rank: rank of the adapters.
         shards: GPUs over which weights and the optimiser's state are divided.
+        engine_cache: bytes of the key-value cache of an engine on the same GPU; None: no engine.
     """
-    full = Recipe(Training(vision=train_vision), element=element, shards=shards)
+    full = Recipe(Training(vision=train_vision), element=element, shards=shards, engine_cache=engine_cache)
     lora = replace(full, training=Training(vision=False, rank=rank))
     yield "full", full
     yield "full, activation checkpointing", replace(full, checkpointing=True)
@@ -71,7 +80,6 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
     memory = training_memory(model, recipe, longest.tokens, longest.images, grid.patches)
     fixed = training_memory(model, recipe, 0, 0, grid.patches).total
     budget = max(0, usable - fixed) * longest.tokens // (memory.total - fixed) // BUDGET_STEP * BUDGET_STEP
-    prefill = longest.tokens * decoder_layer_bytes(model.text, recipe.element)
     cache = kv_bytes(model.text, recipe.element) * longest.tokens
     return Choice(
         name,
@@ -79,8 +87,15 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
         memory,
         fits=longest.tokens <= budget,
         max_tokens=budget,
-        rollouts=max(0, usable - memory.resident - prefill) // cache,
+        rollouts=_free_for_caches(model, recipe, usable - memory.resident, longest.tokens) // cache,
     )
+
+
+def _free_for_caches(model: ModelShape, recipe: Recipe, left: int, tokens: int) -> int:
+    """Bytes for the key-value caches of rollouts: the engine's, or what the longest prompt's prefill leaves."""
+    if recipe.engine_cache is not None:
+        return recipe.engine_cache
+    return max(0, left - tokens * decoder_layer_bytes(model.text, recipe.element))
 
 
 def usable_bytes(device: Gpu) -> int:

@@ -19,7 +19,7 @@ from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.losses import RLSFTLoss
 from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import TrainablePolicy
-from bepa_torchrl.policies.out_of_memory import token_budget_advice
+from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_advice
 from bepa_torchrl.sharding.process_group import rank_failures
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
 
@@ -103,6 +103,7 @@ def gradient_step(
 
     Raises:
         TokenBudgetError: a row is longer than ``max_tokens``, or the device is out of memory; no step is taken.
+        DeviceMemoryError: the device has no room for the optimiser's state; the step is not complete.
         RankLostError: from ``passes`` on several ranks.
     """
     rows.set(K.DENOMINATOR, loss.denominators(rows))
@@ -143,13 +144,15 @@ def take_step(
 
     Raises:
         RankLostError: the parameters are sharded, and another rank has exited or is late.
+        DeviceMemoryError: the device has no room for the optimiser's state; the step is not complete.
     """
     optimizer.zero_grad(set_to_none=True)
     outputs, counts = passes(loss, rows, max_tokens)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    with rank_failures():
-        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-    optimizer.step()
+    with optimizer_advice("a step allocates the moments of", parameters):
+        with rank_failures():
+            norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+        optimizer.step()
     return outputs, counts, norm
 
 
@@ -166,7 +169,7 @@ def accumulate(loss: LossModule, rows: Sequence[TensorDictBase], packs: Sequence
     """
     outputs = []
     for pack in packs:
-        with token_budget_advice(pack):
+        with token_budget_advice(pack, loss):
             output = loss(stack_rows(rows[i] for i in pack.rows))
             terms = [value for key, value in output.to_tensordict().items() if key.startswith("loss_")]
             torch.stack(terms).sum().backward()

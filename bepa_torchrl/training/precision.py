@@ -24,9 +24,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from bepa_torchrl.policies.out_of_memory import optimizer_advice
 from osworld_gym.extras import require_extra
 
 #: weights, or parameter groups ``{"params": weights, "lr": …}``
@@ -135,15 +137,28 @@ def make_adamw(
 
     Raises:
         MissingExtraError: ``adamw_8bit`` requires bitsandbytes, which is not installed.
+        ValueError: there are no weights; or ``adamw_8bit`` for weights that are sharded over ranks.
+        DeviceMemoryError: the device has no room for the master weights.
     """
     groups = _groups(parameters)
-    masters = master_weights and any(parameter.dtype in HALF_PRECISION for parameter in _members(groups))
-    if kind == "adamw_8bit":
-        require_extra("adam8bit", "optimizer.kind=adamw_8bit")
-        from bepa_torchrl.training.adam_8bit import AdamW8bit, MasterAdamW8bit
+    weights = _members(groups)
+    masters = master_weights and any(weight.dtype in HALF_PRECISION for weight in weights)
+    plain, with_masters = _eight_bit(weights) if kind == "adamw_8bit" else (AdamW, MasterAdamW)
+    with optimizer_advice("the optimiser copies", weights):
+        return with_masters(groups, **options) if masters else plain(groups, **options)
 
-        return MasterAdamW8bit(groups, **options) if masters else AdamW8bit(groups, **options)
-    return MasterAdamW(groups, **options) if masters else AdamW(groups, **options)
+
+def _eight_bit(weights: Iterable[Tensor]) -> tuple[type[Optimizer], type[MasterWeights]]:
+    """8-bit AdamW without and with master weights; raises as :func:`make_adamw`."""
+    if any(isinstance(weight, DTensor) for weight in weights):
+        raise ValueError(
+            "optimizer.kind=adamw_8bit expects whole weights, got weights that are divided over ranks (DTensor), which "
+            "bitsandbytes cannot update; set optimizer.kind=adamw, or train.ranks=1"
+        )
+    require_extra("adam8bit", "optimizer.kind=adamw_8bit")
+    from bepa_torchrl.training.adam_8bit import AdamW8bit, MasterAdamW8bit
+
+    return AdamW8bit, MasterAdamW8bit
 
 
 def _groups(parameters: Parameters) -> list[dict[str, Any]]:

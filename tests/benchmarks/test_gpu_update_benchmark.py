@@ -13,22 +13,15 @@ from bepa_torchrl.sizing.model import model_shape
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
 
 
-@pytest.mark.parametrize("tune", ["full", "lora"])
+@pytest.mark.parametrize(
+    ("tune", "dtype", "optimizer"),
+    [("full", "float32", "adamw"), ("lora", "float32", "adamw"), ("full", "bfloat16", "adamw_8bit")],
+)
 def test_a_small_shape_on_the_cpu(
-    tune: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tune: str, dtype: str, optimizer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = [
-        "--model",
-        "small",
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-        "--optimizer",
-        "adamw",
-        "--max-tokens",
-        "4096",
-    ]
+    """The last case is what a GPU runs by default: bfloat16 weights, float32 masters, 8-bit moments."""
+    small = ["--model", "small", "--device", "cpu", "--dtype", dtype, "--optimizer", optimizer, "--max-tokens", "4096"]
     work = ["--steps", "3", "--episodes", "2", "--response", "8", "--screen", "256x144", "--updates", "1"]
     monkeypatch.setattr(sys, "argv", ["gpu_update", *small, *work, "--tune", tune, "--gpu", "h200"])
     gpu_update.main()

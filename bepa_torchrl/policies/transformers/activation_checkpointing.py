@@ -32,6 +32,11 @@ def checkpoint_activations(model: torch.nn.Module) -> int:
     return len(layers)
 
 
+def checkpoints_activations(module: torch.nn.Module) -> bool:
+    """Whether :func:`checkpoint_activations` was called for the module or a part of it."""
+    return any(isinstance(part.forward, _Recomputed) for part in module.modules())
+
+
 class _Recomputed:
     """A layer's forward pass whose intermediate activations are not kept for the backward pass."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,19 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig, PretrainedConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging as hf_logging
 from transformers.utils.hub import cached_file
 
+from bepa_torchrl.policies.out_of_memory import placement_advice
 from bepa_torchrl.policies.transformers.processor import IMAGE_TOKEN
 
+_log = logging.getLogger(__name__)
 MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 ATTENTION = ("sdpa", "flash_attention_2")
 _VISION_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|vision_end|>", "<|im_end|>")
+_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class CheckpointError(ValueError):
@@ -55,7 +59,10 @@ def load_checkpoint(
         attn: attention kernels, ``sdpa`` or ``flash_attention_2`` (a GPU and the flash-attn package).
 
     Raises:
-        CheckpointError: files missing, another model class, no image tokens, no usable chat template.
+        CheckpointError: files missing, another model class, no vision tower, no image tokens, no usable chat
+            template; weights that do not fit config.json (shapes, vocabulary, a tied head), or a tokenizer that does
+            not fit them.
+        DeviceMemoryError: the device has no room for the weights.
     """
     source = os.fspath(path_or_id)
     if attn not in ATTENTION:
@@ -70,8 +77,9 @@ def load_checkpoint(
     model = _load_model(source, dtype=dtype, attn_implementation=attn)
     _check_fit(source, model, tokenizer, image_processor)
     ends = _end_token_ids(model.generation_config, tokenizer)
-    model = model.to(device).eval()
-    copy_to_own_memory(model)
+    with placement_advice(model, source, device):
+        model = model.to(device).eval()
+        copy_to_own_memory(model)
     return Checkpoint(model, tokenizer, image_processor, ends)
 
 
@@ -115,17 +123,65 @@ def _load(kind: Any, source: str, expected: str, **options: Any) -> Any:
 
 
 def _load_model(source: str, **options: Any) -> Any:
-    """Loads the model; raises if weights are missing, which transformers would initialise at random with a warning."""
-    with no_progress_bars():
-        model, info = _load(
-            AutoModelForImageTextToText, source, "weights (model.safetensors)", output_loading_info=True, **options
-        )
+    """Loads the model; raises where transformers would initialise weights at random, or leave a head untied."""
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # checked here, with one-line errors
+    with no_progress_bars(), _no_loading_report():
+        model, info = _load(AutoModelForImageTextToText, source, "weights (model.safetensors)", **options)
+    _check_shapes(source, info["mismatched_keys"])
     missing = sorted(map(str, info["missing_keys"]))
     if missing:
+        tied = "; if the head is the embedding, set tie_word_embeddings to true in config.json"
         raise CheckpointError(
             f"{source}: {len(missing)} weights are missing, such as {missing[0]}; expected a complete checkpoint"
+            f"{tied if missing == [_HEAD] else ''}"
         )
+    _check_head(source, model)
+    unused = sorted(map(str, info["unexpected_keys"]))
+    if unused:
+        _log.warning("%s: %d weights are not used by the model, such as %s", source, len(unused), unused[0])
     return model
+
+
+@contextmanager
+def _no_loading_report() -> Iterator[None]:
+    """Hides transformers' warnings of weights that do not fit, tables among them; the checks here raise instead."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_no_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_no_report)
+
+
+def _no_report(record: logging.LogRecord) -> bool:
+    return not any(text in record.getMessage() for text in ("LOAD REPORT", "tied weights mapping"))
+
+
+def _check_shapes(source: str, mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+    """Raises CheckpointError if there is a weight (name, shape in the file, shape by config.json)."""
+    wrong = sorted((name, list(found), list(expected)) for name, found, expected in mismatched)
+    if not wrong:
+        return
+    name, found, expected = wrong[0]
+    if all(n.endswith((_HEAD, _EMBEDDING)) and f[1:] == e[1:] for n, f, e in wrong):
+        raise CheckpointError(
+            f"{source}: config.json has vocab_size={expected[0]}, {name} has {found[0]} rows; set vocab_size to "
+            f"{found[0]} in config.json, or resize the model (resize_token_embeddings) and save it again"
+        )
+    raise CheckpointError(
+        f"{source}: {len(wrong)} weights have other shapes than config.json says, such as {name}: expected {expected}, "
+        f"got {found}; use the config.json with which these weights were saved"
+    )
+
+
+def _check_head(source: str, model: Any) -> None:
+    """Raises CheckpointError if the head is not the embedding, which transformers allows if the weights have both."""
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    if model.config.tie_word_embeddings and head is not embedding:
+        raise CheckpointError(
+            f"{source}: config.json has tie_word_embeddings=true, but {_HEAD} of the weights is not the embedding; set "
+            f"tie_word_embeddings to false in config.json and its text_config, or remove {_HEAD} from the weights"
+        )
 
 
 def _first_line(error: BaseException) -> str:
@@ -140,6 +196,11 @@ def _check_config(source: str) -> None:
     if config.model_type not in MODEL_TYPES:
         raise CheckpointError(
             f"{source}: expected a vision-language model of type {', '.join(MODEL_TYPES)}, got {config.model_type!r}"
+        )
+    if not PretrainedConfig.get_config_dict(source)[0].get("vision_config"):  # transformers has a default, a 7B's
+        raise CheckpointError(
+            f"{source}: config.json has no vision_config; expected the config of a vision-language model, with the "
+            "sizes of its vision tower: use the config.json with which these weights were saved"
         )
     if getattr(config.text_config, "use_sliding_window", False):
         raise CheckpointError(f"{source}: sliding-window attention is not supported; set use_sliding_window to false")
@@ -191,10 +252,16 @@ def _check_fit(source: str, model: Any, tokenizer: Any, image_processor: Qwen2VL
     }
     for name, (processor_value, model_value) in pairs.items():
         if processor_value != model_value:
-            raise CheckpointError(f"{source}: {name} is {processor_value} in the processor, {model_value} in the model")
+            raise CheckpointError(
+                f"{source}: {name} is {processor_value} in the processor, {model_value} in the model; use "
+                "the tokenizer, preprocessor_config.json and config.json of one checkpoint"
+            )
     rows = model.get_output_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
-        raise CheckpointError(f"{source}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
+        raise CheckpointError(
+            f"{source}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}; use the model's own "
+            f"tokenizer, or resize the model to {len(tokenizer)} tokens (resize_token_embeddings) and save it again"
+        )
 
 
 def _end_token_ids(generation: GenerationConfig | None, tokenizer: Any) -> tuple[int, ...]:

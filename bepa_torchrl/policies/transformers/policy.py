@@ -60,6 +60,7 @@ from osworld_gym.uitars.prompt import build_messages
 #: folder of a saved policy's adapters, in addition to the merged weights
 ADAPTER_FOLDER = "adapter"
 
+PROMPT_TOKENS = 65_536  #: the longest prompt by default, if the model has positions for it
 DETERMINISTIC = (ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN)
 
 #: families whose points are fractions of the image, and the denominator (Qwen3-VL's 2d_grounding cookbook)
@@ -76,7 +77,8 @@ class TransformersPolicy(TensorDictModuleBase):
         history: which screenshots the prompt contains, ``all``, ``evict_block`` or ``last_k``
             (:mod:`osworld_gym.uitars.history`).
         history_images: k of ``evict_block`` and ``last_k``, which includes the current screenshot; None with ``all``.
-        max_prompt_tokens: longer prompts get no response (``render`` returns None).
+        max_prompt_tokens: longer prompts get no response (``render`` returns None). With ``max_new_tokens`` at most the
+            model's positions; None: 65,536, or as many as the positions leave.
         max_new_tokens: maximum tokens per response, including the end token.
         max_batch_tokens: maximum tokens per forward batch (prompt + response, including padding), to bound memory.
         max_rows: maximum rows per forward batch.
@@ -90,6 +92,9 @@ class TransformersPolicy(TensorDictModuleBase):
         activation_checkpointing: whether the backward pass recomputes decoder layers and vision blocks, so that only
             their inputs are kept in memory (:mod:`.activation_checkpointing`); the results are the same.
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
+
+    Raises:
+        ValueError: ``max_prompt_tokens`` and ``max_new_tokens`` exceed the model's positions; or an unknown history.
     """
 
     #: the entries of a row that ``get_dist`` reads, for the losses' ``in_keys``
@@ -102,7 +107,7 @@ class TransformersPolicy(TensorDictModuleBase):
         preset: str = "paper",
         history: str = "all",
         history_images: int | None = None,
-        max_prompt_tokens: int = 65_536,
+        max_prompt_tokens: int | None = None,
         max_new_tokens: int = 512,
         max_batch_tokens: int = 32_768,
         max_rows: int = 128,
@@ -128,7 +133,7 @@ class TransformersPolicy(TensorDictModuleBase):
         self.preset = preset
         check_history(history, history_images)
         self.history, self.history_images = history, history_images
-        self.max_prompt_tokens = max_prompt_tokens
+        self.max_prompt_tokens = _prompt_limit(self.model, max_prompt_tokens, max_new_tokens)
         self.temperature = temperature
         self.seed = seed
         self._forward_count = 0
@@ -302,6 +307,19 @@ class TransformersPolicy(TensorDictModuleBase):
         return target
 
 
+def _prompt_limit(model: Any, prompt: int | None, response: int) -> int:
+    """The longest prompt. Raises ValueError if it and a response exceed the model's positions."""
+    positions = int(model.config.get_text_config().max_position_embeddings)
+    if prompt is None:
+        return min(PROMPT_TOKENS, positions - response)
+    if prompt + response > positions:
+        raise ValueError(
+            f"policy.max_prompt_tokens + policy.max_new_tokens = {prompt + response}, the model has {positions} "
+            f"positions; lower policy.max_prompt_tokens to {positions - response}"
+        )
+    return prompt
+
+
 def _prepare(model: Any, train_vision: bool, lora: Lora | None, seed: int) -> None:
     """Chooses the trained parameters; ``seed`` initialises the adapters."""
     model.model.visual.requires_grad_(train_vision)
@@ -321,6 +339,7 @@ def load_policy(
     """A policy from a checkpoint folder or hub name; ``options`` are :class:`TransformersPolicy`'s keyword arguments.
 
     Raises:
-        CheckpointError: see :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        CheckpointError, DeviceMemoryError: see :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        ValueError: see :class:`TransformersPolicy`.
     """
     return TransformersPolicy(load_checkpoint(path_or_id, dtype=dtype, device=device, attn=attn), **options)

@@ -18,6 +18,7 @@ from torch import Tensor
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.seeding import token_uniforms
 from bepa_torchrl.policies.keyed_sampling import choose_tokens
+from bepa_torchrl.policies.out_of_memory import sampling_advice
 from bepa_torchrl.policies.transformers.batching import decoder, decoder_mask, hidden_states, pack
 from bepa_torchrl.policies.transformers.kv_cache import DecodeCache
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder
@@ -85,6 +86,7 @@ class Sampler:
 
         Raises:
             ValueError: a negative temperature, or not one key per prompt.
+            DeviceMemoryError: the device is out of memory.
         """
         if temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {temperature}")
@@ -93,7 +95,7 @@ class Sampler:
         lengths = [len(prompt.tokens) + self.max_new_tokens for prompt in prompts]
         rows: list[SampledTokens | None] = [None] * len(prompts)
         for batch in budget_batches(lengths, self.max_batch_tokens, self.max_rows):
-            with torch.inference_mode():
+            with sampling_advice([lengths[i] for i in batch]), torch.inference_mode():
                 drawn = self._sample_batch([prompts[i] for i in batch], [keys[i] for i in batch], temperature)
             for i, (tokens, log_probs) in zip(batch, drawn, strict=True):
                 rows[i] = SampledTokens(torch.from_numpy(tokens), torch.from_numpy(log_probs))

@@ -27,17 +27,16 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from bepa_torchrl.policies.transformers.image_patches import ImagePatcher
-from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError, engine_version
+from bepa_torchrl.policies.vllm.arguments import engine_arguments
+from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
 from bepa_torchrl.policies.vllm.inputs import EngineInputs
-from bepa_torchrl.policies.vllm.keyed_logits import BLOCKED, MAX_TOKENS, request_args
+from bepa_torchrl.policies.vllm.keyed_logits import request_args
 from bepa_torchrl.policies.vllm.plugin import OWNER
 from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow, EngineSpec
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ALIVE = 1.0  #: seconds between two checks whether the loop of a call still runs
-_PROCESSOR = "bepa_torchrl.policies.vllm.keyed_logits:KeyedSampling"
-_PROCESSOR_V2 = "bepa_torchrl.policies.vllm.keyed_logits_v2:KeyedSamplingV2"
 
 
 class Engine:
@@ -283,32 +282,3 @@ def engine_environment(*, compiled: bool) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
-
-
-def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
-    """Arguments of ``AsyncEngineArgs`` that fit a policy's model, prompts and sampling."""
-    arguments = {
-        "dtype": spec.dtype,
-        "max_model_len": spec.window,
-        "max_num_seqs": spec.max_rows,
-        "kv_cache_memory_bytes": int(spec.kv_cache_gb * 1e9),
-        "enable_prefix_caching": True,
-        "enforce_eager": on_cpu,
-        "generation_config": "vllm",
-        "logprobs_mode": "processed_logits",  # the logits processor's values: log-probs at the sampling temperature
-        "logits_processors": [_PROCESSOR if on_cpu else processor_for_gpu()],
-        "additional_config": {BLOCKED: list(spec.blocked_ids), MAX_TOKENS: spec.max_new_tokens},
-        "limit_mm_per_prompt": {"image": 999, "video": 0},
-        "skip_mm_profiling": True,
-        "mm_processor_cache_gb": 0,
-        "disable_log_stats": True,
-    }
-    if engine_version().release >= (0, 28):  # patches are normalised by us: the engine would normalise them again
-        arguments["mm_device_do_normalize"] = False
-    return arguments
-
-
-def processor_for_gpu() -> str:
-    """The logits processor for the model runner that vLLM uses on a GPU: V2 from 0.29 on, unless disabled."""
-    v2 = engine_version().release >= (0, 29) and os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "1") != "0"
-    return _PROCESSOR_V2 if v2 else _PROCESSOR

@@ -21,13 +21,13 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from bepa_torchrl.data.seeding import token_uniforms
 from bepa_torchrl.policies.keyed_sampling import choose_tokens, force_tokens
+from bepa_torchrl.policies.vllm.arguments import BLOCKED
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.config import VllmConfig
 
 KEY, TEMPERATURE = "bepa_key", "bepa_temperature"  #: of ``SamplingParams.extra_args``
-BLOCKED, MAX_TOKENS = "bepa_blocked_ids", "bepa_max_tokens"  #: of ``additional_config``
 
 
 def request_args(key: Sequence[int], temperature: float) -> dict[str, Any]:

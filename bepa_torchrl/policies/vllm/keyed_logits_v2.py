@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
-from bepa_torchrl.policies.vllm.keyed_logits import BLOCKED, MAX_TOKENS, KeyedRow, force_keyed
+from bepa_torchrl.policies.vllm.arguments import BLOCKED, MAX_TOKENS
+from bepa_torchrl.policies.vllm.keyed_logits import KeyedRow, force_keyed
 
 if TYPE_CHECKING:
     from vllm import SamplingParams

@@ -37,7 +37,12 @@ from bepa_torchrl.policies.vllm.probe import (
     probe_prompts,
 )
 from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
-from bepa_torchrl.policies.vllm.weight_folder import complete_weights, temporary_folder, write_checkpoint
+from bepa_torchrl.policies.vllm.weight_folder import (
+    complete_weights,
+    fingerprint,
+    temporary_folder,
+    write_checkpoint,
+)
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 
@@ -68,7 +73,7 @@ class VLLMPolicy:
 
     Raises:
         EngineVersionError: vLLM is not installed or has an unsupported version; not with ``url``.
-        ValueError: ``max_prompt_tokens`` is less than the probe's length, or exceeds the model's positions.
+        ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length.
     """
 
     def __init__(
@@ -93,12 +98,7 @@ class VLLMPolicy:
         self.max_new_tokens = trainer.sampler.max_new_tokens
         self.max_restarts = max_restarts
         self.shapes = {name: tuple(weight.shape) for name, weight in trainer.named_weights()}
-        spec, positions = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows), _positions(trainer)
-        if spec.window > positions:
-            raise ValueError(
-                f"policy.rollout=vllm: policy.max_prompt_tokens + policy.max_new_tokens = {spec.window}, the model has "
-                f"{positions} positions; lower policy.max_prompt_tokens to {positions - self.max_new_tokens}"
-            )
+        spec = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows)
         timeouts = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         self.engine: RowEngine
         if url is None:
@@ -113,6 +113,7 @@ class VLLMPolicy:
         self._folders = ExitStack()
         self._folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
         self._model: Path | None = None  # checkpoint of the engine's current weights
+        self._sent = ""  # their fingerprint
         self._writes = 0
         self._probes = probe_prompts(trainer.processor)
         longest = max(len(prompt.tokens) for prompt in self._probes)
@@ -273,6 +274,7 @@ class VLLMPolicy:
             if self.has_weights:
                 self._count_restart(EngineExited("the engine had exited before its weights were replaced"))
             self.engine.start(new)
+        self._sent = fingerprint(complete, self.dtype)
         old, self._model, self.version = self._model, new, version
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
@@ -286,7 +288,7 @@ class VLLMPolicy:
         sampled = self._probe()
         with torch.no_grad():
             scored, _ = self.trainer.response_log_probs(self._probes, [response.tokens for response in sampled])
-        result = ProbeResult(self.version, tuple(sampled), tuple(values.cpu() for values in scored))
+        result = ProbeResult(self.version, self._sent, tuple(sampled), tuple(values.cpu() for values in scored))
         check_probe(result, self._verified, tolerance=self.tolerance)
         self._metrics.verified(result.errors())
         self._verified = result
@@ -330,8 +332,3 @@ def engine_spec(trainer: TransformersPolicy, *, kv_cache_gb: float, max_rows: in
         end_token_ids=tuple(sorted(trainer.sampler.end_token_ids)),
         blocked_ids=tuple(int(i) for i in trainer.sampler.blocked_ids),
     )
-
-
-def _positions(trainer: TransformersPolicy) -> int:
-    """The longest sequence of the model."""
-    return int(trainer.model.config.get_text_config().max_position_embeddings)

@@ -23,8 +23,11 @@ from bepa_torchrl.policies.vllm.errors import WeightSyncError
 PROBE_KEYS = ((0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 2, 0))
 PROBE_TOKENS = 8  #: maximum tokens per response
 NAMES = ("text", "one image", "two images")
-#: share of the tolerance by which the trainer's log-probs must change before the engine's have to
-_CHANGE = 0.1
+#: nats by which the trainer's log-probs must change, with weights that were sent, before the engine's have to: what
+#: float32 log-probs can show (about 4 units in the last place near -4), in bfloat16 far below any change that is not 0
+_VISIBLE = 1e-6
+#: the same if the weights that were sent have not changed, as a share of the tolerance
+_UNSENT = 0.1
 
 
 def probe_prompts(processor: PromptProcessor, *, text_tokens: int = 160) -> list[Prompt]:
@@ -63,11 +66,13 @@ class ProbeResult:
 
     Args:
         version: of the weights.
+        weights: fingerprint of the weights that were sent (:func:`.weight_folder.fingerprint`).
         sampled: the engine's responses.
         scored: float32 ``[L]`` each, nats, the trainer's log-probs of these tokens.
     """
 
     version: int
+    weights: str
     sampled: tuple[Response, ...]
     scored: tuple[Tensor, ...]
 
@@ -82,13 +87,16 @@ class ProbeResult:
 def check_probe(result: ProbeResult, before: ProbeResult | None, *, tolerance: float) -> None:
     """Checks that the engine has the trainer's weights.
 
+    Stale weights of a small step differ from the trainer's by less than the tolerance, which in bfloat16 is rounding:
+    they are noticed because nothing at all has changed, although other weights were sent.
+
     Args:
         result: after the sync.
         before: after the sync before this one; None: there was none.
         tolerance: maximum difference of log-probs, nats.
 
     Raises:
-        WeightSyncError: the engine's log-probs differ from the trainer's, or unchanged where the trainer's are not.
+        WeightSyncError: the engine's log-probs differ from the trainer's, or are unchanged where the trainer's are not.
     """
     errors = result.errors()
     worst = max(range(len(errors)), key=lambda i: errors[i])
@@ -99,17 +107,22 @@ def check_probe(result: ProbeResult, before: ProbeResult | None, *, tolerance: f
             f"{errors[worst]:.1e} > {tolerance:g} nats ({listed}): it has other weights, stale caches, or processes "
             "images differently; the run stops, since its rollouts would be off-policy"
         )
-    if before is None or before.version == result.version:
-        return
+    if before is not None:
+        _check_changed(result, before, tolerance)
+
+
+def _check_changed(result: ProbeResult, before: ProbeResult, tolerance: float) -> None:
     moved = max(_change(a, b) for a, b in zip(before.scored, result.scored, strict=True))
     same = all(
         torch.equal(a.tokens, b.tokens) and torch.equal(a.log_probs, b.log_probs)
         for a, b in zip(before.sampled, result.sampled, strict=True)
     )
-    if same and moved > _CHANGE * tolerance:
+    sent = result.weights != before.weights
+    if same and moved > (_VISIBLE if sent else _UNSENT * tolerance):
+        cause = "the engine has" if sent else "it was sent"
         raise WeightSyncError(
             f"the sync of version {result.version} did not change the engine's log-probs, the trainer's changed by "
-            f"{moved:.1e} nats: the engine has the weights of version {before.version}"
+            f"{moved:.1e} nats: {cause} the weights of version {before.version}"
         )
 
 

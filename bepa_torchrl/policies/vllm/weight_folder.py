@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from osworld_gym.atomic import new_folder
 
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 _PREFIX = "bepa-vllm-"
+#: integer dtypes by their bytes
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def complete_weights(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -45,6 +48,20 @@ def complete_weights(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str,
                 "with the same model config"
             )
     return given
+
+
+def fingerprint(weights: Mapping[str, Tensor], dtype: torch.dtype) -> str:
+    """A name for weights, cast to ``dtype``; others have another name.
+
+    Each tensor counts by the sum of its bits as integers, computed where it is: cheap next to its way to the engine.
+    Changes are missed only if they add up to exactly 0 in every single tensor.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        cast = weight.detach().to(dtype if weight.is_floating_point() else weight.dtype).contiguous()
+        bits = cast.view(_INTEGERS[cast.element_size()])
+        digest.update(f"{name} {tuple(bits.shape)} {int(bits.sum(dtype=torch.int64))}\n".encode())
+    return digest.hexdigest()
 
 
 def write_checkpoint(

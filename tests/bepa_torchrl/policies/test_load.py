@@ -1,6 +1,7 @@
 """Checkpoints: written atomically, read by transformers and by us; a one-line error if they cannot be used."""
 
 import json
+import logging
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, LlamaConfig
 
+from bepa_torchrl.failures import BAD_INPUT, exit_code
 from bepa_torchrl.policies.transformers.checkpoint import CheckpointError, load_checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.testing import picture, small_checkpoint
@@ -81,6 +83,7 @@ def error_of(path, **options):
         load_checkpoint(path, **options)
     message = str(caught.value)
     assert "\n" not in message
+    assert exit_code(caught.value) == BAD_INPUT
     return message
 
 
@@ -140,6 +143,126 @@ def test_processor_of_another_patch_size(broken):
     path = broken / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_size": 14}))
     assert "patch_size is 14 in the processor, 8 in the model" in error_of(broken)
+
+
+# --- config.json, tokenizer and weights that do not fit each other ------------------------------------------------
+
+
+def change_config(folder, **values):
+    """Sets values of config.json; those of the decoder in its text_config, too."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config |= {key: value for key, value in values.items() if key != "vocab_size"}
+    config["text_config"] |= {key: value for key, value in values.items() if key in config["text_config"]}
+    path.write_text(json.dumps(config))
+
+
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def resize(rows):
+    """The embedding with a number of rows more, or fewer."""
+
+    def change(weights):
+        old = weights["model.embed_tokens.weight"]
+        new = torch.zeros(len(old) + rows, old.shape[1])
+        new[: len(old)] = old[: len(new)]
+        weights["model.embed_tokens.weight"] = new
+
+    return change
+
+
+@pytest.fixture
+def quiet(caplog):
+    """transformers' own warnings, which have a table with a line per weight, are not shown."""
+    logger = logging.getLogger("transformers")  # does not propagate
+    logger.addHandler(caplog.handler)
+    yield
+    logger.removeHandler(caplog.handler)
+    assert caplog.get_records("call") == []
+
+
+def test_another_image_token(broken, policy):
+    change_config(broken, image_token_id=policy.processor.image_token_id + 1)
+    message = error_of(broken)
+    assert "<|image_pad|> is 5 in the processor, 6 in the model; use the tokenizer, preprocessor_config.json" in message
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("vision", [{}, None])
+def test_no_vision_config(broken, vision):
+    """transformers has a default, the tower of a 7B."""
+    change_config(broken, vision_config=vision)
+    assert "config.json has no vision_config; expected the config of a vision-language model" in error_of(broken)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_config_of_another_vocabulary_than_the_weights(broken, policy):
+    """Either the config was changed, or the embedding was resized without it."""
+    tokens = len(policy.processor.tokenizer)
+    for rows in (8, -8):
+        change_config(broken, vocab_size=tokens + rows)
+        assert (
+            f"config.json has vocab_size={tokens + rows}, model.language_model.embed_tokens.weight has {tokens} rows; "
+            f"set vocab_size to {tokens} in config.json"
+        ) in error_of(broken)
+    change_config(broken, vocab_size=tokens)
+    for added, rows in ((8, tokens + 8), (-16, tokens - 8)):
+        change_weights(broken, resize(added))
+        assert f"vocab_size={tokens}, model.language_model.embed_tokens.weight has {rows} rows" in error_of(broken)
+
+
+def test_a_resized_vocabulary(broken, policy):
+    """Rows without a token are never sampled; a tokenizer with more tokens than rows is refused."""
+    tokens = len(policy.processor.tokenizer)
+    change_weights(broken, resize(8))
+    change_config(broken, vocab_size=tokens + 8)
+    assert set(range(tokens, tokens + 8)) <= set(load_policy(broken, preset="compact").sampler.blocked_ids)
+    change_weights(broken, resize(-16))
+    change_config(broken, vocab_size=tokens - 8)
+    message = error_of(broken)
+    assert f"the tokenizer has {tokens} tokens, the model only {tokens - 8}; use the model's own tokenizer" in message
+
+
+@pytest.mark.usefixtures("quiet")
+def test_weights_of_other_sizes_than_the_config_says(broken):
+    change_config(broken, intermediate_size=128)  # of 3 layers: two matrices from it, one to it
+    expected = "9 weights have other shapes than config.json says, such as model.language_model.layers.0.mlp.down_proj"
+    message = error_of(broken)
+    assert expected in message
+    assert ": expected [96, 128], got [96, 256]; use the config.json with which" in message
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_head_in_the_weights_that_the_config_says_is_the_embedding(broken):
+    """transformers would leave it untied, and save a config that says it is tied."""
+    change_weights(broken, lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"] + 1}))
+    assert "config.json has tie_word_embeddings=true, but lm_head.weight of the weights is not the" in error_of(broken)
+    change_config(broken, tie_word_embeddings=False)
+    model = load_checkpoint(broken).model
+    assert torch.equal(model.lm_head.weight, model.get_input_embeddings().weight + 1)
+    change_weights(broken, lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"] + 0}))
+    change_config(broken, tie_word_embeddings=True)
+    model = load_checkpoint(broken).model
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.usefixtures("quiet")
+def test_an_untied_head_that_is_missing(broken):
+    change_config(broken, tie_word_embeddings=False)
+    message = error_of(broken)
+    assert "1 weights are missing, such as lm_head.weight; expected a complete checkpoint" in message
+    assert message.endswith("if the head is the embedding, set tie_word_embeddings to true in config.json")
+
+
+def test_weights_that_the_model_has_no_place_for_are_named(broken, caplog):
+    change_weights(broken, lambda weights: weights.update({"model.norm.scale": torch.zeros(2)}))
+    load_checkpoint(broken)
+    assert "1 weights are not used by the model, such as model.language_model.norm.scale" in caplog.text
 
 
 def test_template_of_older_checkpoints(broken):

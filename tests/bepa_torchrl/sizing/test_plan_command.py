@@ -127,6 +127,53 @@ def test_the_experiments_of_a_7b_are_the_recipes_that_fit(
     assert settings.train.max_tokens <= found["settings"]["train.max_tokens"]
 
 
+VLLM = ("policy.rollout=vllm", "train.old_log_probs=all")
+ELSEWHERE = "policy.engine.url=http://127.0.0.1:7400"
+
+
+def test_an_engine_on_the_trainers_gpu_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its weights, 2 bytes each, the key-value cache of the setting, and a CUDA context of 1 GiB."""
+    settings, options = ("experiment=osworld_7b_lora", "policy.engine.kv_cache_gb=12"), ("--tune", "lora")
+    without, elsewhere, beside = (
+        planned(capsys, *settings, *added, *options) for added in ((), (*VLLM, ELSEWHERE), VLLM)
+    )
+    engine = 2 * 8_292_166_656 + 12_000_000_000 + 1_073_741_824
+    for found, expected in ((without, 0), (elsewhere, 0), (beside, engine)):
+        assert [choice["bytes_per_gpu"]["engine"] for choice in found["choices"]] == [expected] * 2
+    totals = [found["choices"][-1]["bytes_per_gpu"]["total"] for found in (without, elsewhere, beside)]
+    assert totals == [totals[0], totals[0], totals[0] + engine]
+    # the engine's cache is that of the setting, 57,344 bytes per token; without one it is what is left
+    longest = beside["tokens"]["longest_row"]
+    assert [choice["rollouts_that_fit"] for choice in beside["choices"]] == [12_000_000_000 // (57_344 * longest)] * 2
+    assert elsewhere["choices"] == without["choices"]
+    assert beside["choices"][-1]["max_tokens"] < without["choices"][-1]["max_tokens"]
+
+
+def test_an_engine_is_not_divided_over_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (planned(capsys, "experiment=osworld_7b", *VLLM, "--gpus", gpus)["choices"] for gpus in ("1", "2"))
+    sizes = {choice["bytes_per_gpu"]["engine"] for choice in (*one, *two)}
+    assert sizes == {2 * 8_292_166_656 + 4_000_000_000 + 1_073_741_824}
+
+
+def test_an_engine_decides_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an H200's 136 usable GB 120 are used without it; with it 142 would be."""
+    full = ("experiment=osworld_7b", "--gpu", "h200", "--tune", "full")
+    assert planned(capsys, *full)["best"] == "full, activation checkpointing, 8-bit Adam"
+    assert planned(capsys, full[0], *VLLM, ELSEWHERE, *full[1:])["best"] is not None
+    assert planned(capsys, full[0], *VLLM, *full[1:])["best"] is None
+    assert main(["plan", full[0], *VLLM, *full[1:]]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(", or an engine elsewhere (policy.engine.url)")
+
+
+def test_an_engine_has_a_prefix_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("policy=uitars15_7b", "experiment=paper")
+    asked, engine, elsewhere, without = (
+        planned(capsys, *settings, *added)["seconds"]["prefill"]
+        for added in (("--prefix-cache",), VLLM, (*VLLM, ELSEWHERE), ())
+    )
+    assert asked == engine == elsewhere < without / 7
+
+
 def test_decoding_reads_weights_and_cache() -> None:
     model = model_shape(known_model("ByteDance-Seed/UI-TARS-1.5-7B").config)
     read = 2 * (28 * 233_046_016 + 152_064 * 3584) + 8 * 1000 * 57_344

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.objective import make_optimizer
@@ -101,3 +105,26 @@ def test_without_bitsandbytes_the_error_names_the_extra(monkeypatch: pytest.Monk
     monkeypatch.setitem(extras.EXTRAS, "adam8bit", ("no_such_module_here",))
     with pytest.raises(ImportError, match=r"optimizer\.kind=adamw_8bit requires .*'osworld-gym\[adam8bit\]'"):
         problem(torch.float32, "adamw_8bit")
+
+
+@pytest.fixture
+def sharded() -> Iterator[torch.nn.Parameter]:
+    """A weight as FSDP2 leaves it, on a mesh of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield torch.nn.Parameter(distribute_tensor(torch.ones(8, 4), init_device_mesh("cpu", (1,)), [Shard(0)]))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_sharded_weights_are_refused_before_a_step(sharded: torch.nn.Parameter) -> None:
+    """bitsandbytes' own error comes at the first step, and names neither the setting nor the cause."""
+    assert isinstance(sharded, DTensor)
+    message = r"optimizer\.kind=adamw_8bit expects whole weights, got .*\(DTensor\).*; set optimizer\.kind=adamw, or"
+    for groups in ([sharded], [{"params": [sharded], "lr": 1e-3}]):
+        with pytest.raises(ValueError, match=message):
+            make_adamw(groups, kind="adamw_8bit")
+    optimizer = make_adamw([sharded], lr=0.5, weight_decay=0.0)
+    sharded.sum().backward()
+    optimizer.step()
+    assert sharded.full_tensor().flatten().tolist() == pytest.approx([0.5] * 32)  # Adam's first step is the rate

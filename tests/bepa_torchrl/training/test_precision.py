@@ -18,7 +18,7 @@ from bepa_torchrl.training.precision import MasterAdamW, make_adamw
 
 
 def learner(dtype: torch.dtype) -> ScriptedLearner:
-    policy = ScriptedLearner(lambda place: place[3] == 0)
+    policy = ScriptedLearner(lambda key: key[3] == 0)
     policy.model.to(dtype)
     return policy
 

@@ -13,7 +13,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 
 from bepa_torchrl.data.seeding import token_uniforms
 from bepa_torchrl.policies.keyed_sampling import choose_tokens
-from bepa_torchrl.policies.vllm.keyed_logits import BLOCKED, MAX_TOKENS, KeyedSampling, request_args
+from bepa_torchrl.policies.vllm.arguments import BLOCKED, MAX_TOKENS
+from bepa_torchrl.policies.vllm.keyed_logits import KeyedSampling, request_args
 from bepa_torchrl.policies.vllm.keyed_logits_v2 import KeyedSamplingV2
 
 pytestmark = pytest.mark.vllm

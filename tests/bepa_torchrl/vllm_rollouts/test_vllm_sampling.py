@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from vllm_engine import make_trainer
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.base import RolloutPolicy, TrainablePolicy
@@ -114,10 +113,3 @@ def test_bad_arguments_are_refused(engine: VLLMPolicy) -> None:
         engine.sample(prompts, [(1,)])
     with pytest.raises(ValueError, match="temperature must be >= 0"):
         engine.sample(prompts, [(1,), (2,)], temperature=-1.0)
-
-
-def test_a_window_beyond_the_models_positions_is_refused_before_the_engine_starts() -> None:
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
-
-    with pytest.raises(ValueError, match=r"= 5016, the model has 4096 positions; lower .* to 4080"):
-        VLLMPolicy(make_trainer(max_prompt_tokens=5000))
