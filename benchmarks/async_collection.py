@@ -24,7 +24,7 @@ from torch import Tensor
 from bepa_torchrl.distributed.async_collector import AsyncIteration
 from bepa_torchrl.distributed.local_rollouts import local_collector
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.testing import LampDesktop, LampEnv, Place, ScriptedPolicy, lamp_task
+from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.types import Action
 from osworld_gym.vector import DesktopVector
@@ -91,12 +91,12 @@ class Measured:
 
 def policy() -> Learner:
     """Half of the episodes succeed, after 1 to 4 steps, determined by the seed key."""
-    return Learner(lambda place: sum(place) % 2 == 0, detour=steps)
+    return Learner(lambda key: sum(key) % 2 == 0, detour=steps)
 
 
-def steps(place: Place) -> int:
+def steps(key: SeedKey) -> int:
     """Additional steps of an episode."""
-    return random.Random(repr(place)).randrange(4)
+    return random.Random(repr(key)).randrange(4)
 
 
 def measure(options: argparse.Namespace, order: str | None, staleness: int) -> Measured:

@@ -6,7 +6,11 @@ screenshot at 1920x1080 is 0.2 to 0.5 MB as PNG). The driver takes groups as the
 All workers live in a few processes, which share this machine with the queue and the driver: on a cluster only the
 last two would be here. The baseline is ``desktops / seconds`` episodes per second. The last lines are the ratios.
 
+With ``--calls`` the queue is an object of this process instead, and the CPU time of its calls is measured, with as many
+active leases as there are desktops; the baseline is the same queue with 100.
+
     python -m benchmarks.queue_scale --desktops 1000 --workers 50 --megabytes 0 1 4
+    python -m benchmarks.queue_scale --calls --desktops 10000
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -24,11 +29,13 @@ from typing import Any
 
 import ray
 
+from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.ray_cluster import ActorClient, connect, start_queue
 from bepa_torchrl.distributed.task_queue import StaleTicketError
 
 GROUP_SIZE, GROUPS = 8, 16
 _POLL = 5.0
+_FEW, _RENEWED = 100, 64
 
 
 class Desktops:
@@ -110,7 +117,7 @@ def measure(options: argparse.Namespace, megabytes: float) -> Measured:
     begin = time.monotonic() + 2 * options.seconds
     end, taken, episodes = begin + options.measure, 0, 0
     while time.monotonic() < end:
-        for _ in range(queue.room()):
+        for _ in range(queue.capacity_left()):
             queue.admit([0, 0], GROUP_SIZE)
         group = queue.next_group(_POLL)
         if group is None:
@@ -127,6 +134,41 @@ def measure(options: argparse.Namespace, megabytes: float) -> Measured:
     return Measured(episodes / options.measure, median(found), quantiles(found, n=100)[98])
 
 
+def call_times(desktops: int) -> dict[str, float]:
+    """Milliseconds of CPU per call of a queue with so many active leases, 50 workers among them that wait for one."""
+    groups = -(-3 * desktops // GROUP_SIZE)
+    queue = QueueService(batch_groups=groups, max_staleness=0, lease_seconds=3600.0)
+    for _ in range(desktops // GROUP_SIZE + 1):
+        queue.admit([0, 0], GROUP_SIZE)
+    leases = queue.lease("w", desktops, 0.0)
+    while queue.lease("others", desktops, 0.0):
+        pass
+    for number in range(50):
+        threading.Thread(target=queue.lease, args=(f"idle{number}", 1, 3600.0), daemon=True).start()
+    tickets = [lease.ticket for lease in leases]
+    mine = iter(tickets[_RENEWED:])
+
+    def average(count: int, call: Callable[[], Any]) -> float:
+        start = time.process_time()
+        for _ in range(count):
+            call()
+        return 1000.0 * (time.process_time() - start) / count
+
+    return {
+        f"renewal of {_RENEWED} leases": average(20, lambda: queue.renew(tickets[:_RENEWED])),
+        "completion": average(20, lambda: queue.complete(next(mine), None)),
+        "description": average(5, queue.describe),
+    }
+
+
+def print_calls(desktops: int) -> None:
+    """The table of :func:`call_times`."""
+    small, large = call_times(_FEW), call_times(desktops)
+    for name, found in large.items():
+        ratio = found / small[name]
+        print(f"{name}: {found:.3f} ms of CPU with {desktops} leases, {ratio:.2f}x of that with {_FEW}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--desktops", type=int, default=1000)
@@ -135,7 +177,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="mean seconds of an episode")
     parser.add_argument("--measure", type=float, default=40.0, help="seconds measured for each size")
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.0, 1.0, 4.0], help="sizes of a result")
+    parser.add_argument("--calls", action="store_true", help="CPU time of single calls, without Ray")
     options = parser.parse_args()
+    if options.calls:
+        print_calls(options.desktops)
+        return
     if options.workers % options.processes or options.desktops % options.workers:
         parser.error("--workers must be a multiple of --processes, and --desktops of --workers")
     connect(num_cpus=options.processes, object_store_memory=2 << 30, log_to_driver=False)

@@ -14,6 +14,12 @@ from bepa_torchrl.experiment.run_record import RecordError, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.training.checkpoint import newest_checkpoint
 
+#: the depth of the queue at the end of the newest iteration, asynchronous only
+_QUEUE = {
+    "waiting_slots": "collect/queue_waiting_slots",
+    "open_groups": "collect/queue_open_groups",
+    "finished_groups": "collect/queue_finished_groups",
+}
 #: metrics of the newest iteration that are reported as they are
 NEWEST = (
     "collect/success",
@@ -27,9 +33,8 @@ NEWEST = (
     "collect/version_lag_mean",
     "collect/version_lag_max",
     "collect/desktops_busy",
-    "collect/queue_waiting_slots",
-    "collect/queue_open_groups",
-    "collect/queue_finished_groups",
+    "collect/desktops_known",
+    *_QUEUE.values(),
 )
 _FAILURES = {
     "env_error": "collect/stop_env_error",
@@ -97,7 +102,9 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         that was spent waiting for rollouts); ``seconds_left`` of the training, evaluations at its end excluded;
         ``utilisation`` over the same iterations (:func:`utilisation`);
         ``failures`` so far by kind, desktops' by reason; ``staleness``: batches → trained groups of that age,
-        asynchronous only; ``newest``: metrics of the last iteration. Unknown values are None.
+        asynchronous only; ``queue``: its depth, in episodes that wait for a desktop, groups that are played and groups
+        that wait for the trainer, empty if not asynchronous; ``newest``: metrics of the last iteration. Unknown values
+        are None.
     """
     trained = [line for line in lines if line["phase"] == "rl"]
     newest = trained[-1] if trained else {}
@@ -122,6 +129,7 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         "failures": {name: sum(line.get(key, 0.0) for line in trained) for name, key in _FAILURES.items()}
         | desktop_failures(trained),
         "staleness": _staleness(trained),
+        "queue": {name: newest[key] for name, key in _QUEUE.items() if key in newest},
         "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if key in line},
     }
 
@@ -129,10 +137,16 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
 def utilisation(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of the time that an average desktop had a call under way while rollouts were collected, in [0, 1].
 
-    Not the whole iteration's time: while the policy is trained, desktops wait. None without such metrics.
+    Not the whole iteration's time: while the policy is trained, desktops wait. With asynchronous rollouts they do not:
+    then it is the share of the whole time that an average desktop had an episode. None without such metrics.
     """
     found = [line for line in lines if "collect/busy_seconds" in line]
-    there = sum(line["collect/desktops"] * line["seconds_collect"] for line in found)
+    there = sum(
+        line["collect/desktop_seconds"]
+        if "collect/desktop_seconds" in line
+        else line["collect/desktops"] * line["seconds_collect"]
+        for line in found
+    )
     return sum(line["collect/busy_seconds"] for line in found) / there if there else None
 
 
@@ -180,7 +194,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             )
             yield f"  {pace}, {100 * method['collecting']:.0f} % of the time collecting"
         if method["utilisation"] is not None:
-            yield f"  desktops: {100 * method['utilisation']:.0f} % busy while collecting"
+            while_what = "" if method["queue"] else " while collecting"
+            yield f"  desktops: {100 * method['utilisation']:.0f} % busy{while_what}"
         if not method["finished"] and method["seconds_left"] is not None:
             since = _duration(method["seconds_since_last"])
             yield f"  about {_duration(method['seconds_left'])} of training left; last iteration {since} ago"
@@ -188,6 +203,9 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"  newest checkpoint: iteration {method['checkpoint']}"
         failures = ", ".join(f"{kind} {count:.0f}" for kind, count in method["failures"].items() if count)
         yield f"  failures: {failures or 'none'}"
+        if method["queue"]:
+            waiting, playing, finished = (f"{method['queue'][name]:.0f}" for name in _QUEUE)
+            yield f"  queue: {waiting} episodes wait, {playing} groups are played, {finished} wait for the trainer"
         if method["staleness"]:
             yield "  staleness: " + ", ".join(f"{count} groups at {age}" for age, count in method["staleness"].items())
         if method["newest"]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -32,15 +32,17 @@ from osworld_gym.types import StopReason
 
 _log = logging.getLogger(__name__)
 _MIN_DROPPED = 3  #: tasks whose groups are dropped in a row, until a run of small batches ends
+_CHECK_EVERY = 5.0  #: seconds between two checks of the workers while the trainer waits
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
 
 
 class GroupSource(Protocol):
     """How the trainer reaches the queue (:class:`bepa_torchrl.distributed.queue_service.QueueService`)."""
 
-    def room(self) -> int: ...
+    def capacity_left(self) -> int: ...
     def admit(self, task: Any, size: int) -> int: ...
     def next_group(self, timeout: float) -> FinishedGroup | None: ...
+    def finished_groups(self) -> int: ...
     def admit_evaluation(self, task: Any, size: int) -> int: ...
     def next_evaluation(self, timeout: float) -> FinishedGroup | None: ...
     def end_rollouts(self) -> None: ...
@@ -70,8 +72,10 @@ class AsyncIteration(CollectedIteration):
         """As of a :class:`CollectedIteration`, and those of asynchronous rollouts.
 
         - mean and maximum of ``staleness`` and ``version_lag``, and the groups of each staleness, ``staleness_<n>``;
-        - of the queue: ``queue_waiting_slots``, ``queue_open_groups``, ``queue_finished_groups`` and
-          ``desktops_busy``, the mean number of desktops that played since the iteration before;
+        - of the queue: ``queue_waiting_slots``, ``queue_open_groups``, ``queue_finished_groups``;
+        - of the desktops: ``desktops_known``, those of the workers that the queue has heard of; since the iteration
+          before ``desktop_seconds``, that they were there, ``busy_seconds``, that they played, and ``desktops_busy``,
+          the mean number that did;
         - ``failed_<reason>``: failed attempts at the batch's episodes, those of dropped groups included.
         """
         failures = Counter(reason for result in self.results for reason in result.failures)
@@ -87,7 +91,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
     """Yields batches of whole groups from the queue; the postproc and everything after it are as for lock-step.
 
     Each ``rollout`` first counts the previous batch as trained, publishes the weights and admits as many groups as the
-    queue has room for, then waits for a batch. A group with fewer than two valid episodes is dropped, its task is
+    queue takes, then waits for a batch. A group with fewer than two valid episodes is dropped, its task is
     requeued, and another group is admitted in its stead.
 
     Args:
@@ -97,11 +101,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
         queue: the queue; its ``batch_groups`` must be ``groups``.
         publish: gives the trainer's weights and version to the rollout services.
         evaluation: the episodes of :meth:`evaluate`; None: there are none.
-        stall_seconds: after which waiting for one group ends with an error.
+        stall_seconds: without a finished group, whichever it is, after which waiting ends with an error.
         on_shutdown: ends what plays the groups; called once.
         on_restart: restarts the workers one after the other, without waiting; None: they cannot be restarted.
         on_metrics: metrics of the rollout services' engines since its last call, one mapping per service.
         on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
+        check: raises DesktopError if nobody is left who could play; called while the trainer waits.
         options: further arguments of :class:`GroupRolloutCollector`.
     """
 
@@ -119,9 +124,11 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_restart: Callable[[], None] | None = None,
         on_metrics: Callable[[], Sequence[Mapping[str, float]]] = tuple,
         on_stall: Callable[[], Mapping[str, Any]] = dict,
+        check: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         super().__init__(env, policy, tasks, **options)
+        self._check = check
         self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
         self._on_metrics = on_metrics
         self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
@@ -131,7 +138,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._taken_batch = False
         self._admissions = 0
         self._dropped: set[str] = set()  #: tasks whose groups were dropped since one was trained
-        self._busy = (0.0, time.monotonic())  #: the queue's busy seconds, and when they were read
+        self._used = (0.0, 0.0, time.monotonic())  #: the queue's busy and desktop seconds, and when they were read
 
     @property
     def plan(self) -> RolloutPlan:
@@ -144,7 +151,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
 
         Raises:
             DesktopError: no group was finished for ``stall_seconds``; the message says what every lease waits for. Or
-                the groups of as many tasks were dropped in a row as a batch has, at least three, or of all tasks.
+                nobody is left who could play. Or the groups of as many tasks were dropped in a row as a batch has, at
+                least three, or of all tasks.
+            RuntimeError: the queue returned a group that is not whole.
         """
         self._settle()
         self._publish_changes()
@@ -165,6 +174,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 self._admit()
                 continue
             self._dropped.clear()
+            self._report_given_up(group)
             self.queue.take(group.group)
             rows += found
             ages.append(group.age)
@@ -226,22 +236,25 @@ class AsyncGroupCollector(GroupRolloutCollector):
             return []
         self.queue.end_rollouts()
         found = self.finished_evaluations()
-        while (before := self.queue.describe())["evaluations"]:
-            group = self.queue.next_evaluation(self._stall_seconds)
-            if group is not None:
-                found.append(FinishedEvaluation.of(self._evaluation, group))
-            elif self.queue.describe().get("completed") == before.get("completed"):
-                raise self._stalled("no episode of an evaluation", self._stall_seconds)
+        while self.queue.describe()["evaluations"]:
+            group = self._wait_for(self.queue.next_evaluation, self._ended_slots, "no episode of an evaluation")
+            found.append(FinishedEvaluation.of(self._evaluation, group))
         return found
+
+    def _ended_slots(self) -> int:
+        state = self.queue.describe()
+        return int(state.get("completed", 0)) + int(state.get("given_up", 0))
 
     # --- groups -------------------------------------------------------------------------------------------------
 
     def _queue_metrics(self) -> dict[str, float]:
         found, now = self.queue.describe(), time.monotonic()
-        busy, then = self._busy
-        self._busy = (float(found["busy_seconds"]), now)
+        used = (float(found["busy_seconds"]), float(found["desktop_seconds"]), now)
+        busy, there, seconds = (max(0.0, new - old) for new, old in zip(used, self._used, strict=True))
+        self._used = used
         metrics = {f"queue_{name}": float(found[name]) for name in ("waiting_slots", "open_groups", "finished_groups")}
-        return metrics | {"desktops_busy": max(0.0, found["busy_seconds"] - busy) / max(now - then, 1e-9)}
+        metrics |= {"desktops_known": float(found["desktops"]), "desktops_busy": busy / max(seconds, 1e-9)}
+        return metrics | {"busy_seconds": busy, "desktop_seconds": there}
 
     def _settle(self) -> None:
         """Counts the last batch as trained."""
@@ -250,20 +263,39 @@ class AsyncGroupCollector(GroupRolloutCollector):
             self._taken_batch = False
 
     def _admit(self) -> None:
-        """Admits as many groups as there is room for, at most ``groups`` at a time, which have different tasks."""
-        while (room := self.queue.room()) > 0:
-            for task_number in self.schedule.next_batch(min(room, self.groups)):
+        """Admits as many groups as the queue takes, at most ``groups`` at a time, which have different tasks."""
+        while (left := self.queue.capacity_left()) > 0:
+            for task_number in self.schedule.next_batch(min(left, self.groups)):
                 self.queue.admit([task_number, self._admissions], self.size_of(self.tasks[task_number]))
                 self.next_group += 1
             self._admissions += 1  # in the place of the iteration in seed keys: the same without dropped groups
 
     def _next_group(self) -> FinishedGroup:
         """The next finished group of the queue, which gives up leases of workers that are gone meanwhile."""
-        start = time.monotonic()
-        group = self.queue.next_group(self._stall_seconds)
-        if group is None:
-            raise self._stalled("no group", time.monotonic() - start)
-        return group
+        return self._wait_for(self.queue.next_group, self.queue.finished_groups, "no group")
+
+    def _wait_for(
+        self, ask: Callable[[float], FinishedGroup | None], progress: Callable[[], int], what: str
+    ) -> FinishedGroup:
+        """What ``ask`` returns in the end.
+
+        Args:
+            ask: waits so many seconds.
+            progress: changes while others are finished than the one that is waited for.
+            what: is not finished in a stall.
+
+        Raises:
+            DesktopError: no progress for ``stall_seconds``, or nobody is left who could play.
+        """
+        seen, since = progress(), time.monotonic()
+        while (found := ask(min(_CHECK_EVERY, self._stall_seconds))) is None:
+            self._check()
+            now, current = time.monotonic(), progress()
+            if current != seen:
+                seen, since = current, now
+            elif now - since >= self._stall_seconds:
+                raise self._stalled(what, now - since)
+        return found
 
     def _stalled(self, what: str, seconds: float) -> DesktopError:
         waits = {**self._on_stall(), "trainer": {"threads": waiting_threads()}}
@@ -293,15 +325,34 @@ class AsyncGroupCollector(GroupRolloutCollector):
             why,
         )
 
+    def _report_given_up(self, group: FinishedGroup) -> None:
+        """Logs which episodes a group is trained without."""
+        for slot, reason in sorted(group.reasons.items()):
+            _log.warning("group %d is trained without slot %d, which is given up: %s", group.group, slot, reason)
+
     def _results(self, group: FinishedGroup) -> list[EpisodeResult]:
-        """The results in the order of slots; a slot that was given up is an infrastructure failure."""
-        given_up = FailureReason.died
-        return [
-            EpisodeResult(self.plan.job(group.group, slot, group.task), None, StopReason.env_error, None, given_up)
-            if result is None
-            else result
-            for slot, result in enumerate(group.results)
-        ]
+        """The results in the order of slots; a slot that was given up is an infrastructure failure.
+
+        Raises:
+            RuntimeError: the group is not whole: a slot is missing, or has the result of another one.
+        """
+        if len(group.results) != group.size:
+            raise RuntimeError(f"group {group.group}: expected {group.size} slots, got {len(group.results)}")
+        return [self._result(group, slot, result) for slot, result in enumerate(group.results)]
+
+    def _result(self, group: FinishedGroup, slot: int, result: EpisodeResult | None) -> EpisodeResult:
+        """The result of a slot, which states all failed attempts, also those on other workers."""
+        job = self.plan.job(group.group, slot, group.task)
+        before = tuple(reason for failed in group.failures.get(slot, ()) for reason in failed.failures)
+        if result is None:
+            return EpisodeResult(job, None, StopReason.env_error, None, FailureReason.died, before)
+        found = (result.job.group_id, result.job.slot, result.job.task.id, result.job.key)
+        if found != (job.group_id, job.slot, job.task.id, job.key):
+            raise RuntimeError(
+                f"group {group.group}: expected the result of slot {slot} of task {job.task.id}, got one of group "
+                f"{found[0]}, slot {found[1]}, task {found[2]}"
+            )
+        return replace(result, retried=before + result.retried)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """As of the base class; then ends what plays the groups."""

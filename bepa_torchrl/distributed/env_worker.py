@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,16 +20,21 @@ from bepa_torchrl.distributed.evaluations import EvaluationPlan, episode_outcome
 from bepa_torchrl.distributed.rollout_service import RolloutClient, ServedPolicy
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
 from bepa_torchrl.distributed.waiting import waiting_threads
-from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
-from osworld_gym.errors import DesktopError
+from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
 from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
-_MAX_STARTS = 3  #: attempts in a row to make a desktop
-_PAUSE = 5.0  #: seconds after the first failed attempt, twice as much after the second
-_AFTER_ERROR = 1.0  #: seconds until a desktop plays again after an error of the policy
+_MAX_STARTS = 4  #: attempts in a row to make a desktop, until it counts as missing; it is tried again nevertheless
+_PAUSE = 5.0  #: seconds after the first failed attempt, twice as much after each further one
+_AFTER_ERROR = 1.0  #: the same after an episode that could not be played
+_DOUBLINGS = 3  #: after which pauses stay as long as they are
+_ATTEMPTS = 4  #: to reach the queue with a result
+_RETRY_PAUSE = 1.0  #: seconds after the first of them, twice as much after each further one
+_SICK_TASKS = 3  #: different tasks that fail in a row, on all desktops, until they are blamed and not the tasks
 
 
 class QueueClient(Protocol):
@@ -37,7 +43,23 @@ class QueueClient(Protocol):
     def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]: ...
     def renew(self, tickets: list[str]) -> list[str]: ...
     def complete(self, ticket: str, result: Any) -> None: ...
-    def fail(self, ticket: str, reason: str) -> None: ...
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None: ...
+
+
+class WorkerState(NamedTuple):
+    """The answer to a health check.
+
+    Args:
+        alive: desktops that play, or will soon; 0 if the worker can do nothing any more.
+        problem: why the last desktop could not be made, if so.
+        played: episodes so far that did not fail because of the infrastructure.
+        sick: why its desktops are to blame for failed episodes; None: they are not.
+    """
+
+    alive: int
+    problem: str | None
+    played: int
+    sick: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +117,15 @@ class EnvWorker:
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._lock, self._tickets = threading.Lock(), set[str]()
         self._leased: SimpleQueue[Lease | None] = SimpleQueue()
-        self._problem: str | None = None
         self._idle = threading.Semaphore(0)  # desktops that wait for a lease
+        self._problem: str | None = None
+        self._failed_starts = [0] * desktops  # in a row, of each desktop
+        self._failed_episodes = [0] * desktops
+        self._failed_tasks: dict[str, str] = {}  # since an episode was played: task → why it failed
+        self._played = 0
         self._players = [
-            threading.Thread(target=self._play_all, name=f"{name}/{number}", daemon=True) for number in range(desktops)
+            threading.Thread(target=self._play_all, args=(number,), name=f"{name}/{number}", daemon=True)
+            for number in range(desktops)
         ]
         self._others = [
             threading.Thread(target=self._lease_all, name=f"{name}/leases", daemon=True),
@@ -108,19 +135,48 @@ class EnvWorker:
             thread.start()
 
     def alive(self) -> int:
-        """Number of threads that play; 0 if no more leases are taken."""
-        return sum(thread.is_alive() for thread in self._players) if self._others[0].is_alive() else 0
+        """Number of desktops that play, or will soon; 0 if no leases are taken or renewed any more."""
+        if not all(thread.is_alive() for thread in self._others):
+            return 0
+        playing = zip(self._players, self._failed_starts, strict=True)
+        return sum(thread.is_alive() and failed < _MAX_STARTS for thread, failed in playing)
 
-    def state(self) -> tuple[int, str | None]:
-        """:meth:`alive`, and why the last desktop could not be made, if so."""
-        return self.alive(), self._problem
+    def state(self) -> WorkerState:
+        """What a health check must know."""
+        with self._lock:
+            return WorkerState(self.alive(), self._problem, self._played, self._sick())
+
+    def check(self) -> None:
+        """Raises DesktopError if no desktop is left, for a caller that has no other worker."""
+        alive, problem, *_ = self.state()
+        if not alive and not self._stopping.is_set():
+            raise DesktopError(
+                FailureReason.never_ready,
+                f"no desktop is left: none of {len(self._players)} could be made in {_MAX_STARTS} attempts in a row "
+                f"({problem}); see osworld-gym doctor, then go on with resume=true",
+            )
+
+    def _sick(self) -> str | None:
+        """Why the desktops are to blame: as many different tasks have failed, and every desktop failed last."""
+        enough = min(_SICK_TASKS, len(self._plan.tasks))
+        failed = zip(self._failed_episodes, self._failed_starts, strict=True)
+        if len(self._failed_tasks) < enough or not all(episodes or starts for episodes, starts in failed):
+            return None
+        task, problem = next(reversed(self._failed_tasks.items()))
+        return f"{len(self._failed_tasks)} tasks in a row failed on all its desktops, the last one, {task}: {problem}"
 
     def describe(self) -> dict[str, Any]:
         """What this worker does and waits for, as JSON-compatible values."""
-        alive, problem = self.state()
+        state = self.state()
         with self._lock:
             leases = len(self._tickets)
-        return {"playing_threads": alive, "leases": leases, "problem": problem, "threads": waiting_threads()}
+        return {
+            "playing_threads": state.alive,
+            "leases": leases,
+            "problem": state.problem,
+            "sick": state.sick,
+            "threads": waiting_threads(),
+        }
 
     def stop(self, timeout: float) -> None:
         """Ends after the episodes that are running, or after ``timeout`` seconds without them."""
@@ -129,25 +185,48 @@ class EnvWorker:
             self._leased.put(None)
         self._idle.release()  # wakes the thread that leases
         players, (leases, renewal) = self._players, self._others
-        end = time.monotonic() + timeout
+        end = monotonic() + timeout
         for thread in (*players, leases):
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, end - monotonic()))
         while not self._leased.empty():  # leases that came after the players had ended
             lease = self._leased.get()
             if lease is not None:
                 self._give_back(lease, f"{self.name} has ended")
         self._ended.set()
-        renewal.join(max(0.0, end - time.monotonic()))
+        renewal.join(max(0.0, end - monotonic()))
 
-    def _give_back(self, lease: Lease, reason: str) -> None:
-        """Ends a lease without a result."""
-        with suppress(StaleTicketError):  # it has ended already
-            self._queue.fail(lease.ticket, reason)
-        with self._lock:
-            self._tickets.discard(lease.ticket)
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    def _give_back(self, lease: Lease, reason: str, result: Any = None) -> None:
+        """Ends a lease without a usable result."""
+        self._report(lease.ticket, partial(self._queue.fail, lease.ticket, reason, result))
+
+    def _report(self, ticket: str, call: Callable[[], None]) -> bool:
+        """Tells the queue how a lease has ended; returns whether it knows.
+
+        Without the queue's answer the call is repeated: it refuses what it has got already. In the end the lease is
+        not renewed any more, so that it expires.
+        """
+        try:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    call()
+                except StaleTicketError:  # another worker plays it, or the queue has got it before
+                    return True
+                except Exception:  # noqa: BLE001  whatever it is, the lease must not be renewed for ever
+                    _log.exception("%s: the queue does not take the end of lease %s", self.name, ticket)
+                    if attempt + 1 < _ATTEMPTS:
+                        self._ended.wait(_pause(_RETRY_PAUSE, attempt + 1))
+                else:
+                    return True
+            return False
+        finally:
+            with self._lock:
+                self._tickets.discard(ticket)
 
     def _lease_all(self) -> None:
         """Leases for all idle desktops at once, so that a worker has one call at the queue, however many desktops."""
+        failures = 0
         while not self._stopping.is_set():
             self._idle.acquire()
             idle = 1
@@ -155,7 +234,14 @@ class EnvWorker:
                 idle += 1
             if self._stopping.is_set():
                 return
-            leases = self._queue.lease(self.name, idle, self._poll)
+            leases: list[Lease] = []
+            try:
+                leases = self._queue.lease(self.name, idle, self._poll)
+                failures = 0
+            except Exception:  # noqa: BLE001  the pool replaces a worker whose queue is gone
+                failures += 1
+                _log.exception("%s: no leases, attempt %d in a row", self.name, failures)
+                self._stopping.wait(_pause(_RETRY_PAUSE, failures))
             with self._lock:
                 self._tickets.update(lease.ticket for lease in leases)
             for lease in leases:
@@ -163,61 +249,93 @@ class EnvWorker:
             for _ in range(idle - len(leases)):
                 self._idle.release()
 
-    def _play_all(self) -> None:
-        failures = 0
+    def _renew_all(self) -> None:
+        """Renews the leases of the running episodes, also of those that :meth:`stop` waits for."""
+        while not self._ended.wait(self._renew_every):
+            with self._lock:
+                tickets = sorted(self._tickets)
+            try:
+                if tickets:
+                    self._queue.renew(tickets)
+            except Exception:  # noqa: BLE001  the next attempt may be in time
+                _log.exception("%s: %d leases are not renewed, they are tried again", self.name, len(tickets))
+
+    # --- desktops -----------------------------------------------------------------------------------------------
+
+    def _play_all(self, number: int) -> None:
+        """Plays on one vector after the other; what fails is tried again after a pause, which grows."""
         while not self._stopping.is_set():
             try:
                 vector = self._make_vector()
             except Exception as error:  # noqa: BLE001  stated by state()
                 self._problem = f"{type(error).__name__}: {error}"
-                failures += 1
-                if not isinstance(error, DesktopError) or failures == _MAX_STARTS:
-                    _log.exception("%s: no desktop", self.name)
-                    return
-                self._stopping.wait(failures * _PAUSE)
+                self._failed_starts[number] += 1
+                _log.exception("%s: no desktop, attempt %d in a row", self.name, self._failed_starts[number])
+                self._stopping.wait(_pause(_PAUSE, self._failed_starts[number]))
                 continue
-            failures, self._problem = 0, None
-            with closing(vector):
-                self._play_on(vector)
+            self._failed_starts[number], self._problem = 0, None
+            try:
+                with closing(vector):
+                    self._play_on(number, vector)
+            except Exception:  # noqa: BLE001  the next one is made nevertheless
+                _log.exception("%s: a desktop could not be closed", self.name)
+            self._stopping.wait(_pause(_AFTER_ERROR, self._failed_episodes[number]))
 
-    def _play_on(self, vector: DesktopVector) -> None:
-        """Plays until the end, or until an error other than a desktop's, after which a new vector is made."""
+    def _play_on(self, number: int, vector: DesktopVector) -> None:
+        """Plays until the end, or until an episode that cannot be played; then a new vector is made."""
         while not self._stopping.is_set():
             self._idle.release()
             lease = self._leased.get()
             if lease is None:
                 return
             try:
-                result = self._play(lease, vector)
+                result, task, failure = self._play(lease, vector)
             except Exception as error:  # noqa: BLE001  stated as the lease's reason
+                self._failed_episodes[number] += 1
                 self._give_back(lease, f"{self.name}: {type(error).__name__}: {error}")
-                self._stopping.wait(_AFTER_ERROR)
                 return
-            with suppress(StaleTicketError):  # too late: another worker plays it
-                self._queue.complete(lease.ticket, result)
-            with self._lock:
-                self._tickets.discard(lease.ticket)
+            self._note(number, task, failure)
+            if failure is not None:
+                self._give_back(lease, f"{self.name}: {failure.value} in every attempt", result)
+                return
+            if not self._report(lease.ticket, partial(self._queue.complete, lease.ticket, result)):
+                self._give_back(lease, f"{self.name}: the queue did not take the result")
 
-    def _play(self, lease: Lease, vector: DesktopVector) -> EpisodeResult | dict[str, Any]:
-        """Plays one episode; its rows have the version of the weights of each turn. Of an evaluation: its outcome."""
+    def _note(self, number: int, task: str, failure: FailureReason | None) -> None:
+        """Counts an episode, for :meth:`state`."""
+        with self._lock:
+            if failure is None:
+                self._played += 1
+                self._failed_episodes[number] = 0
+                self._failed_tasks.clear()
+            else:
+                self._failed_episodes[number] += 1
+                self._failed_tasks.pop(task, None)
+                self._failed_tasks[task] = failure.value
+
+    def _play(self, lease: Lease, vector: DesktopVector) -> tuple[Any, str, FailureReason | None]:
+        """Plays one episode; its rows have the version of the weights of each turn. Of an evaluation: its outcome.
+
+        Returns:
+            The result, the task's id, and how the infrastructure failed in the last attempt, if so.
+        """
         policy, plan = ServedPolicy(self._service), self._plan
         if lease.evaluation:
             assert plan.evaluation is not None
             job, temperature = plan.evaluation.job(lease.slot), plan.evaluation.temperature
-            (result,) = run_episodes(policy, vector, [job], temperature=temperature, retries=plan.retries)
-            return episode_outcome(result, policy.versions)
-        job = plan.job(lease.group, lease.slot, lease.task)
-        (result,) = run_episodes(policy, vector, [job], temperature=plan.temperature, retries=plan.retries)
+        else:
+            job, temperature = plan.job(lease.group, lease.slot, lease.task), plan.temperature
+        (result,) = run_episodes(policy, vector, [job], temperature=temperature, retries=plan.retries)
+        failure = result.failure if result.stop is StopReason.env_error else None
+        if lease.evaluation:
+            return episode_outcome(result, policy.versions), job.task.id, failure
         if result.rows is not None:
             rows = row_list(result.rows)
             for row, version in zip(rows, policy.versions[-len(rows) :], strict=True):
                 row.set(K.POLICY_VERSION, torch.tensor(version))
-        return result
+        return result, job.task.id, failure
 
-    def _renew_all(self) -> None:
-        """Renews the leases of the running episodes, also of those that :meth:`stop` waits for."""
-        while not self._ended.wait(self._renew_every):
-            with self._lock:
-                tickets = sorted(self._tickets)
-            if tickets:
-                self._queue.renew(tickets)
+
+def _pause(first: float, failures: int) -> float:
+    """Seconds after so many failures in a row."""
+    return first * 2 ** min(failures - 1, _DOUBLINGS) if failures else 0.0

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from bepa_torchrl.distributed.task_queue import FinishedGroup, Lease, TaskQueue
 
 Result = TypeVar("Result")
+MAX_WORKERS = 200  #: that one queue serves, with any number of desktops each: each has one call that waits for leases
 _EXPIRY = 0.5  #: seconds between two checks for expired leases while somebody waits
 
 
@@ -25,18 +26,23 @@ class QueueService:
 
     def __init__(self, **options: Any) -> None:
         self._queue = TaskQueue(**options)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._slots, self._groups, self._evaluations = (threading.Condition(self._lock) for _ in range(3))
 
     def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]:
         """Waits up to ``timeout`` seconds for a slot; empty if none was free."""
-        return self._wait(lambda: self._queue.lease(worker, limit), timeout) or []
+        return self._wait(self._slots, lambda: self._queue.lease(worker, limit), timeout) or []
 
     def next_group(self, timeout: float) -> FinishedGroup | None:
         """Waits up to ``timeout`` seconds for the next group; the caller takes or drops it."""
-        return self._wait(self._queue.finished, timeout)
+        return self._wait(self._groups, self._queue.finished, timeout)
 
-    def room(self) -> int:
-        return self._do(self._queue.room)
+    def finished_groups(self) -> int:
+        """Groups that were finished so far, in whatever order."""
+        return self._do(lambda: self._queue.events.groups)
+
+    def capacity_left(self) -> int:
+        return self._do(self._queue.capacity_left)
 
     def admit(self, task: Any, size: int) -> int:
         return self._do(lambda: self._queue.admit(task, size))
@@ -46,20 +52,20 @@ class QueueService:
 
     def next_evaluation(self, timeout: float) -> FinishedGroup | None:
         """Waits up to ``timeout`` seconds for a finished evaluation, and removes it."""
-        return self._wait(self._queue.take_evaluation, timeout)
+        return self._wait(self._evaluations, self._queue.take_evaluation, timeout)
 
     def end_rollouts(self) -> None:
         self._do(self._queue.end_rollouts)
 
     def renew(self, tickets: list[str]) -> list[str]:
         """Extends leases; returns the tickets whose lease has ended."""
-        return self._do(lambda: [ticket for ticket in tickets if not self._queue.renewed(ticket)])
+        return self._do(lambda: self._queue.renew_all(tickets))
 
     def complete(self, ticket: str, result: Any) -> None:
         self._do(lambda: self._queue.complete(ticket, result))
 
-    def fail(self, ticket: str, reason: str) -> None:
-        self._do(lambda: self._queue.fail(ticket, reason))
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None:
+        self._do(lambda: self._queue.fail(ticket, reason, result))
 
     def release(self, worker: str, reason: str) -> int:
         return self._do(lambda: self._queue.release(worker, reason))
@@ -83,16 +89,26 @@ class QueueService:
         self._do(lambda: self._queue.load_state_dict(state))
 
     def _do(self, action: Callable[[], Result]) -> Result:
-        with self._changed:
-            try:
-                return action()
-            finally:
-                self._changed.notify_all()
+        with self._lock:
+            return self._act(action)
 
-    def _wait(self, action: Callable[[], Result], timeout: float) -> Result:
+    def _act(self, action: Callable[[], Result]) -> Result:
+        """Acts, and wakes those for whom something has become available: a slot wakes one worker."""
+        before = self._queue.events
+        try:
+            return action()
+        finally:
+            now = self._queue.events
+            self._slots.notify(now.slots - before.slots)
+            if now.groups > before.groups:
+                self._groups.notify_all()
+            if now.evaluations > before.evaluations:
+                self._evaluations.notify_all()
+
+    def _wait(self, condition: threading.Condition, action: Callable[[], Result], timeout: float) -> Result:
         """The action's first true result; at the deadline its last one. Leases expire meanwhile."""
         end = time.monotonic() + timeout
-        with self._changed:
-            while not (result := action()) and (left := end - time.monotonic()) > 0:
-                self._changed.wait(min(left, _EXPIRY))
+        with self._lock:
+            while not (result := self._act(action)) and (left := end - time.monotonic()) > 0:
+                condition.wait(min(left, _EXPIRY))
             return result

@@ -11,7 +11,9 @@ from torchrl.envs import EnvBase
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, GroupSource
 from bepa_torchrl.distributed.env_worker import RolloutPlan
-from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, EnvWorkerPool, connect, start_queue
+from bepa_torchrl.distributed.pool.env_worker_pool import EnvWorkerPool
+from bepa_torchrl.distributed.queue_service import MAX_WORKERS
+from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, connect, start_queue
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
@@ -50,10 +52,15 @@ class RayRollouts:
     answer_seconds: float
 
     def join(self) -> None:
-        """Connects to the cluster. Raises DesktopError: there is none; ValueError: more workers than desktops."""
-        if self.workers is not None and self.workers > self.desktops:
+        """Connects to the cluster.
+
+        Raises:
+            DesktopError: there is none. ValueError: more workers than desktops, or than one queue serves.
+        """
+        if self.workers is not None and self.workers > min(self.desktops, MAX_WORKERS):
             raise ValueError(
-                f"{self.workers} workers require as many desktops, got {self.desktops}; lower cluster.workers"
+                f"expected at most {MAX_WORKERS} workers, and not more than desktops ({self.desktops}), got "
+                f"{self.workers}; lower cluster.workers: a worker can have many desktops"
             )
         if self.address == LOCAL:
             connect(log_to_driver=False, resources={DESKTOPS: self.desktops})
@@ -79,7 +86,6 @@ class RayRollouts:
             services: of :meth:`services`.
             plan: the run's tasks and seeds.
         """
-        spread = {} if self.workers is None else {"scheduling_strategy": "SPREAD"}
         return EnvWorkerPool(
             queue,
             services.actors,
@@ -88,7 +94,7 @@ class RayRollouts:
             service_seconds=services.call_seconds,
             workers=self.workers,
             desktops=None if self.workers is None else -(-self.desktops // self.workers),
-            resources={"num_cpus": 0, **spread},
+            resources={"num_cpus": 0},
         )
 
 
@@ -142,6 +148,7 @@ def ray_collector(
         on_restart=lambda: pools[0].restart_workers(),
         on_metrics=services.engine_metrics,
         on_stall=describe,
+        check=lambda: pools[0].check(),
         **options,
     )
     pools.append(rollouts.worker_pool(queue, services, collector.plan))

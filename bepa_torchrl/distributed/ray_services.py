@@ -7,33 +7,63 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from torch import Tensor
 
-from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, described
+from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, check_version, described
 from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
+from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
 
 _log = logging.getLogger(__name__)
+Method = TypeVar("Method", bound=Callable[..., Any])
 _START_SECONDS = 300.0  #: until a service's process has started and has made its policy
 _STOP_SECONDS = 60.0  #: for a health check that is under way
 _CLOSE_SECONDS = 120.0  #: for running calls, and the end of the policies' engines
 _METRICS_SECONDS = 5.0
+_CONTROL, _CONTROLS = "control", 4  #: the group of calls that do not sample, and how many of them run at once
+
+
+def _control(method: Method) -> Method:
+    """Makes a method one of the control group."""
+    marked: Method = ray.method(concurrency_group=_CONTROL)(method)
+    return marked
 
 
 class _Service(RolloutService):
     """A rollout service that makes its policy in the actor's process and samples only after weights were loaded.
 
-    A service that Ray has started again begins with the weights of ``make_policy``; it must not sample with them.
+    A service that Ray has started again begins with the weights of ``make_policy``; it must not sample with them. All
+    desktops' calls then wait in it for the weights, so that everything else has threads of its own.
     """
 
-    def __init__(self, make_policy: Callable[[], RolloutPolicy], max_rows: int, answer_seconds: float) -> None:
+    def __init__(
+        self, version: str, make_policy: Callable[[], RolloutPolicy], max_rows: int, answer_seconds: float
+    ) -> None:
+        check_version(version)
         super().__init__(make_policy(), max_rows=max_rows, deadline=answer_seconds, require_weights=True)
 
+    @_control
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        super().load_weights(weights, version)
+
+    @_control
+    def engine_metrics(self) -> dict[str, float]:
+        return super().engine_metrics()
+
+    @_control
+    def describe(self) -> dict[str, Any]:
+        return super().describe()
+
+    @_control
+    def close(self) -> None:
+        super().close()
+
+    @_control
     def state(self) -> tuple[int, bool, str | None]:
         """The actor's process id, whether it has weights, and why it samples nothing any more."""
         return os.getpid(), self._loaded.is_set(), self.failure()
@@ -65,8 +95,10 @@ class ServicePool:
         **resources: Any,
     ) -> None:
         options = {"max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1, **resources}
-        actor = ray.remote(_Service).options(**options)
-        self.actors = [actor.remote(make_policy, max_rows, answer_seconds) for _ in range(replicas)]
+        service: Any = ray.remote(concurrency_groups={_CONTROL: _CONTROLS})(_Service)
+        actor = service.options(**options)
+        arguments = (__version__, make_policy, max_rows, answer_seconds)
+        self.actors: list[Any] = [actor.remote(*arguments) for _ in range(replicas)]
         #: deadline of a call from another process: a service may have to start first, and to load weights
         self.call_seconds = _START_SECONDS + 2 * answer_seconds
         self._current: tuple[Any, int] | None = None
@@ -123,12 +155,19 @@ class ServicePool:
     def _watch(self) -> None:
         asked: dict[int, Any] = {}
         while not self._stopping.wait(self._check_every):
-            for number, actor in enumerate(self.actors):
-                if number not in asked:
-                    asked[number] = actor.state.remote()
-            done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
-            for number in [number for number, ref in asked.items() if ref in done]:
-                self._check(number, asked.pop(number))
+            try:
+                self._look(asked)
+            except Exception:  # noqa: BLE001  without this thread a service that starts again would get no weights
+                _log.exception("health of rollout services")
+
+    def _look(self, asked: dict[int, Any]) -> None:
+        """Asks every service that owes no answer, and reads the answers that are there."""
+        for number, actor in enumerate(self.actors):
+            if number not in asked:
+                asked[number] = actor.state.remote()
+        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
+        for number in [number for number, ref in asked.items() if ref in done]:
+            self._check(number, asked.pop(number))
 
     def _check(self, number: int, answer: Any) -> None:
         """Gives a service that was started again the current weights."""

@@ -1,9 +1,10 @@
 """TaskQueue: groups of episodes from admission to training; nothing is lost, nothing is trained twice.
 
 A group has a fixed number of slots. Each slot is waiting, leased to a worker, or finished. A lease has a ticket and a
-deadline; unless it is renewed, the slot waits again, and a late result of the old ticket is refused. Tasks and results
-are passed through without being read. All times are of one monotonic clock, the queue's own, so that clocks of other
-machines do not matter. Not thread-safe: the owner calls it from one thread at a time.
+deadline; unless it is renewed, the slot waits again, and a late result of the old ticket is refused. A slot that a
+worker has lost goes to another one, if there is one. Tasks and results are passed through without being read. All times
+are of one monotonic clock, the queue's own, so that clocks of other machines do not matter. Not thread-safe: the owner
+calls it from one thread at a time.
 
 Evaluations are kept apart from groups, with their own numbers: they are leased to the same workers, and are never among
 the groups to train.
@@ -12,44 +13,29 @@ the groups to train.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from bepa_torchrl.distributed.leases import FinishedGroup, Lease, StaleTicketError
+from bepa_torchrl.distributed.leases import (
+    ActiveLease,
+    ActiveLeases,
+    Events,
+    FinishedGroup,
+    Group,
+    KnownWorkers,
+    Lease,
+    StaleTicketError,
+    WaitingSlots,
+)
 
 Order = Literal["admission", "completion"]
 __all__ = ["FinishedGroup", "Lease", "Order", "StaleTicketError", "TaskQueue"]
 FORMAT, VERSION = "bepa_torchrl.task_queue", 1
 #: while an evaluation waits, one lease of this number is its; if no rollout waits, every lease is
 EVALUATION_EVERY = 4
-
-
-@dataclass(slots=True)
-class _Group:
-    task: Any
-    size: int
-    admitted_at: int  #: batches trained before its admission
-    waiting: deque[int]
-    results: dict[int, Any] = field(default_factory=dict)
-    attempts: Counter[int] = field(default_factory=Counter)
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def finished(self) -> bool:
-        return len(self.results) == self.size
-
-
-@dataclass(slots=True)
-class _ActiveLease:
-    number: int
-    group: _Group
-    evaluation: bool
-    slot: int
-    worker: str
-    deadline: float
-    started: float
+#: workers on which an episode may fail because of the infrastructure, each after its own retries
+MAX_FAILURES = 3
 
 
 class TaskQueue:
@@ -94,20 +80,22 @@ class TaskQueue:
         self.batches = 0  #: trained
         self.admitted = self.dropped = 0  #: groups
         self.counts: Counter[str] = Counter()  #: events, for status
-        self._groups: dict[int, _Group] = {}  #: admitted and not taken, in the order of admission
+        self.events = Events(0, 0, 0)
+        self._groups: dict[int, Group] = {}  #: admitted and not taken, in the order of admission
         self._done: list[int] = []  #: finished and not taken, in the order of completion
-        self._evaluations: dict[int, _Group] = {}  #: admitted and not reported
+        self._evaluations: dict[int, Group] = {}  #: admitted and not reported
         self._evaluations_admitted = 0
+        self._waiting, self._waiting_evaluations = WaitingSlots(), WaitingSlots()
         self._rollouts_leased = 0  #: since the last lease of an evaluation
         self._rollouts_ended = False
-        self._leases: dict[str, _ActiveLease] = {}
+        self._leases, self._workers = ActiveLeases(), KnownWorkers(lease_seconds)
         self._tickets = 0
         self._counted_at = clock()
-        self._busy_seconds = 0.0  #: of all leases
+        self._busy_seconds = self._desktop_seconds = 0.0  #: of all leases; of all desktops
 
     # --- admission ----------------------------------------------------------------------------------------------
 
-    def room(self) -> int:
+    def capacity_left(self) -> int:
         """Groups that may be admitted now: while ``admitted - dropped < (batches + 1 + S) B``."""
         return (self.batches + 1 + self.max_staleness) * self.batch_groups - (self.admitted - self.dropped)
 
@@ -115,28 +103,35 @@ class TaskQueue:
         """Adds a group and returns its number.
 
         Raises:
-            ValueError: there is no room, or ``size`` is below 1.
+            ValueError: the queue is full, or ``size`` is below 1.
         """
         if size < 1:
             raise ValueError(f"a group requires at least one slot, got {size}")
-        if self.room() < 1:
+        if self.capacity_left() < 1:
             raise ValueError(
-                f"no room: {self.admitted} groups were admitted for {self.batches} trained batches of "
-                f"{self.batch_groups} at max_staleness={self.max_staleness}; admit at most room() groups"
+                f"the queue is full: {self.admitted} groups were admitted for {self.batches} trained batches of "
+                f"{self.batch_groups} at max_staleness={self.max_staleness}; admit at most capacity_left() groups"
             )
         number = self.admitted
-        self._groups[number] = _Group(task, size, self.batches, deque(range(size)))
+        self._groups[number] = Group(number, False, task, size, self.batches)
+        self._wait(self._groups[number], range(size))
         self.admitted += 1
         return number
 
     def admit_evaluation(self, task: Any, size: int) -> int:
-        """Adds an evaluation and returns its number; ``room`` does not apply. Raises ValueError: no slot."""
+        """Adds an evaluation and returns its number; ``capacity_left`` does not apply. Raises ValueError: no slot."""
         if size < 1:
             raise ValueError(f"an evaluation requires at least one slot, got {size}")
         number = self._evaluations_admitted
-        self._evaluations[number] = _Group(task, size, self.batches, deque(range(size)))
+        self._evaluations[number] = Group(number, True, task, size, self.batches)
+        self._wait(self._evaluations[number], range(size))
         self._evaluations_admitted += 1
         return number
+
+    def _wait(self, group: Group, slots: Sequence[int]) -> None:
+        """These slots wait for a worker."""
+        (self._waiting_evaluations if group.evaluation else self._waiting).add(group, slots)
+        self.events = self.events._replace(slots=self.events.slots + len(slots))
 
     def end_rollouts(self) -> None:
         """No more rollouts are leased; evaluations are. Not part of the state."""
@@ -145,110 +140,143 @@ class TaskQueue:
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease(self, worker: str, limit: int = 1) -> list[Lease]:
-        """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits.
+        """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits for this worker.
 
         While evaluations wait, they get every :data:`EVALUATION_EVERY`-th lease, and those for which no rollout waits.
+        A slot that this worker has lost is for others, if there are others. Limit 0: the worker will be there soon.
         """
         self.expire()
+        self._count_busy()
+        self._workers.heard(worker, self._clock(), self._leases.held[worker] + limit)
         leases: list[Lease] = []
-        while len(leases) < limit and (found := self._next_waiting()) is not None:
+        while len(leases) < limit and (found := self._next_waiting(worker)) is not None:
             leases.append(self._lease(worker, *found))
         return leases
 
-    def _next_waiting(self) -> tuple[int, _Group, bool] | None:
-        """What is leased next: number, group, and whether it is an evaluation."""
-        groups = {} if self._rollouts_ended else self._groups
-        rollout = next((number for number, group in groups.items() if group.waiting), None)
+    def _next_waiting(self, worker: str) -> tuple[Group, int] | None:
+        def wanted(group: Group, slot: int) -> bool:
+            lost_by = group.lost_by.get(slot)
+            return not lost_by or worker not in lost_by or not self._workers.other_than(lost_by, self._clock())
+
+        rollout = None if self._rollouts_ended else self._waiting.first(wanted)
         if rollout is None or self._rollouts_leased + 1 >= EVALUATION_EVERY:
-            for number, group in self._evaluations.items():
-                if group.waiting:
-                    return number, group, True
-        return None if rollout is None else (rollout, groups[rollout], False)
+            return self._waiting_evaluations.first(wanted) or rollout
+        return rollout
 
     def _count_busy(self) -> None:
-        """Counts the time of the leases; called before one begins or ends."""
+        """Counts the time of leases and desktops; called before their number changes."""
         now = self._clock()
         self._busy_seconds += len(self._leases) * (now - self._counted_at)
+        self._desktop_seconds += max(len(self._leases), self._workers.desktops) * (now - self._counted_at)
         self._counted_at = now
 
-    def _lease(self, worker: str, number: int, group: _Group, evaluation: bool) -> Lease:
-        self._count_busy()
-        slot, now = group.waiting.popleft(), self._clock()
+    def _lease(self, worker: str, group: Group, slot: int) -> Lease:
+        now = self._clock()
+        (self._waiting_evaluations if group.evaluation else self._waiting).remove(group, slot)
         group.attempts[slot] += 1
         self._tickets += 1
-        self._rollouts_leased = 0 if evaluation else self._rollouts_leased + 1
+        self._rollouts_leased = 0 if group.evaluation else self._rollouts_leased + 1
         ticket = f"{self.generation}-{self._tickets}"
-        self._leases[ticket] = _ActiveLease(number, group, evaluation, slot, worker, now + self.lease_seconds, now)
-        return Lease(ticket, number, slot, group.task, group.attempts[slot], evaluation)
+        self._leases.add(ticket, ActiveLease(group, slot, worker, now + self.lease_seconds, now))
+        return Lease(ticket, group.number, slot, group.task, group.attempts[slot], group.evaluation)
 
     def renew(self, ticket: str) -> None:
         """Extends a lease. Raises StaleTicketError if it has ended; then the worker should stop this episode."""
-        self._active(ticket).deadline = self._clock() + self.lease_seconds
+        self._extend(self._active(ticket))
 
-    def renewed(self, ticket: str) -> bool:
-        """Extends a lease, unless it has ended; returns whether it has not."""
+    def renew_all(self, tickets: Sequence[str]) -> list[str]:
+        """Extends leases; returns the tickets whose lease has ended."""
         self.expire()
-        if found := ticket in self._leases:
-            self.renew(ticket)
-        return found
+        found = [(ticket, self._leases.get(ticket)) for ticket in tickets]
+        for _, lease in found:
+            if lease is not None:
+                self._extend(lease)
+        return [ticket for ticket, lease in found if lease is None]
+
+    def _extend(self, lease: ActiveLease) -> None:
+        now = self._clock()
+        lease.deadline = now + self.lease_seconds
+        self._workers.heard(lease.worker, now)
 
     def complete(self, ticket: str, result: Any) -> None:
         """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
         lease = self._active(ticket)
         self._count_busy()
-        del self._leases[ticket]
+        self._leases.pop(ticket)
+        self._workers.heard(lease.worker, self._clock())
         self.counts["completed"] += 1
-        self._finish_slot(lease, result)
+        self._finish_slot(lease.group, lease.slot, result)
 
-    def fail(self, ticket: str, reason: str) -> None:
-        """Ends a lease without a result: the slot waits again, or is given up after ``max_attempts`` leases.
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None:
+        """Ends a lease without a usable result: the slot waits again, or is given up after ``max_attempts`` leases.
+
+        Args:
+            ticket: of the lease.
+            reason: in words.
+            result: of an episode that failed because of the infrastructure, after all its retries. It is then for
+                another worker: the slot is given up if it has failed on :data:`MAX_FAILURES`, or if there is no other;
+                this is then its result.
 
         Raises:
             StaleTicketError: the lease has ended.
         """
-        self._active(ticket)
-        self._end(ticket, reason)
+        lease = self._active(ticket)
+        self._workers.heard(lease.worker, self._clock())
+        last = False
+        if result is not None:
+            failed = lease.group.failures.setdefault(lease.slot, [])
+            failed.append((lease.worker, result))
+            tried = {worker for worker, _ in failed}
+            last = len(failed) >= MAX_FAILURES or not self._workers.other_than(tried, self._clock())
+        self._end(ticket, reason, result, last=last)
 
     def release(self, worker: str, reason: str) -> int:
         """Ends all leases of a worker that has exited; returns how many."""
-        tickets = [ticket for ticket, lease in self._leases.items() if lease.worker == worker]
+        self._count_busy()
+        self._workers.forget(worker)
+        tickets = self._leases.of(worker)
         for ticket in tickets:
             self._end(ticket, reason)
         return len(tickets)
 
     def expire(self) -> int:
         """Ends the leases whose deadline has passed; returns how many."""
-        now = self._clock()
-        tickets = [ticket for ticket, lease in self._leases.items() if lease.deadline <= now]
-        for ticket in tickets:
-            self._end(ticket, f"the lease of {self._leases[ticket].worker} expired")
-        return len(tickets)
+        found = self._leases.expired(self._clock())
+        for ticket, lease in found:
+            self._end(ticket, f"the lease of {lease.worker} expired")
+        return len(found)
 
-    def _active(self, ticket: str) -> _ActiveLease:
+    def _active(self, ticket: str) -> ActiveLease:
         self.expire()
-        if ticket not in self._leases:
+        lease = self._leases.get(ticket)
+        if lease is None:
             self.counts["refused"] += 1
-            raise StaleTicketError(
-                f"the lease {ticket} has ended: its slot was given to another worker, or is finished"
-            )
-        return self._leases[ticket]
+            raise StaleTicketError(f"the lease {ticket} has ended: another worker got its slot, or it is finished")
+        return lease
 
-    def _end(self, ticket: str, reason: str) -> None:
+    def _end(self, ticket: str, reason: str, result: Any = None, *, last: bool = False) -> None:
         self._count_busy()
         lease = self._leases.pop(ticket)
-        group = lease.group
-        if group.attempts[lease.slot] < self.max_attempts:
+        group, slot = lease.group, lease.slot
+        group.lost_by.setdefault(slot, set()).add(lease.worker)
+        attempt = group.attempts[slot]
+        if not last and attempt < self.max_attempts:
             self.counts["requeued"] += 1
-            group.waiting.append(lease.slot)
+            self._wait(group, (slot,))
         else:
             self.counts["given_up"] += 1
-            group.reasons[lease.slot] = f"{reason} (attempt {self.max_attempts} of {self.max_attempts})"
-            self._finish_slot(lease, None)
+            group.reasons[slot] = f"{reason} (attempt {attempt} of {self.max_attempts})"
+            self._finish_slot(group, slot, result)
 
-    def _finish_slot(self, lease: _ActiveLease, result: Any) -> None:
-        lease.group.results[lease.slot] = result
-        if lease.group.finished and not lease.evaluation:
-            self._done.append(lease.number)
+    def _finish_slot(self, group: Group, slot: int, result: Any) -> None:
+        group.results[slot] = result
+        if not group.finished:
+            return
+        if group.evaluation:
+            self.events = self.events._replace(evaluations=self.events.evaluations + 1)
+        else:
+            self.events = self.events._replace(groups=self.events.groups + 1)
+            self._done.append(group.number)
 
     # --- trainer ------------------------------------------------------------------------------------------------
 
@@ -261,17 +289,13 @@ class TaskQueue:
             number = next(iter(self._groups), None)
         if number is None or not self._groups[number].finished:
             return None
-        return self._finished(number, self._groups[number])
-
-    def _finished(self, number: int, group: _Group) -> FinishedGroup:
-        results = tuple(group.results[slot] for slot in range(group.size))
-        return FinishedGroup(number, group.task, results, dict(group.reasons), self.batches - group.admitted_at)
+        return self._groups[number].ended(self.batches)
 
     def take_evaluation(self) -> FinishedGroup | None:
         """Removes and returns the oldest finished evaluation; None if there is none."""
         self.expire()
         number = next((number for number, each in self._evaluations.items() if each.finished), None)
-        return None if number is None else self._finished(number, self._evaluations.pop(number))
+        return None if number is None else self._evaluations.pop(number).ended(self.batches)
 
     def take(self, group: int) -> None:
         """Removes a finished group, to be trained. Raises ValueError if it is not finished, or was taken."""
@@ -296,17 +320,18 @@ class TaskQueue:
     # --- state --------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """Counts, the seconds of all leases so far, and what every lease waits for, as JSON-compatible values."""
+        """Counts, the seconds of leases and desktops so far, and what every lease waits for, as JSON values."""
         self._count_busy()
         now = self._clock()
+        self._workers.forget_silent(now)
         leases = [
             {
                 "worker": lease.worker,
-                "evaluation" if lease.evaluation else "group": lease.number,
+                "evaluation" if lease.group.evaluation else "group": lease.group.number,
                 "slot": lease.slot,
                 "seconds": round(now - lease.started, 3),
             }
-            for lease in self._leases.values()
+            for lease in self._leases
         ]
         return {
             "batches": self.batches,
@@ -317,7 +342,9 @@ class TaskQueue:
             "finished_groups": len(self._done),
             "evaluations": len(self._evaluations),
             "waiting_evaluation_slots": sum(len(group.waiting) for group in self._evaluations.values()),
+            "desktops": self._workers.desktops,
             "busy_seconds": round(self._busy_seconds, 3),
+            "desktop_seconds": round(self._desktop_seconds, 3),
             "leases": leases,
             **self.counts,
         }
@@ -358,15 +385,15 @@ class TaskQueue:
             )
         self.generation = max(self.generation, int(state["generation"])) + 1
         self.batches, self.admitted, self.dropped = (int(state[name]) for name in ("batches", "admitted", "dropped"))
+        self._done, self._leases, self._workers = [], ActiveLeases(), KnownWorkers(self.lease_seconds)
+        self._waiting, self._waiting_evaluations = WaitingSlots(), WaitingSlots()
+        self._groups, self._evaluations = {}, {}
         rows: Sequence[Sequence[Any]] = state["groups"]
-        self._groups = {
-            int(number): _Group(task, int(size), int(admitted_at), deque(range(int(size))))
-            for number, task, size, admitted_at in rows
-        }
-        self._done, self._leases = [], {}
-        self._evaluations = {}
+        for number, task, size, admitted_at in rows:
+            group = self._groups[int(number)] = Group(int(number), False, task, int(size), int(admitted_at))
+            self._wait(group, range(group.size))
         self._evaluations_admitted = int(state.get("evaluations_admitted", 0))  # not in checkpoints of earlier versions
         for number, task, size, admitted_at, results in state.get("evaluations", []):
-            kept = {int(slot): result for slot, result in results if result is not None}
-            waiting = deque(slot for slot in range(int(size)) if slot not in kept)
-            self._evaluations[int(number)] = _Group(task, int(size), int(admitted_at), waiting, kept)
+            group = self._evaluations[int(number)] = Group(int(number), True, task, int(size), int(admitted_at))
+            group.results = {int(slot): result for slot, result in results if result is not None}
+            self._wait(group, [slot for slot in range(group.size) if slot not in group.results])

@@ -1,14 +1,18 @@
-"""Sorts rows into complete groups, and checks the assumptions of trace replacement."""
+"""Sorts rows into complete groups, and checks the assumptions of trace replacement and of every update."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isclose
+from typing import cast
 
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeOfRows, groups_of, number, row_list
 
+_BALANCE = 1e-4  #: of the largest advantage of a group: the sum of float32 numbers whose exact sum is 0
 _REQUIRED = (K.TASK_ID, K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.RETURN, K.STOP_REASON)
 
 
@@ -57,3 +61,45 @@ def _check_episode(episode: EpisodeOfRows) -> None:
         )
     if len({(float(row.get(K.RETURN)), str(row[K.STOP_REASON])) for row in episode.rows}) > 1:
         raise ValueError(f"{where}: rows of one episode must have the same return and stop reason; got several")
+
+
+def check_update(rows: TensorDictBase, sizes: Mapping[int, int], *, supervised: bool, weighted: bool) -> None:
+    """Checks the rows of an optimiser step: every group is whole, and its advantages sum to 0 over its episodes.
+
+    Args:
+        rows: finalised groups ``[R]``; the rows may be in any order.
+        sizes: group id → its episodes when it was finalised.
+        supervised: off-policy rows are no members of their group (RL+SFT).
+        weighted: the advantages of injected traces have a factor, so that those of their groups do not sum to 0.
+
+    Raises:
+        RuntimeError: a group is not whole, an episode has several advantages, or the sum is not 0.
+    """
+    for group in groups_of(rows):
+        injected = [bool(episode.rows[0].get(K.OFF_POLICY)) for episode in group]
+        members = [each for each, off in zip(group, injected, strict=True) if not (off and supervised)]
+        where = f"group {group[0].group_id}"
+        if len(members) != sizes.get(group[0].group_id):
+            raise RuntimeError(
+                f"{where}: expected its {sizes.get(group[0].group_id)} episodes in the update, got slots "
+                f"{[episode.slot for episode in members]}; do not change batches between postproc and update"
+            )
+        advantages = [_advantage(episode) for episode in members]
+        total, largest = sum(advantages), max(map(abs, advantages))
+        if not (weighted and any(injected)) and not isclose(total, 0.0, abs_tol=_BALANCE * max(1.0, largest)):
+            raise RuntimeError(
+                f"{where}: expected advantages that add up to 0 over episodes, got {total:.3g} = sum of {advantages}; "
+                "the group lost an episode, or its advantages were changed after set_advantages"
+            )
+
+
+def _advantage(episode: EpisodeOfRows) -> float:
+    """The advantage of a whole episode. Raises RuntimeError: steps are missing, or have different ones."""
+    steps = [number(row, K.STEP) for row in episode.rows]
+    found = {float(cast(Tensor, row.get(K.ADVANTAGE))) for row in episode.rows}
+    if steps != list(range(number(episode.rows[0], K.N_STEPS))) or len(found) != 1:
+        raise RuntimeError(
+            f"group {episode.group_id}, slot {episode.slot}: expected all {number(episode.rows[0], K.N_STEPS)} steps "
+            f"with one advantage in the update, got steps {steps} with {sorted(found)}"
+        )
+    return found.pop()

@@ -122,10 +122,15 @@ class BEPATrainer(GRPOTrainer):
         self._minibatches = deque(minibatches(batch, self.minibatch_groups))
 
     def _next_minibatch(self, _batch: TensorDictBase) -> TensorDictBase:
-        """The rows of one optimiser step. Raises StopIteration, which ends the epoch in TorchRL's loop."""
+        """The rows of one optimiser step. Raises StopIteration, which ends the epoch in TorchRL's loop.
+
+        On several ranks, all of them get these rows: :class:`~bepa_torchrl.sharding.gradient.ShardedPasses` compares.
+        """
         if not self._minibatches:
             raise StopIteration
-        return self._minibatches.popleft()
+        rows = self._minibatches.popleft()
+        self.replacement.check_update(rows)
+        return rows
 
     def _end(self, batch: TensorDictBase) -> None:
         """The optimiser steps are taken."""

@@ -162,7 +162,7 @@ class Session:
         width, height = self.size
         screen = ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(self.folder)]
         options = ["-nolisten", "tcp", "-noreset", "-maxclients", "512", "-auth", self.env["XAUTHORITY"]]
-        options += ["-extension", "GLX"]  # off: loading Mesa takes a third of the start and 55 MB; programs draw without
+        options += ["-extension", "GLX"]  # off: Mesa takes a third of the start and 55 MB; programs draw without it
         read, write = os.pipe()
         self._spawn("Xvfb", ["Xvfb", "-displayfd", str(write), *screen, *options], pass_fds=(write,))
         os.close(write)

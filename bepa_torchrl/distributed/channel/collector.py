@@ -32,7 +32,7 @@ def served_collector(
     note: Callable[[str], None],
     **options: Any,
 ) -> AsyncGroupCollector:
-    """A collector whose episodes are played by the rollout clusters that connect; its ``shutdown`` tells them the end.
+    """A collector whose episodes are played by the rollout clusters that connect; its ``shutdown`` sends them the end.
 
     Args:
         env: as of :class:`~bepa_torchrl.rollout.group_collector.GroupRolloutCollector`; not used for rollouts.
@@ -42,7 +42,7 @@ def served_collector(
         address: (host, port) to listen on.
         token: the shared secret.
         settings: what rollout clusters must know in addition to the plan, JSON-compatible.
-        on_end: called after the rollout clusters were told.
+        on_end: called after the end was sent to the rollout clusters.
         note: gets a line when a rollout cluster connects, is refused, or leaves.
         options: further arguments of the collector.
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -49,7 +49,7 @@ class _Held:
 class RolloutGateway:
     """The queue's methods (:class:`~bepa_torchrl.distributed.env_worker.QueueClient`), through the channel.
 
-    A lease reaches a worker only after :meth:`next_weights` was told that the weights of its admission are loaded.
+    A lease reaches a worker only after :meth:`next_weights` was informed that the weights of its admission are loaded.
 
     Args:
         address: (host, port) of the trainer.
@@ -98,12 +98,8 @@ class RolloutGateway:
     def complete(self, ticket: str, result: Any) -> None:
         """Sends a result. Raises StaleTicketError: its lease has ended, or the trainer could not be reached in time."""
         try:
-            if isinstance(result, EpisodeResult):
-                episode, blobs = encode_result(result)
-                fields = {"ticket": ticket, "episode": episode, "outcome": None}
-            else:
-                fields, blobs = {"ticket": ticket, "episode": None, "outcome": result}, []
-            self._client.request("complete", fields, blobs, patience=_RESULT_PATIENCE)
+            fields, blobs = _encoded(result)
+            self._client.request("complete", {"ticket": ticket, **fields}, blobs, patience=_RESULT_PATIENCE)
         except _LOST as error:
             raise StaleTicketError(f"the result of the lease {ticket} could not be sent: {error}") from error
         except StaleTicketError:
@@ -111,9 +107,10 @@ class RolloutGateway:
         except (ValueError, TypeError) as error:  # it cannot be encoded, is too long, or is refused
             self.fail(ticket, str(error))
 
-    def fail(self, ticket: str, reason: str) -> None:
-        """Ends a lease without a result. Raises StaleTicketError: it has ended."""
-        self._try("fail", {"ticket": ticket, "reason": reason})
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None:
+        """Ends a lease without a usable result. Raises StaleTicketError: it has ended."""
+        fields, blobs = _encoded(result)
+        self._try("fail", {"ticket": ticket, "reason": reason, **fields}, blobs)
 
     def release(self, worker: str, reason: str) -> int:
         """Ends all leases of a worker; returns how many, 0 if that is not known."""
@@ -181,10 +178,10 @@ class RolloutGateway:
         leases = [decode_lease(lease) for lease in reply.fields["leases"]]
         return _Held(leases, WeightsTag(str(run), int(version)), monotonic())
 
-    def _try(self, kind: str, fields: Mapping[str, Any]) -> Message | None:
+    def _try(self, kind: str, fields: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> Message | None:
         """A reply; None if there is none in time."""
         try:
-            return self._client.request(kind, fields, patience=_PATIENCE)
+            return self._client.request(kind, fields, blobs, patience=_PATIENCE)
         except _LOST:
             return None
 
@@ -196,3 +193,11 @@ class RolloutGateway:
     def _wait_for(self, condition: Callable[[], bool], end: float) -> bool:
         with self._changed:
             return self._changed.wait_for(condition, max(0.0, end - monotonic()))
+
+
+def _encoded(result: Any) -> tuple[dict[str, Any], Sequence[bytes]]:
+    """The fields ``episode`` and ``outcome`` (of an evaluation) of a message, both None without a result, and blobs."""
+    if not isinstance(result, EpisodeResult):
+        return {"episode": None, "outcome": result}, ()
+    episode, blobs = encode_result(result)
+    return {"episode": episode, "outcome": None}, blobs

@@ -1,8 +1,9 @@
-"""The start of a connection: both sides show their schema and prove that they know the token, without sending it.
+"""The start of a connection: both sides show their version and prove that they know the token, without sending it.
 
     both:     magic, schema (uint16), 32 random bytes
-    rollouts: HMAC-SHA256(token, "rollouts" + both hellos)
-    trainer:  one byte, 1 if that is right, and HMAC-SHA256(token, "trainer" + both hellos)
+    both:     length (uint8) and text of the package's version
+    rollouts: HMAC-SHA256(token, "rollouts" + both hellos, each with its version)
+    trainer:  one byte, 1 if that is right, and HMAC-SHA256(token, "trainer" + both hellos, each with its version)
 
 Every later frame is authenticated by a key that depends on the token and both sides' random bytes. The content is not
 encrypted.
@@ -23,6 +24,7 @@ from time import monotonic
 
 from bepa_torchrl.distributed.channel.errors import BrokenConnectionError, ProtocolError
 from bepa_torchrl.distributed.channel.messages import SCHEMA
+from osworld_gym import __version__
 
 #: environment variables with the token, where no file is named: of the channel, and of ``bepa engine``
 TOKEN_VARIABLE, ENGINE_TOKEN = "BEPA_CHANNEL_TOKEN", "BEPA_ENGINE_TOKEN"
@@ -30,6 +32,7 @@ MIN_TOKEN = 16  #: bytes
 _MAGIC = b"BEPA-CHANNEL"
 _HELLO = struct.Struct(f">{len(_MAGIC)}sH32s")  # its format must never change
 _PROOF = 32
+_SAME_VERSION = "install the same version of this package on both sides"
 _MAKE = "make one by `openssl rand -hex 32 > FILE`, and use the same on both sides"
 
 
@@ -69,7 +72,9 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def greet_as_trainer(sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA) -> Keys:
+def greet_as_trainer(
+    sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA, version: str = __version__
+) -> Keys:
     """The handshake of the side that listens.
 
     Args:
@@ -77,13 +82,14 @@ def greet_as_trainer(sock: socket.socket, token: bytes, *, timeout: float, schem
         token: the shared secret.
         timeout: seconds for the whole handshake.
         schema: of this side.
+        version: of this side's package, at most 255 bytes.
 
     Raises:
-        ProtocolError: another schema, another token, or not a rollout cluster.
+        ProtocolError: another schema or version, another token, or not a rollout cluster.
         BrokenConnectionError: the connection ended, or no answer in time.
     """
     end = monotonic() + timeout
-    hellos = _exchange(sock, schema, end, first=True)
+    hellos = _exchange(sock, schema, version, end, first=True)
     proof = _read(sock, _PROOF, end)
     if not hmac.compare_digest(proof, _sign(token, b"rollouts", hellos)):
         _send(sock, bytes(1 + _PROOF))
@@ -92,10 +98,12 @@ def greet_as_trainer(sock: socket.socket, token: bytes, *, timeout: float, schem
     return Keys(_sign(token, b"trainer's frames", hellos), _sign(token, b"rollouts' frames", hellos))
 
 
-def greet_as_rollouts(sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA) -> Keys:
+def greet_as_rollouts(
+    sock: socket.socket, token: bytes, *, timeout: float, schema: int = SCHEMA, version: str = __version__
+) -> Keys:
     """The handshake of the side that connects; arguments and errors as of :func:`greet_as_trainer`."""
     end = monotonic() + timeout
-    hellos = _exchange(sock, schema, end, first=False)
+    hellos = _exchange(sock, schema, version, end, first=False)
     _send(sock, _sign(token, b"rollouts", hellos))
     answer = _read(sock, 1 + _PROOF, end)
     if answer[:1] != b"\1":
@@ -105,8 +113,8 @@ def greet_as_rollouts(sock: socket.socket, token: bytes, *, timeout: float, sche
     return Keys(_sign(token, b"rollouts' frames", hellos), _sign(token, b"trainer's frames", hellos))
 
 
-def _exchange(sock: socket.socket, schema: int, end: float, *, first: bool) -> bytes:
-    """Sends this side's hello and reads the other's; returns both, the trainer's first."""
+def _exchange(sock: socket.socket, schema: int, version: str, end: float, *, first: bool) -> bytes:
+    """Sends this side's hello and version and reads the other's; returns all of it, the trainer's first."""
     own = _HELLO.pack(_MAGIC, schema, secrets.token_bytes(32))
     _send(sock, own)
     other = _read(sock, _HELLO.size, end)
@@ -115,10 +123,24 @@ def _exchange(sock: socket.socket, schema: int, end: float, *, first: bool) -> b
         raise ProtocolError(f"the other side is no bepa program: it began with {magic!r}; correct the address")
     if theirs != schema:
         raise ProtocolError(
-            f"expected version {schema} of the channel's schema, the other side has {theirs}; install the same version "
-            "of this package on both sides"
+            f"expected version {schema} of the channel's schema, the other side has {theirs}; {_SAME_VERSION}"
         )
+    text = version.encode()
+    own += bytes([len(text)]) + text
+    _send(sock, own[_HELLO.size :])
+    length = _read(sock, 1, end)
+    text = _read(sock, length[0], end)
+    if text != version.encode():
+        raise ProtocolError(
+            f"expected version {version} of this package, the other side has {_shown(text)}; {_SAME_VERSION}"
+        )
+    other += length + text
     return own + other if first else other + own
+
+
+def _shown(text: bytes) -> str:
+    """What another side calls its version, harmless in a log."""
+    return ascii(text.decode(errors="replace"))[1:-1]
 
 
 def _sign(token: bytes, purpose: bytes, hellos: bytes) -> bytes:

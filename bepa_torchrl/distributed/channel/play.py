@@ -26,17 +26,18 @@ class WeightsSource(Protocol):
     def next_weights(self, loaded: WeightsTag | None, timeout: float) -> Weights | None: ...
 
 
-def follow(source: WeightsSource, publish: Publish, *, note: Callable[[str], None]) -> None:
+def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None], note: Callable[[str], None]) -> None:
     """Loads each version of the weights into the rollout services, until the run ends.
 
     Args:
         source: the trainer's weights.
         publish: loads weights into all rollout services.
+        check: raises DesktopError if no desktop is left.
         note: gets a line per version, and at the end.
 
     Raises:
         TrainerGoneError, BrokenConnectionError: no trainer. ProtocolError: the trainer cannot be understood.
-        ValueError: the weights are those of another policy. DesktopError: a rollout service fails.
+        ValueError: the weights are those of another policy. DesktopError: a rollout service fails, or as ``check``.
     """
     loaded: WeightsTag | None = None
     while True:
@@ -45,6 +46,7 @@ def follow(source: WeightsSource, publish: Publish, *, note: Callable[[str], Non
         except RunEndedError as end:
             note(str(getattr(end, "cause", end)))  # Ray's error has the traceback of the actor as its text
             return
+        check()
         if found is None:
             continue
         start = perf_counter()
@@ -80,7 +82,7 @@ def play_in_threads(
     service = RolloutService(sampler, max_rows=max_rows, deadline=answer_seconds)
     worker = EnvWorker("local", gateway, service, plan, make_vector, desktops=desktops, poll=_WORKER_POLL)
     try:
-        follow(gateway, service.load_weights, note=note)
+        follow(gateway, service.load_weights, check=worker.check, note=note)
     finally:
         worker.stop(STOP_SECONDS)
         service.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayTaskError
@@ -11,10 +11,19 @@ from ray.exceptions import RayTaskError
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.play import STOP_SECONDS, WeightsSource, follow
 from bepa_torchrl.distributed.env_worker import RolloutPlan
-from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient
+from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, check_version
 from bepa_torchrl.distributed.ray_rollouts import RayRollouts
+from osworld_gym import __version__
 
 _WEIGHTS_SECONDS = 3600.0  #: for one version of the weights to arrive
+
+
+class _Gateway(RolloutGateway):
+    """The gateway as an actor."""
+
+    def __init__(self, version: str, address: tuple[str, int], token: bytes, *, wait: float) -> None:
+        check_version(version)
+        super().__init__(address, token, wait=wait)
 
 
 def play_on_ray(
@@ -42,11 +51,13 @@ def play_on_ray(
     """
     rollouts.join()
     options = {"num_cpus": 0, "max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1}
-    gateway = ray.remote(RolloutGateway).options(**options).remote(address, token, wait=wait)
+    actor: Any = ray.remote(_Gateway)
+    gateway = actor.options(**options).remote(__version__, address, token, wait=wait)
     services = rollouts.services()
     pool = rollouts.worker_pool(gateway, services, plan)
     try:
-        follow(cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS)), services.publish, note=note)
+        source = cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS))
+        follow(source, services.publish, check=pool.check, note=note)
     except RayTaskError as error:
         if isinstance(error.cause, Exception):
             raise error.cause from error

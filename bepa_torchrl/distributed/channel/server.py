@@ -25,6 +25,7 @@ from bepa_torchrl.distributed.channel.plans import encode_lease, encode_plan
 from bepa_torchrl.distributed.channel.results import decode_result
 from bepa_torchrl.distributed.channel.weights import PublishedWeights, WeightsTag
 from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.queue_service import MAX_WORKERS
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ MAX_WAIT = 20.0  #: seconds that a request may wait for something
 IDLE_SECONDS = 60.0  #: after which a connection without any message is closed
 _GREETING_SECONDS = 10.0
 _GREETINGS = 32  #: simultaneous handshakes; further connections are closed
-_REQUESTS = 256  #: simultaneous requests of all rollout clusters: three per worker
+#: simultaneous requests of all rollout clusters that wait for something: leases, one per worker, and weights, one per
+#: cluster; and of others, which are answered at once. Threads are made when they are needed
+_WAITING, _REQUESTS = MAX_WORKERS + 32, 64
 _CLOSE_SECONDS = 5.0
 
 Reply = tuple[Mapping[str, Any], Sequence[bytes]]
@@ -45,7 +48,7 @@ class ServedQueue(Protocol):
     def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]: ...
     def renew(self, tickets: list[str]) -> list[str]: ...
     def complete(self, ticket: str, result: Any) -> None: ...
-    def fail(self, ticket: str, reason: str) -> None: ...
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None: ...
     def release(self, worker: str, reason: str) -> int: ...
 
 
@@ -84,6 +87,7 @@ class ChannelServer:
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._connections: dict[Connection, tuple[str, threading.Thread]] = {}
         self._greetings = threading.BoundedSemaphore(_GREETINGS)
+        self._waiting = ThreadPoolExecutor(_WAITING, thread_name_prefix="channel: waits")
         self._requests = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="channel")
         self._actions: Mapping[str, Callable[[Message], Reply]] = {
             "run": lambda _: (self._run, ()),
@@ -127,7 +131,8 @@ class ChannelServer:
         for connection, (_, thread) in connections.items():
             thread.join(max(0.0, end - monotonic()))  # the other side closes; closing first could discard the message
             connection.close()
-        self._requests.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._waiting, self._requests):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # --- connections --------------------------------------------------------------------------------------------
 
@@ -151,8 +156,8 @@ class ChannelServer:
             connection.send(Message("welcome", 0, self._welcome))
         except (ProtocolError, BrokenConnectionError) as error:
             sock.close()
-            tell = self._note if isinstance(error, ProtocolError) else _log.info  # a port's health check says nothing
-            tell(f"a connection from {peer} is refused: {error}")
+            report = self._note if isinstance(error, ProtocolError) else _log.info  # a port's health check says nothing
+            report(f"a connection from {peer} is refused: {error}")
             return
         finally:
             self._greetings.release()
@@ -169,7 +174,8 @@ class ChannelServer:
                 if message is None:
                     raise BrokenConnectionError(f"no message for {IDLE_SECONDS:g} s")
                 if not self._closing.is_set():
-                    self._requests.submit(self._answer, connection, message)
+                    threads = self._waiting if message.kind in ("lease", "weights") else self._requests
+                    threads.submit(self._answer, connection, message)
         except (BrokenConnectionError, ProtocolError, RuntimeError) as error:  # RuntimeError: shut down meanwhile
             reason = str(error)
         finally:
@@ -225,18 +231,24 @@ class ChannelServer:
         return {"ended": ended}, ()
 
     def _complete(self, message: Message) -> Reply:
-        fields = message.fields
-        ticket = self._ticket(fields)
-        episode, outcome = fields["episode"], fields["outcome"]  # the latter of an evaluation
-        if (episode is None) == (outcome is None) or not isinstance(outcome, dict | None):
-            raise ProtocolError("expected the result of an episode, or the outcome of one of an evaluation")
-        result = outcome if episode is None else decode_result(episode, message.blobs, self._tasks)
+        ticket, result = self._ticket(message.fields), self._result(message)
+        if result is None:
+            raise ProtocolError(
+                "expected the result of an episode, or the outcome of one of an evaluation; got neither"
+            )
         self._queue.complete(ticket, result)
         return {}, ()
 
     def _fail(self, message: Message) -> Reply:
-        self._queue.fail(self._ticket(message.fields), str(message.fields["reason"]))
+        self._queue.fail(self._ticket(message.fields), str(message.fields["reason"]), self._result(message))
         return {}, ()
+
+    def _result(self, message: Message) -> Any:
+        """The result of an episode, or the outcome of one of an evaluation; None without one."""
+        episode, outcome = message.fields["episode"], message.fields["outcome"]
+        if (episode is not None and outcome is not None) or not isinstance(outcome, dict | None):
+            raise ProtocolError("expected the result of an episode, or the outcome of one of an evaluation; got both")
+        return outcome if episode is None else decode_result(episode, message.blobs, self._tasks)
 
     def _release(self, message: Message) -> Reply:
         return {"count": self._queue.release(str(message.fields["worker"]), str(message.fields["reason"]))}, ()

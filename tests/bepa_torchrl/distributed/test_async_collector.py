@@ -8,13 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from polling import until
 from torch import Tensor
 
+from bepa_torchrl.analysis.status import method_status
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
@@ -27,12 +30,17 @@ from bepa_torchrl.distributed.rollout_service import RolloutService, ServedPolic
 from bepa_torchrl.distributed.task_queue import Lease
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
-from bepa_torchrl.testing import LampEnv, Place, ScriptedPolicy, lamp_task, lamp_vector, summary
+from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
 GROUPS, SIZE = 2, 3
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_worker, "_AFTER_ERROR", 0.01)
 
 
 class Learner(ScriptedPolicy):
@@ -42,9 +50,9 @@ class Learner(ScriptedPolicy):
         return iter(())
 
 
-def wins(place: Place) -> bool:
+def wins(key: SeedKey) -> bool:
     """About half of the episodes, determined by the seed key."""
-    return hash(place) % 2 == 0
+    return hash(key) % 2 == 0
 
 
 @contextmanager
@@ -54,14 +62,14 @@ def collector(
     staleness: int = 0,
     order: str = "admission",
     workers: int = 2,
-    delay: Callable[[Place], float] = lambda _: 0.0,
+    delay: Callable[[SeedKey], float] = lambda _: 0.0,
     lease_seconds: float = 30.0,
     state: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[AsyncGroupCollector]:
     class Slow(ScriptedPolicy):
         def sample(
-            self, prompts: Sequence[Prompt], keys: Sequence[Place], *, temperature: float = 1.0
+            self, prompts: Sequence[Prompt], keys: Sequence[SeedKey], *, temperature: float = 1.0
         ) -> list[Response]:
             time.sleep(max((delay(key) for key in keys), default=0.0))
             return super().sample(prompts, keys, temperature=temperature)
@@ -115,7 +123,7 @@ def test_rows_have_the_version_that_sampled_them_and_ages_are_reported(order: st
     """Group 0's episodes are slow, so that completion order trains others first; nothing is trained twice."""
     groups: Counter[int] = Counter()
     seen: list[AsyncIteration] = []
-    slow = lambda place: 0.3 if place[1] == 0 else 0.0  # noqa: E731
+    slow = lambda key: 0.3 if key[1] == 0 else 0.0  # noqa: E731
     with collector(staleness=2, order=order, delay=slow) as made:
         for batch in islice(made, 6):
             groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
@@ -176,7 +184,7 @@ def test_a_worker_has_one_call_at_the_queue_and_gives_back_what_it_cannot_play()
         def renew(self, tickets: list[str]) -> list[str]:
             raise AssertionError(f"{tickets} were renewed")
 
-        def fail(self, ticket: str, reason: str) -> None:
+        def fail(self, ticket: str, reason: str, _result: Any = None) -> None:
             self.failed.append((ticket, reason))
 
     recorder: Any = Recorder()
@@ -246,9 +254,11 @@ def test_an_evaluation_that_is_slow_does_not_hold_up_the_training_and_survives_a
     assert (found.iteration, found.version, len(found.episodes)) == (0, 0, 4)
 
 
-def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:
+def test_a_group_that_always_fails_is_dropped_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """Its episodes fail on both workers, which is counted and stated."""
     tasks = [lamp_task(0, infected=True), *(lamp_task(n) for n in range(1, 5))]
-    with collector(tasks, retries=0) as made:
+    with collector(tasks, retries=0, lease_seconds=600.0) as made:
+        until(lambda: made.queue.describe()["desktops"] == 4, "the queue does not know both workers")
         dropped: list[str] = []
         failed = 0.0
         for batch in islice(made, 3):
@@ -259,17 +269,57 @@ def test_a_group_that_always_fails_is_dropped_and_replaced() -> None:
             assert "lamp-0" not in {row[K.TASK_ID] for row in row_list(batch)}
         assert dropped
         assert set(dropped) == {"lamp-0"}
-        assert failed == SIZE * len(dropped)
+        assert failed == 2 * SIZE * len(dropped)
+    reports = [record.getMessage() for record in caplog.records if "is dropped" in record.getMessage()]
+    assert len(reports) == len(dropped)
+    assert all("setup_failed in every attempt (attempt 2 of 5)" in report for report in reports)
 
 
-def test_a_run_whose_sampler_is_broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_desktops_fail_does_not_swallow_the_run() -> None:
+    """Every episode of one worker fails at reset; the other plays them all, and the batches are those of lock-step."""
+
+    class NoNamespaces(LampDesktop):
+        def reset(self, seed: int) -> None:
+            raise DesktopError(FailureReason.never_ready, f"no user namespaces for seed {seed}")
+
+    with collector(workers=0, lease_seconds=600.0) as made:
+        batches: list[Any] = []
+        thread = threading.Thread(target=lambda: batches.extend(summary(batch) for batch in islice(made, 4)))
+        thread.start()
+        service, queue = RolloutService(ScriptedPolicy(wins)), cast(Any, made.queue)
+        (lease,) = queue.lease("good", 1, 30.0)  # the queue knows that there is another worker
+        queue.fail(lease.ticket, "it has not started yet")
+        makes = (lambda: DesktopVector(NoNamespaces, 1), lambda: lamp_vector(1))
+        bad = EnvWorker("bad", queue, service, made.plan, makes[0], desktops=2, poll=0.1)
+        until(lambda: queue.describe().get("requeued", 0) >= 3, "no episode of the bad worker was requeued")
+        good = EnvWorker("good", queue, service, made.plan, makes[1], desktops=2, poll=0.1)
+        thread.join(60.0)
+        assert queue.describe().get("given_up") is None
+        for node in (bad, good):
+            node.stop(10.0)
+        service.close()
+    assert batches == lock_step(4)
+
+
+def test_without_another_worker_a_failed_episode_is_not_tried_again() -> None:
+    """As in lock-step: an attempt and its retries, then the failure is the result."""
+    tasks = [lamp_task(0, infected=True), *(lamp_task(n) for n in range(1, 5))]
+    with collector(tasks, workers=1, retries=1) as made:
+        results = []
+        for _ in islice(made, 3):
+            assert made.last is not None
+            results += [result for result in made.last.results if result.job.task.id == "lamp-0"]
+        assert len(results) >= SIZE
+        assert {result.failures for result in results} == {(FailureReason.setup_failed,) * 2}
+
+
+def test_a_run_whose_sampler_is_broken_ends() -> None:
     """It would drop groups without end: every episode fails, and is never a reward."""
 
     class Broken(ScriptedPolicy):
         def sample(self, *_: Any, **__: Any) -> list[Response]:
             raise RuntimeError("the engine is gone")
 
-    monkeypatch.setattr(env_worker, "_AFTER_ERROR", 0.01)
     with collector(workers=0) as made:
         service = RolloutService(Broken(wins))
         node = EnvWorker("node", made.queue, service, made.plan, lambda: lamp_vector(1), desktops=2, poll=0.1)
@@ -278,38 +328,6 @@ def test_a_run_whose_sampler_is_broken_ends(monkeypatch: pytest.MonkeyPatch) -> 
         ):
             made.rollout()
         node.stop(10.0)
-        service.close()
-
-
-def test_a_desktop_that_cannot_be_made_is_tried_again_and_then_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first worker gets its desktop at the second attempt; that of the other is never made."""
-    attempts = []
-
-    def late() -> DesktopVector:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise DesktopError(FailureReason.never_ready, "too slow")
-        return lamp_vector(1)
-
-    def never() -> DesktopVector:
-        raise FileNotFoundError("Xvfb is not installed")
-
-    monkeypatch.setattr(env_worker, "_PAUSE", 0.05)
-    with collector(workers=0) as made:
-        service = RolloutService(ScriptedPolicy(wins))
-        queue: Any = made.queue
-        nodes = [
-            EnvWorker(f"n{n}", queue, service, made.plan, make, desktops=1) for n, make in enumerate((late, never))
-        ]
-        assert len(list(islice(made, 1))) == 1
-        end = time.monotonic() + 30.0
-        while nodes[1].alive():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert nodes[0].state() == (1, None)
-        assert nodes[1].state() == (0, "FileNotFoundError: Xvfb is not installed")
-        for node in nodes:
-            node.stop(10.0)
         service.close()
 
 
@@ -324,6 +342,77 @@ def test_a_stall_ends_with_what_every_lease_waits_for(caplog: pytest.LogCaptureF
     found = json.loads(dump.partition("\n")[2])
     assert found["workers"] == {"stuck": "a call"}
     assert "rollout_service.py" in found["trainer"]["threads"]["rollout service"]
+
+
+class FinishingOthers:
+    """A queue whose first group is late while one other group after the other is finished."""
+
+    def __init__(self, queue: Any, others: int) -> None:
+        self._queue, self._others, self.asked = queue, others, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def next_group(self, timeout: float) -> Any:
+        self.asked += 1
+        if self.asked > self._others:
+            return self._queue.next_group(60.0)
+        time.sleep(timeout)
+        return None
+
+    def finished_groups(self) -> int:
+        return min(self.asked, self._others)
+
+
+def test_it_is_no_stall_while_other_groups_are_finished() -> None:
+    """In order of admission the first group takes five times the limit, and nine others are finished meanwhile."""
+    with collector(stall_seconds=0.1) as made:
+        late: Any = FinishingOthers(made.queue, 9)
+        made.queue = late
+        assert summary(next(iter(made))) == lock_step(1)[0]
+    assert late.asked > 9
+
+
+def test_a_result_of_another_slot_is_refused() -> None:
+    class Mixed(FinishingOthers):
+        def next_group(self, _: float) -> Any:
+            group = self._queue.next_group(60.0)
+            return replace(group, results=tuple(reversed(group.results)))
+
+    with collector() as made:
+        made.queue = Mixed(made.queue, 0)  # type: ignore[assignment]
+        with pytest.raises(
+            RuntimeError, match=r"group 0: expected the result of slot 0 of task .* got one of group 0, s"
+        ):
+            made.rollout()
+
+
+def test_a_group_without_one_of_its_slots_is_refused() -> None:
+    class Short(FinishingOthers):
+        def next_group(self, _: float) -> Any:
+            group = self._queue.next_group(60.0)
+            return replace(group, results=group.results[1:])
+
+    with collector() as made:
+        made.queue = Short(made.queue, 0)  # type: ignore[assignment]
+        with pytest.raises(RuntimeError, match=r"group 0: expected 3 slots, got 2"):
+            made.rollout()
+
+
+def test_the_use_of_desktops_and_the_depth_of_the_queue_are_metrics() -> None:
+    """Two workers with two desktops each, that play nearly all the time: 8 groups wait for them."""
+    with collector(staleness=4, delay=lambda _: 0.05) as made:
+        until(lambda: made.queue.describe()["desktops"] == 4, "the queue does not know all desktops")
+        for _ in islice(made, 3):
+            assert isinstance(made.last, AsyncIteration)
+        found = made.last.metrics()
+    assert found["desktops_known"] == 4.0
+    assert 0.0 < found["busy_seconds"] <= found["desktop_seconds"]
+    assert found["queue_waiting_slots"] + found["queue_open_groups"] + found["queue_finished_groups"] > 0
+    line = {"iteration": 1, "phase": "rl", **{f"collect/{name}": value for name, value in found.items()}}
+    status = method_status([line], 10, finished=False)
+    assert status["utilisation"] == pytest.approx(found["busy_seconds"] / found["desktop_seconds"], abs=1e-3)
+    assert status["queue"]["open_groups"] == found["queue_open_groups"]
 
 
 def test_a_resumed_run_trains_the_groups_that_were_not_trained() -> None:
@@ -341,7 +430,7 @@ def test_the_service_batches_what_waits_and_passes_errors_on() -> None:
 
     class Blocking(ScriptedPolicy):
         def sample(
-            self, prompts: Sequence[Prompt], keys: Sequence[Place], *, temperature: float = 1.0
+            self, prompts: Sequence[Prompt], keys: Sequence[SeedKey], *, temperature: float = 1.0
         ) -> list[Response]:
             started.set()
             assert go_on.wait(30.0)

@@ -25,17 +25,22 @@ from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import number, row_list
-from bepa_torchrl.distributed import ray_cluster
+from bepa_torchrl.distributed import ray_cluster, ray_services
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, AsyncIteration
+from bepa_torchrl.distributed.pool import env_worker_pool
+from bepa_torchrl.distributed.pool.env_worker_pool import EnvWorkerPool
+from bepa_torchrl.distributed.pool.nodes import MAX_FAILURES
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import StaleTicketError
 from bepa_torchrl.policies.vllm.errors import EngineError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
+from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
+from osworld_gym.vector import DesktopVector
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
-FOLDERS = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
+FOLDERS = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "support"), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +56,15 @@ def cluster() -> Iterator[None]:
 
 
 class Run:
-    def __init__(self, *, staleness: int, workers: int | None, stall_seconds: float = 240.0, **pool: Any) -> None:
+    def __init__(
+        self,
+        *,
+        staleness: int,
+        workers: int | None,
+        stall_seconds: float = 240.0,
+        make_vector: Callable[[], DesktopVector] = lambda: lamp_vector(1),
+        **pool: Any,
+    ) -> None:
         self.queue = ray_cluster.start_queue(
             batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
         )
@@ -69,12 +82,13 @@ class Run:
             stall_seconds=stall_seconds,
             on_restart=lambda: self.pool.restart_workers(),
             on_stall=lambda: self.pool.describe() | self.services.describe(),
+            check=lambda: self.pool.check(),
         )
-        self.pool = ray_cluster.EnvWorkerPool(
+        self.pool = EnvWorkerPool(
             self.queue,
             self.services.actors,
             self.collector.plan,
-            lambda: lamp_vector(1),
+            make_vector,
             workers=workers,
             desktops=None if workers is None else 2,
             check_every=0.5,
@@ -97,13 +111,13 @@ def wait_for(what: Callable[[], Any]) -> Any:
     return found
 
 
-def processes(pool: ray_cluster.EnvWorkerPool) -> list[int]:
+def processes(pool: EnvWorkerPool) -> list[int]:
     """Process ids of the workers that have started, at least one."""
     ready = wait_for(lambda: [worker for worker in list(pool.workers.values()) if worker.ready])
     return list(ray.get([worker.actor.process.remote() for worker in ready], timeout=120))
 
 
-def kill_9(pool: ray_cluster.EnvWorkerPool) -> None:
+def kill_9(pool: EnvWorkerPool) -> None:
     """Kills a worker that plays, without a chance to clean up."""
     os.kill(processes(pool)[0], signal.SIGKILL)
 
@@ -127,30 +141,101 @@ def test_a_node_that_is_gone_but_listed_is_left_out_and_the_others_go_on(
 ) -> None:
     """Ray refuses to start a worker on such a node, or does not answer; the pool goes on to replace workers."""
     gone, here = ray.NodeID.from_random().hex(), ray.get_runtime_context().get_node_id()
-    listings = iter([*[None] * 5, RpcError("no answer")])  # the sixth one fails: workers have failed before
+    # the sixth and the seventh one fail: workers have failed before; the thread that watches survives what it is
+    listings = iter([*[None] * 5, RpcError("no answer"), ZeroDivisionError("a bug")])
 
     def listed() -> dict[str, int]:
         if (error := next(listings, None)) is not None:
             raise error
         return {gone: 2, here: 2}
 
-    monkeypatch.setattr(ray_cluster, "desktop_nodes", listed)
+    monkeypatch.setattr(env_worker_pool, "cluster_nodes", listed)
     run = Run(staleness=0, workers=None)
     try:
-        wait_for(lambda: run.pool.replaced == ray_cluster.MAX_FAILURES)
+        wait_for(lambda: run.pool.replaced == MAX_FAILURES)
         rollouts = iter(run.collector)
         batches = [summary(next(rollouts))]
         assert [worker.node for worker in run.pool.workers.values()] == [here]
         kill_9(run.pool)
         batches += [summary(next(rollouts)), summary(next(rollouts))]
-        wait_for(lambda: run.pool.replaced == ray_cluster.MAX_FAILURES + 1)
+        wait_for(lambda: run.pool.replaced == MAX_FAILURES + 1)
         assert batches == lock_step(3)
     finally:
         run.end()
     messages = [record.getMessage() for record in caplog.records]
-    assert sum("could not be started (The actor is not schedulable" in message for message in messages) == 3
-    assert sum(f"node {gone} is left out: 3 workers could not start" in message for message in messages) == 1
+    replaced = [message for message in messages if message.endswith("it is replaced")]
+    assert sum("could not be started (The actor is not schedulable" in message for message in replaced) == 3
+    assert sum(f"node {gone} is left out for 60 minutes: 3 workers in a row" in message for message in messages) == 1
     assert sum("health of env workers: no answer" in message for message in messages) == 1
+    assert messages.count("health of env workers") == 1
+
+
+def test_another_version_of_the_package_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Workers and services do not start, each with the reason; without any worker the run ends."""
+    monkeypatch.setattr(env_worker_pool, "__version__", "0.0.1")
+    run = Run(staleness=0, workers=1)
+    try:
+        with pytest.raises(
+            DesktopError, match=r"no worker is left: all nodes are left out; node .*expected version 0\.0\.1"
+        ):
+            run.collector.rollout()
+    finally:
+        run.end()
+    reasons = [record.getMessage() for record in caplog.records if "could not be started" in record.getMessage()]
+    assert len(reasons) == MAX_FAILURES + 1  # and that the node is left out
+    assert all(f"has {__version__}; install the same version on every node" in reason for reason in reasons)
+    monkeypatch.setattr(ray_services, "__version__", "0.0.1")
+    services = ServicePool(lambda: Learner(wins), replicas=1, num_cpus=0)
+    try:
+        with pytest.raises(
+            DesktopError, match=r"expected version 0\.0\.1 of osworld-gym, as where the run was started"
+        ):
+            services.publish([], 0)
+    finally:
+        services.stop()
+
+
+def test_calls_that_wait_for_weights_do_not_keep_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that has started again gets the retried calls of all its desktops at once, more than it can answer."""
+    monkeypatch.setattr(ray_services, "CALLERS", 4)
+    services = ServicePool(lambda: Learner(wins), replicas=1, check_every=0.2, num_cpus=0)
+    (service,) = services.actors
+    prompt = Prompt(torch.zeros(1, dtype=torch.int64), ())
+    try:
+        calls = [service.sample.remote([prompt], [(0, 0, number, 0, 9)], 1.0) for number in range(10)]
+        assert ray.wait(calls, timeout=3.0)[0] == []
+        services.publish([], 7)
+        assert {version for _, version in ray.get(calls, timeout=240)} == {7}
+    finally:
+        services.stop()
+
+
+def test_the_health_check_of_services_survives_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One answer cannot be read; a service that is killed afterwards gets the weights nevertheless."""
+    check, broken = ServicePool._check, iter([1])
+
+    def checked(self: ServicePool, number: int, answer: Any) -> None:
+        for _ in broken:
+            raise ZeroDivisionError("a bug")
+        check(self, number, answer)
+
+    monkeypatch.setattr(ServicePool, "_check", checked)
+    services = ServicePool(lambda: Learner(wins), replicas=1, check_every=0.2, num_cpus=0)
+    try:
+        services.publish([], 7)
+        wait_for(lambda: "health of rollout services" in caplog.text)
+        process, *_ = ray.get(services.actors[0].state.remote(), timeout=120)
+        wait_for(lambda: services._processes)
+        os.kill(process, signal.SIGKILL)
+        wait_for(lambda: services.restarts == 1)
+        client: Any = ray_cluster.ActorClient(services.actors[0], 120.0)
+        assert client.sample([Prompt(torch.zeros(1, dtype=torch.int64), ())], [(0, 0, 0, 0, 0)], 1.0)[1] == 7
+    finally:
+        services.stop()
 
 
 def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
@@ -301,12 +386,14 @@ def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -
     with pytest.raises(StaleTicketError, match="has ended"):
         client.complete("0-99", None)
     client.admit("t", 1)
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="the queue is full"):
         client.admit("t", 1)
     ray.kill(queue)  # does not wait for its end
-    wait_for(lambda: "died: an actor has exited" in failure_of(client.room))
+    wait_for(lambda: "died: an actor has exited" in failure_of(client.capacity_left))
     nowhere = NodeAffinitySchedulingStrategy(ray.NodeID.from_random().hex(), soft=False)
     queue = ray.remote(QueueService).options(scheduling_strategy=nowhere).remote(batch_groups=1, max_staleness=0)
-    with pytest.raises(DesktopError, match="died: an actor cannot be reached by room: The actor is not schedulable"):
-        ray_cluster.ActorClient(queue).room()
+    with pytest.raises(
+        DesktopError, match="died: an actor cannot be reached by capacity_left: The actor is not schedulable"
+    ):
+        ray_cluster.ActorClient(queue).capacity_left()
     assert ray_cluster.described(queue).startswith("has exited, or failed (The actor is not schedulable")

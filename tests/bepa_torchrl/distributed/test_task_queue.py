@@ -34,14 +34,14 @@ def finish_all(tasks: TaskQueue) -> None:
 def test_admission_is_bounded_by_staleness() -> None:
     """B = 2, S = 1: (0 + 1 + 1) 2 = 4 groups before the first update, 2 more after it."""
     tasks = queue()
-    assert tasks.room() == 4
+    assert tasks.capacity_left() == 4
     for _ in range(4):
         tasks.admit("t", 2)
-    assert tasks.room() == 0
-    with pytest.raises(ValueError, match=r"no room: 4 groups were admitted for 0 trained batches of 2 at max_stal"):
+    assert tasks.capacity_left() == 0
+    with pytest.raises(ValueError, match=r"the queue is full: 4 groups were admitted for 0 trained batches of 2 at"):
         tasks.admit("t", 2)
     tasks.trained()
-    assert tasks.room() == 2
+    assert tasks.capacity_left() == 2
 
 
 def test_a_late_result_of_an_expired_lease_is_refused() -> None:
@@ -57,7 +57,7 @@ def test_a_late_result_of_an_expired_lease_is_refused() -> None:
     (second,) = tasks.lease("other")
     assert (second.group, second.slot, second.attempt) == (first.group, first.slot, 2)
     for late in (lambda: tasks.complete(first.ticket, "late"), lambda: tasks.renew(first.ticket)):
-        with pytest.raises(StaleTicketError, match=r"the lease 0-1 has ended: its slot was given to another worker"):
+        with pytest.raises(StaleTicketError, match=r"the lease 0-1 has ended: another worker got its slot"):
             late()
     tasks.complete(second.ticket, "result")
     with pytest.raises(StaleTicketError):
@@ -81,10 +81,122 @@ def test_a_worker_that_exits_returns_its_slots_and_a_slot_is_given_up_with_its_r
     assert found is not None
     assert found.results == (None, None)
     assert found.reasons[0] == "node3 exited (attempt 3 of 3)"
-    room = tasks.room()
+    left = tasks.capacity_left()
     tasks.drop(found.group)
-    assert tasks.room() == room + 1
+    assert tasks.capacity_left() == left + 1
     assert tasks.describe()["given_up"] == 2
+
+
+def test_a_slot_that_a_worker_has_lost_goes_to_another_one() -> None:
+    """Worker a gets the slots that b has lost, b those of a; alone it gets them all."""
+    clock = Clock()
+    tasks = queue(clock)
+    tasks.admit("t", 4)
+    for worker in ("a", "b"):
+        for lease in tasks.lease(worker, 2):
+            tasks.fail(lease.ticket, "broken")
+    assert [lease.slot for lease in tasks.lease("a", 9)] == [2, 3]
+    assert tasks.lease("a", 9) == []
+    tasks.release("b", "exited")
+    assert [lease.slot for lease in tasks.lease("a", 9)] == [0, 1]
+
+
+def test_a_worker_that_was_not_heard_of_for_a_lease_keeps_no_slot_from_others() -> None:
+    clock = Clock()
+    tasks = queue(clock, lease_seconds=10.0)
+    assert tasks.lease("silent") == []
+    tasks.admit("t", 1)
+    tasks.fail(tasks.lease("a")[0].ticket, "broken")
+    clock.now = 10.0
+    assert tasks.lease("a") == []
+    clock.now = 10.1
+    assert [lease.attempt for lease in tasks.lease("a")] == [2]
+
+
+def test_an_episode_that_failed_is_for_other_workers_and_keeps_all_its_failures() -> None:
+    tasks = queue(max_attempts=9)
+    tasks.admit("t", 2)
+    for worker in "abcd":
+        tasks.lease(worker, 0)
+    for attempt, worker in enumerate("abc"):
+        for lease in tasks.lease(worker, 9):
+            if lease.slot == 0:
+                tasks.complete(lease.ticket, "r")
+            else:
+                tasks.fail(lease.ticket, f"{worker}: died", (worker, lease.slot))
+        assert (tasks.finished() is None) == (attempt < 2)
+    found = tasks.finished()
+    assert found is not None
+    assert found.results == ("r", ("c", 1))
+    assert found.failures == {1: (("a", 1), ("b", 1))}
+    assert found.reasons == {1: "c: died (attempt 3 of 9)"}
+    assert tasks.describe()["requeued"] == 2
+
+
+def test_an_episode_that_failed_is_given_up_if_there_is_no_other_worker() -> None:
+    tasks = queue()
+    tasks.admit("t", 1)
+    tasks.fail(tasks.lease("a")[0].ticket, "a: died", "failure")
+    found = tasks.finished()
+    assert found is not None
+    assert (found.results, found.failures) == (("failure",), {0: ()})
+    assert found.reasons == {0: "a: died (attempt 1 of 3)"}
+
+
+def test_failures_of_a_slot_that_was_played_in_the_end_are_kept() -> None:
+    tasks = queue()
+    tasks.admit("t", 1)
+    tasks.lease("b", 0)
+    tasks.fail(tasks.lease("a")[0].ticket, "a: died", "failure")
+    tasks.complete(tasks.lease("b")[0].ticket, "r")
+    found = tasks.finished()
+    assert found is not None
+    assert (found.results, found.failures, found.reasons) == (("r",), {0: ("failure",)}, {})
+
+
+def test_desktops_and_their_time_are_counted() -> None:
+    """Worker a has 2 desktops and plays on 1 for 4 s; b, with 3, comes after 2 s: 1*4 of 2*4 + 3*2 = 14 s."""
+    clock = Clock()
+    tasks = queue(clock)
+    tasks.admit("t", 1)
+    assert len(tasks.lease("a", 2)) == 1
+    clock.now = 2.0
+    tasks.lease("b", 3)
+    clock.now = 4.0
+    found = tasks.describe()
+    assert (found["desktops"], found["busy_seconds"], found["desktop_seconds"]) == (5, 4.0, 14.0)
+    tasks.release("b", "exited")
+    assert tasks.describe()["desktops"] == 2
+
+
+def test_renewals_do_not_look_at_other_leases() -> None:
+    """Of 2,000 leases 20 are renewed, again and again; an entry is looked at when its first deadline passes."""
+
+    class Counting(dict[str, Any]):
+        looked = 0
+
+        def get(self, *args: Any) -> Any:
+            Counting.looked += 1
+            return super().get(*args)
+
+        def items(self) -> Any:
+            raise AssertionError("all leases were looked at")
+
+        values = items
+
+    clock = Clock()
+    tasks = queue(clock, max_staleness=999)
+    for _ in range(1000):
+        tasks.admit("t", 2)
+    leases = tasks.lease("w", 2000)
+    tasks._leases._by_ticket = Counting(tasks._leases._by_ticket)
+    for now in range(10):
+        clock.now = float(now)
+        assert tasks.renew_all([lease.ticket for lease in leases[:20]]) == []
+    assert Counting.looked == 10 * 20
+    clock.now = 10.0
+    ended = tasks.renew_all([lease.ticket for lease in leases])
+    assert ended == [lease.ticket for lease in leases[20:]]
 
 
 @pytest.mark.parametrize(("order", "expected"), [("admission", [0, 1]), ("completion", [1, 0])])
@@ -119,7 +231,7 @@ def test_a_restored_queue_runs_what_was_not_taken_and_refuses_old_tickets() -> N
     again = restored.lease("w", 9)
     assert Counter(lease.group for lease in again) == {1: 2, 2: 2, 3: 2}
     assert not {lease.ticket for lease in again} & {lease.ticket for lease in leases}
-    assert restored.room() == tasks.room() == 0
+    assert restored.capacity_left() == tasks.capacity_left() == 0
     with pytest.raises(ValueError, match=r"resume with the program and the collect\.groups"):
         queue(batch_groups=3).load_state_dict(state)
 
@@ -130,7 +242,7 @@ def test_an_evaluation_gets_every_fourth_lease_and_what_no_rollout_requires() ->
     for number in range(4):
         tasks.admit(f"g{number}", 2)
     assert tasks.admit_evaluation([3, 7], 4) == 0
-    assert tasks.room() == 0
+    assert tasks.capacity_left() == 0
     leases = tasks.lease("w", 99)
     assert [lease.evaluation for lease in leases] == [False] * 3 + [True] + [False] * 3 + [True] + [False] * 2 + [
         True
@@ -212,7 +324,7 @@ class Run:
 
     def act(self, action: str, choice: int) -> None:
         held = self.held[choice % len(self.held)] if self.held else None
-        if action == "admit" and self.tasks.room() > 0:
+        if action == "admit" and self.tasks.capacity_left() > 0:
             self.tasks.admit(f"g{self.admitted}", 1 + choice % 3)
             self.admitted += 1
         elif action == "evaluate":
@@ -301,7 +413,7 @@ def test_every_group_is_trained_exactly_once_whatever_happens(
         for lease in run.tasks.lease("w9", 99) + run.held:
             run.complete(lease)
         run.held = []
-        if run.tasks.room() > 0:
+        if run.tasks.capacity_left() > 0:
             run.act("admit", 0)
     for _ in range(run.admitted + run.requested + 2):
         run.clock.now += 100.0  # what is still leased expires

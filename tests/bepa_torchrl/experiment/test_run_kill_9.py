@@ -180,8 +180,7 @@ def survive(folder: Path, kinds: Sequence[str], seed: int) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)  # eleven minutes on two cores that other jobs kept busy
 def test_ten_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     survive(tmp_path, [*ENDS, *["worker"] * 4, *["replica"] * 3], seed=0)
 

@@ -19,7 +19,6 @@ from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.nightly,  # four starts of Ray: minutes on a busy machine
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("default"),
 ]

@@ -14,7 +14,7 @@ from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.testing import LampEnv, Place, ScriptedLearner, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, sampled_by
 from bepa_torchrl.training.step_metrics import over_all_rows, rows_with_signal
 
@@ -79,9 +79,9 @@ def test_after_an_update_only_what_is_known_exactly_is_over_all_rows() -> None:
     assert "clip_fraction_rows_with_signal" not in rows_with_signal(MEASURED)
 
 
-def one_of_three_in_even_tasks(place: Place) -> bool:
+def one_of_three_in_even_tasks(key: SeedKey) -> bool:
     """Task 1 has no success, so that its rows have no signal."""
-    return place[2] % 2 == 0 and place[3] == 0
+    return key[2] % 2 == 0 and key[3] == 0
 
 
 @pytest.fixture

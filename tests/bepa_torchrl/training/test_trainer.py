@@ -19,14 +19,14 @@ from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.testing import LampEnv, Place, ScriptedLearner, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import GroupStepper, trainable
 from bepa_torchrl.training.trainer import BEPATrainer
 
 
-def wins(place: Place) -> bool:
+def wins(key: SeedKey) -> bool:
     """In even iterations one slot of every task succeeds, in odd ones none: the cache is refreshed, then used."""
-    _, iteration, task, slot = place
+    _, iteration, task, slot = key
     return iteration % 2 == 0 and slot == task % 3
 
 

@@ -12,7 +12,7 @@ from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
 from bepa_torchrl.distributed.channel.plans import decode_plan
 from bepa_torchrl.distributed.channel.play import play_in_threads
-from bepa_torchrl.testing import Place, ScriptedPolicy, lamp_vector
+from bepa_torchrl.testing import ScriptedPolicy, SeedKey, lamp_vector
 
 
 class Learner(ScriptedPolicy):
@@ -22,9 +22,9 @@ class Learner(ScriptedPolicy):
         return iter(())
 
 
-def wins(place: Place) -> bool:
+def wins(key: SeedKey) -> bool:
     """About half of the episodes, determined by the seed key."""
-    return hash(place) % 2 == 0
+    return hash(key) % 2 == 0
 
 
 def play(address: tuple[str, int], token: bytes, *, desktops: int = 3, wait: float = 60.0) -> None:

@@ -22,6 +22,7 @@ from bepa_torchrl.distributed.channel.handshake import (
     read_token,
 )
 from bepa_torchrl.distributed.channel.messages import SCHEMA, Message
+from osworld_gym import __version__
 
 TOKEN = b"a token of this test"
 HELLO = 46  # bytes
@@ -49,12 +50,12 @@ def both(trainer: Callable[[socket.socket], Any], rollouts: Callable[[socket.soc
     return results[0], results[1]
 
 
-def trainer(token: bytes = TOKEN, schema: int = SCHEMA, timeout: float = 20.0) -> Callable[[socket.socket], Keys]:
-    return lambda sock: greet_as_trainer(sock, token, timeout=timeout, schema=schema)
+def trainer(token: bytes = TOKEN, **options: Any) -> Callable[[socket.socket], Keys]:
+    return lambda sock: greet_as_trainer(sock, token, **({"timeout": 20.0} | options))
 
 
-def rollouts(token: bytes = TOKEN, schema: int = SCHEMA, timeout: float = 20.0) -> Callable[[socket.socket], Keys]:
-    return lambda sock: greet_as_rollouts(sock, token, timeout=timeout, schema=schema)
+def rollouts(token: bytes = TOKEN, **options: Any) -> Callable[[socket.socket], Keys]:
+    return lambda sock: greet_as_rollouts(sock, token, **({"timeout": 20.0} | options))
 
 
 def test_both_sides_derive_the_same_keys_which_differ_per_connection_and_direction() -> None:
@@ -79,11 +80,53 @@ def test_another_schema_is_refused_on_both_sides() -> None:
         assert f"version {SCHEMA} " in str(error) or f"version {SCHEMA + 1} " in str(error)
 
 
+def test_another_version_of_the_package_is_refused_on_both_sides() -> None:
+    """The schema is the same; the version of the other side is shown, whatever it says."""
+    one, other = both(trainer(version="1.2.0"), rollouts(version="1.10.0\n\x1b[31m"))
+    fix = "; install the same version of this package on both sides"
+    assert isinstance(one, ProtocolError)
+    assert str(one) == "expected version 1.2.0 of this package, the other side has 1.10.0\\n\\x1b[31m" + fix
+    assert isinstance(other, ProtocolError)
+    assert "the other side has 1.2.0" + fix in str(other)
+    assert isinstance(both(trainer(version=""), rollouts(version=""))[0], Keys)
+
+
+def test_the_versions_are_part_of_what_is_proved() -> None:
+    """Who is between both sides and tells each its own version has their agreement, but not their proofs."""
+    ends = socket.socketpair(), socket.socketpair()
+    results: list[Any] = [None, None]
+
+    def run(number: int, side: Callable[[socket.socket], Any]) -> None:
+        try:
+            results[number] = side(ends[number][0])
+        except (ProtocolError, BrokenConnectionError) as error:
+            results[number] = error
+
+    sides = (trainer(version="1.0"), rollouts(version="2.0"))
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(sides)]
+    for thread in threads:
+        thread.start()
+    end = handshake.monotonic() + 20
+    hellos = [handshake._read(pair[1], HELLO, end) for pair in ends]
+    for pair, hello, version in zip(ends, reversed(hellos), (b"1.0", b"2.0"), strict=True):
+        pair[1].sendall(hello + b"\3" + version)
+        handshake._read(pair[1], 4, end)
+    ends[0][1].sendall(handshake._read(ends[1][1], 32, end))
+    ends[1][1].sendall(handshake._read(ends[0][1], 33, end))
+    for thread in threads:
+        thread.join(30.0)
+    for pair in ends:
+        for sock in pair:
+            sock.close()
+    assert all(isinstance(result, ProtocolError) for result in results)
+
+
 def test_who_does_not_know_the_token_cannot_pass_for_the_trainer() -> None:
     def impostor(sock: socket.socket) -> None:
         """Sends the client's own proof back, with a hello of its own."""
-        sock.sendall(handshake._HELLO.pack(b"BEPA-CHANNEL", SCHEMA, bytes(32)))
-        proof = handshake._read(sock, HELLO + 32, handshake.monotonic() + 20)[HELLO:]
+        version = bytes([len(__version__)]) + __version__.encode()
+        sock.sendall(handshake._HELLO.pack(b"BEPA-CHANNEL", SCHEMA, bytes(32)) + version)
+        proof = handshake._read(sock, HELLO + len(version) + 32, handshake.monotonic() + 20)[-32:]
         sock.sendall(b"\1" + proof)
 
     _, error = both(impostor, rollouts())

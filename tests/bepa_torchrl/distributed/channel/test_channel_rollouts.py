@@ -21,6 +21,7 @@ from polling import until
 from repository import ROOT
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
+from bepa_torchrl.distributed.channel import server
 from bepa_torchrl.distributed.channel.client import ChannelClient
 from bepa_torchrl.distributed.channel.collector import served_collector
 from bepa_torchrl.distributed.channel.errors import (
@@ -34,10 +35,13 @@ from bepa_torchrl.distributed.channel.plans import decode_plan
 from bepa_torchrl.distributed.channel.server import ChannelServer
 from bepa_torchrl.distributed.channel.weights import PublishedWeights, WeightsTag, decode_weights
 from bepa_torchrl.distributed.env_worker import RolloutPlan
-from bepa_torchrl.distributed.queue_service import QueueService
+from bepa_torchrl.distributed.queue_service import MAX_WORKERS, QueueService
 from bepa_torchrl.distributed.task_queue import StaleTicketError
+from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
+from osworld_gym.errors import FailureReason
+from osworld_gym.types import StopReason
 
 TOKEN = b"a token of this test"
 GROUPS, SIZE = 2, 3
@@ -247,6 +251,63 @@ def test_what_cannot_be_sent_ends_its_lease_with_the_reason(gateways: Gateways) 
         assert group is not None
         assert group.results == (None,)
         assert "JSON compliant" in group.reasons[0]
+
+
+def test_an_episode_that_failed_crosses_with_its_reason_and_goes_to_another_worker(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        assert gateway.lease("b", 0, 0.0) == []  # a worker that will be there soon
+        (lease,) = gateway.lease("a", 1, 30.0)
+        job = PLAN.job(lease.group, lease.slot, lease.task)
+        failed = EpisodeResult(job, None, StopReason.env_error, None, FailureReason.hung, (FailureReason.died,))
+        gateway.fail(lease.ticket, "a: hung in every attempt", failed)
+        assert gateway.lease("a", 1, 0.0) == []
+        (lease,) = gateway.lease("b", 1, 30.0)
+        gateway.fail(lease.ticket, "b: hung in every attempt", failed)
+        group = served.queue.next_group(30.0)
+        assert group is not None
+        assert group.results == (failed,)
+        assert group.failures == {0: (failed,)}
+        assert group.reasons[0].startswith("b: hung in every attempt (attempt 2")
+
+
+def test_workers_that_wait_for_leases_do_not_hold_up_results(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many workers wait for leases as the server has threads for them."""
+    monkeypatch.setattr(server, "_WAITING", 3)
+    monkeypatch.setattr(server, "_REQUESTS", 1)
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        waits, asked = threading.Event(), []
+        inner = served.queue.lease
+
+        def lease_once(worker: str, limit: int, timeout: float) -> Any:
+            asked.append(worker)
+            waits.wait(60.0)
+            return inner(worker, limit, timeout)
+
+        served.queue.lease = lease_once  # type: ignore[method-assign]
+        threads = [threading.Thread(target=gateway.lease, args=(f"w{number}", 1, 5.0)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(asked) == 3, "not all of them wait")
+        gateway.complete(lease.ticket, {"outcome": 1})
+        assert served.queue.next_group(0.0) is not None
+        waits.set()
+        for thread in threads:
+            thread.join(60.0)
+
+
+def test_the_server_has_a_thread_for_every_worker_that_the_queue_serves() -> None:
+    """The page on clusters states the same number."""
+    assert server._WAITING > MAX_WORKERS
+    assert f"at most {MAX_WORKERS} workers" in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 def test_leases_of_a_worker_that_has_exited_are_released(gateways: Gateways) -> None:
