@@ -46,10 +46,16 @@ def record(options: argparse.Namespace) -> int:
     episodes = [Episode(task, style, s) for s in seeds for style in options.style or ["native"] for task in tasks]
     size = {} if options.provider == "sim" else dict(zip(("width", "height"), options.screen, strict=True))
     make = partial(make_desktop, options.provider, **size)
-    done = record_all(options.folder, episodes, make, desktops=options.desktops, note=partial(print, flush=True))
+    done = record_all(options.folder, episodes, make, desktops=options.desktops, note=_say)
     for name in done.unsolved:
         print(f"bepa record: the oracle did not solve {name}; it is not stored", file=sys.stderr)
     for problem in done.lost:
         print(f"bepa record: not recorded: {problem}", file=sys.stderr)
     print(f"{options.folder}: {done}")
     return INFRASTRUCTURE if done.lost or done.unsolved else 0
+
+
+def _say(line: str) -> None:
+    """Prints a line in one write: several threads print, and ``print`` writes the end of a line by itself."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
