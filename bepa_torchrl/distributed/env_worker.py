@@ -268,10 +268,10 @@ class EnvWorker:
             try:
                 vector = self._make_vector()
             except Exception as error:  # noqa: BLE001  stated by state()
-                self._problem = f"{type(error).__name__}: {error}"
-                self._failed_starts[number] += 1
-                _log.exception("%s: no desktop, attempt %d in a row", self.name, self._failed_starts[number])
-                self._stopping.wait(_pause(_PAUSE, self._failed_starts[number]))
+                self._problem = problem = f"{type(error).__name__}: {error}"
+                self._failed_starts[number] = failures = self._failed_starts[number] + 1
+                _log.warning("%s/%d: no desktop, attempt %d in a row: %s", self.name, number, failures, problem)
+                self._stopping.wait(_pause(_PAUSE, failures))
                 continue
             self._failed_starts[number], self._problem = 0, None
             try:

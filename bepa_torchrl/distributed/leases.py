@@ -100,6 +100,10 @@ class Group:
     def finished(self) -> bool:
         return len(self.results) == self.size
 
+    def failed_on(self, slot: int) -> set[str]:
+        """The workers on which a slot's episode failed."""
+        return {worker for worker, _ in self.failures.get(slot, ())}
+
     def ended(self, batches: int) -> FinishedGroup:
         """The finished group after so many trained batches."""
         results = tuple(self.results[slot] for slot in range(self.size))

@@ -61,10 +61,6 @@ def local_collector(
             worker.stop(_STOP_SECONDS)
         service.close()
 
-    def check() -> None:
-        for worker in workers:
-            worker.check()
-
     def describe() -> dict[str, Any]:
         states = {worker.name: worker.describe() for worker in workers}
         return {"workers": states, "rollout service": service.describe()}
@@ -78,7 +74,7 @@ def local_collector(
         on_shutdown=stop,
         on_metrics=lambda: [service.engine_metrics()],
         on_stall=describe,
-        check=check,
+        check=lambda: workers[0].check(),
         **options,
     )
     workers.append(EnvWorker("local", queue, service, collector.plan, make_vector, desktops=desktops, poll=1.0))

@@ -143,7 +143,7 @@ class TaskQueue:
         """At most ``limit`` waiting slots, of the oldest groups first; empty if none waits for this worker.
 
         While evaluations wait, they get every :data:`EVALUATION_EVERY`-th lease, and those for which no rollout waits.
-        A slot that this worker has lost is for others, if there are others. Limit 0: the worker will be there soon.
+        A slot that this worker has lost, or failed to play, is for others, if any. Limit 0: it will be there soon.
         """
         self.expire()
         self._count_busy()
@@ -155,8 +155,10 @@ class TaskQueue:
 
     def _next_waiting(self, worker: str) -> tuple[Group, int] | None:
         def wanted(group: Group, slot: int) -> bool:
-            lost_by = group.lost_by.get(slot)
-            return not lost_by or worker not in lost_by or not self._workers.other_than(lost_by, self._clock())
+            if slot not in group.lost_by:
+                return True
+            kinds = (group.failed_on(slot), group.lost_by[slot])
+            return not any(worker in kind and self._workers.other_than(kind, self._clock()) for kind in kinds)
 
         rollout = None if self._rollouts_ended else self._waiting.first(wanted)
         if rollout is None or self._rollouts_leased + 1 >= EVALUATION_EVERY:
@@ -187,11 +189,10 @@ class TaskQueue:
     def renew_all(self, tickets: Sequence[str]) -> list[str]:
         """Extends leases; returns the tickets whose lease has ended."""
         self.expire()
-        found = [(ticket, self._leases.get(ticket)) for ticket in tickets]
-        for _, lease in found:
-            if lease is not None:
-                self._extend(lease)
-        return [ticket for ticket, lease in found if lease is None]
+        active = {ticket: lease for ticket in tickets if (lease := self._leases.get(ticket)) is not None}
+        for lease in active.values():
+            self._extend(lease)
+        return [ticket for ticket in tickets if ticket not in active]
 
     def _extend(self, lease: ActiveLease) -> None:
         now = self._clock()
@@ -226,8 +227,8 @@ class TaskQueue:
         if result is not None:
             failed = lease.group.failures.setdefault(lease.slot, [])
             failed.append((lease.worker, result))
-            tried = {worker for worker, _ in failed}
-            last = len(failed) >= MAX_FAILURES or not self._workers.other_than(tried, self._clock())
+            others = self._workers.other_than(lease.group.failed_on(lease.slot), self._clock())
+            last = len(failed) >= MAX_FAILURES or not others
         self._end(ticket, reason, result, last=last)
 
     def release(self, worker: str, reason: str) -> int:

@@ -101,6 +101,16 @@ def test_a_slot_that_a_worker_has_lost_goes_to_another_one() -> None:
     assert [lease.slot for lease in tasks.lease("a", 9)] == [0, 1]
 
 
+def test_a_worker_that_has_lost_a_slot_gets_it_before_one_on_which_its_episode_failed() -> None:
+    tasks = queue()
+    tasks.admit("t", 1)
+    tasks.fail(tasks.lease("slow")[0].ticket, "it has ended")
+    tasks.lease("bad", 0)
+    tasks.fail(tasks.lease("bad")[0].ticket, "bad: died", "failure")
+    assert tasks.lease("bad") == []
+    assert [lease.attempt for lease in tasks.lease("slow")] == [3]
+
+
 def test_a_worker_that_was_not_heard_of_for_a_lease_keeps_no_slot_from_others() -> None:
     clock = Clock()
     tasks = queue(clock, lease_seconds=10.0)
