@@ -120,7 +120,7 @@ def test_s4_adapters_are_sent_merged_so_that_none_is_stale(engine: VLLMPolicy) -
     engine.trainer = adapted
     prompts, keys = rows(engine)
     for _ in range(2):
-        change(adapted, "lora_", by=0.2)
+        change(adapted, "lora_")  # larger steps: rounding alone exceeds the tolerance
         engine.sync()
         assert_equal(engine.sample(prompts, keys), adapted.sample(prompts, keys))
 
