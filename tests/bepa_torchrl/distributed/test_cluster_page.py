@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def test_versions_are_those_of_this_package() -> None:
     assert "the examples of this section were not run here" in PAGE.lower()
 
 
-@pytest.mark.skipif(not find_spec("ray"), reason="requires the extra ray")
+@pytest.mark.ray
 def test_ray_accepts_the_cluster_of_machines() -> None:
     from ray.autoscaler._private.util import prepare_config, validate_config
 
