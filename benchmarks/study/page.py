@@ -19,6 +19,7 @@ from benchmarks.study.notes import filled
 from benchmarks.study.provenance import commits_text
 from benchmarks.study.records import Result, ResultError, check_same, read_result
 from benchmarks.study.solvable import solvable_section
+from benchmarks.study.staleness_page import staleness_section
 from benchmarks.study.tables import difference_table, success_table
 from benchmarks.study.tuning import tuning_table
 from benchmarks.study.variants import PARTS, VARIANTS, Variant
@@ -26,6 +27,7 @@ from osworld_gym.atomic import write_text
 
 NOTES = "notes.txt"  #: what the tables show, by hand in Markdown (:mod:`benchmarks.study.notes`); no page of its own
 SHOWN = ("grpo", "bepa", "level1", "replacement")  #: in the figures over training, where more would be unreadable
+_SECTIONS = {"long": long_section, "staleness": staleness_section}  #: of parts with figures of their own
 _TUNING = """
 `python -m benchmarks.study --tune`: every method got four trials of 12 iterations on the 32 validation tasks (one seed,
 16 episodes per task at the end), of which the best two went on to 40; SFT alone has no iterations. Success in %.
@@ -89,7 +91,8 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any]) -> None:
     lines = _introduction([result for results in study.values() for result in results], measured)
     lines += ["![Differences to GRPO in points, with 95 % intervals](results/differences.png)", ""]
     for part, variants in PARTS.items():
-        lines += long_section(study, folder) if part == "long" else part_section(study, part, variants)
+        own = _SECTIONS.get(part)
+        lines += own(study, folder) if own else part_section(study, part, variants)
     lines += solvable_section(study)
     if (notes := folder / NOTES).exists():
         lines += [filled(notes.read_text(encoding="utf-8"), study).strip(), ""]

@@ -42,7 +42,8 @@ CURVE = (
     "iteration", "collect/success", "groups", "groups_failed", "groups_solved", "cache/refreshed", "cache/injected",
     "cache/staleness", "cache/tasks", "cache/js", "cache/tail", "eval/train", "eval/held_out", "eval/expert_only",
     "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
-    "total/optimizer_steps", "total/seconds",
+    "total/optimizer_steps", "total/seconds", "collect/staleness_mean", "collect/version_lag_mean",
+    "train/rollout_kl_on_policy",
 )  # fmt: skip
 SOURCE = "source.txt"  #: in a run's folder: a hash of the code for each start with other code
 Log = Callable[[str], None]

@@ -103,14 +103,28 @@ BEYOND = (
         preparation=("expert.selfroll_budget=256",),
     ),
 )
-STALENESS = tuple(
-    Variant(
-        f"bepa_stale{bound}",
+
+
+def _stale(bound: int, *settings: str, name: str = "", about: str = "") -> Variant:
+    """BEPA with asynchronous rollouts; at a bound of 0 the results are those of ``bepa``, which need no run."""
+    return Variant(
+        name or f"bepa_stale{bound}",
         "bepa",
-        f"asynchronous rollouts, staleness {bound}",
-        ("collect.mode=async", f"collect.max_staleness={bound}"),
+        about or f"asynchronous rollouts, staleness {bound} at most",
+        ("collect.mode=async", f"collect.max_staleness={bound}", *settings),
     )
-    for bound in (1, 2, 4)
+
+
+STALENESS = (
+    _stale(1),
+    _stale(2),
+    _stale(4),
+    _stale(
+        4,
+        "loss.rollout_correction=token",
+        name="bepa_stale4_token",
+        about="the same as `bepa_stale4` with truncated importance weights, per token, capped at 2",
+    ),
 )
 PARTS = {
     "methods": METHODS,

@@ -28,6 +28,7 @@ from benchmarks.study.records import (
 )
 from benchmarks.study.runner import Run, run_missing, up_to_date
 from benchmarks.study.solvable import answer
+from benchmarks.study.staleness_page import staleness_section
 from benchmarks.study.statistics import Estimate
 from benchmarks.study.tuning import GRIDS, choose, finals, runs_of, score, trials, tuned, tuning_table
 from benchmarks.study.variants import VARIANTS, Variant
@@ -152,6 +153,22 @@ def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Pat
     text = "\n".join(long_section(study, tmp_path))
     assert "| 50 | 50.0 (-12 to 112) | – | – |" in text
     assert "| bepa_long | 3 | 75.0 (75 to 75) |" in text
+
+
+def test_staleness_is_compared_with_lock_step_under_the_same_seeds(tmp_path: Path) -> None:
+    curve = [
+        {"iteration": 1.0, "total/episodes": 50.0, "collect/staleness_mean": 1.0, "train/rollout_kl_on_policy": 0.001},
+        {"iteration": 2.0, "total/episodes": 100.0, "collect/staleness_mean": 2.0, "train/rollout_kl_on_policy": 0.003},
+    ]
+    stale = [result("bepa_stale2", seed, 4, curve=curve) for seed in (0, 1, 2)]
+    study = {"bepa": [result("bepa", seed, 6) for seed in (0, 1, 2, 3)], "bepa_stale2": stale}
+    assert staleness_section({**study, "bepa_stale2": stale[:2]}, tmp_path) == []  # no interval of two seeds
+    text = "\n".join(staleness_section(study, tmp_path))
+    assert "`python -m benchmarks.study --part staleness --seeds 0 1 2`" in text
+    assert re.search(r"\| bepa \| 3 \| 75\.0 ", text)  # its fourth seed is left out
+    assert re.search(r"\| bepa_stale2 \| -25\.0 ", text)
+    assert "| bepa_stale2 | 1.5 |  | 0.002 | 3 |" in text  # mean of 1 and 2, of 0.001 and 0.003
+    assert (tmp_path / "staleness.png").stat().st_size > 0
 
 
 def test_a_result_states_the_code_that_ran_and_its_settings(tmp_path: Path) -> None:
