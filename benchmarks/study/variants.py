@@ -94,6 +94,19 @@ LONG = (
 BEYOND = (
     Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),
     Variant("level1_reroll", "level1", "the same, static", ("expert.reroll_every=5",)),
+    Variant(
+        "bepa_reroll_stale",
+        "bepa",
+        "the same, and with a trace of 20 or more updates ago",
+        ("expert.reroll_every=5", "expert.reroll_stale=20"),
+    ),
+    Variant(
+        "bound_fresh",
+        "bepa",
+        "`bound`, and every 5 iterations up to 64 self-rollouts of each task whose trace is older than the policy",
+        ("expert.reroll_every=5", "expert.reroll_stale=1"),
+        preparation=("expert.selfroll_attempts=64",),
+    ),
     Variant("bepa_need", "bepa", "injected advantages weighted by need", ("cache.injected_weight=need",)),
     Variant("bepa_k4", "bepa", "only groups with 4 successes refresh the cache", ("cache.min_successes=4",)),
     Variant(

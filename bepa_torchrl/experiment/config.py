@@ -100,6 +100,8 @@ def _check_method(settings: Settings, given: Sequence[str]) -> None:
     expert = settings.expert
     if expert.selfroll_budget is not None and "expert.selfroll_attempts" in given and not expert.reroll_every:
         raise ConfigError("expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out")
+    if expert.reroll_stale is not None and not expert.reroll_every:
+        raise ConfigError("expert.reroll_stale is read where tasks are self-rolled again; set expert.reroll_every=N")
     length = settings.loss.max_length
     released = luffy and settings.algo.preset == "released"
     aggregation = "algo.preset=released" if released else f"loss.aggregation={settings.loss.aggregation}"

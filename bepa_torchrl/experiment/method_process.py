@@ -235,7 +235,7 @@ class MethodRun:
         return extra
 
     def _reroll(self, trainer: BEPATrainer) -> Metrics:
-        """LEVEL-1 with the current policy, for tasks without a cached trace."""
+        """LEVEL-1 with the current policy, for tasks whose cached trace is missing or stale."""
         expert, cache = self.config.expert, trainer.replacement.cache
         assert cache is not None
         self._sync()
@@ -247,6 +247,8 @@ class MethodRun:
             self.tasks.train,
             seed=self.config.seed,
             iteration=trainer.iteration,
+            version=self.policy.version,
+            stale_after=expert.reroll_stale,
             tries=expert.selfroll_attempts,
             temperature=self.config.collect.temperature,
             max_leak=expert.max_leak,

@@ -1,4 +1,4 @@
-"""LEVEL-1 again during training: the current policy follows the plans of tasks that the cache has no trace of.
+"""LEVEL-1 again during training: the current policy follows the plans of tasks whose cached trace is missing or stale.
 
 Not in the paper, which self-rolls once, with the base policy. What it costs is counted in the run's episodes.
 """
@@ -24,31 +24,38 @@ def reroll(
     *,
     seed: int,
     iteration: int,
+    version: int = 0,
+    stale_after: int | None = None,
     tries: int,
     temperature: float,
     max_leak: float,
     plan: Callable[[ExpertTrace], str],
 ) -> dict[str, float]:
-    """Self-rolls the tasks without a cached trace and adds what succeeds to the cache.
+    """Self-rolls the tasks whose cached trace is missing or stale; what succeeds replaces it.
 
     Args:
         policy: the current policy.
         vector: desktops.
-        cache: is filled.
+        cache: is filled; where no attempt succeeds, a stale trace stays.
         traces: expert traces; tasks without one are left out.
         tasks: all training tasks.
         seed: of the run.
         iteration: differs for each call, so that the episodes do.
+        version: optimiser steps of the policy.
+        stale_after: as of :func:`is_due`.
         tries, temperature, max_leak, plan: as of :func:`~bepa_torchrl.experts.self_rollout.self_roll`.
 
     Returns:
-        ``reroll/tasks``: tasks that were tried; ``reroll/added``: those that succeeded; ``reroll/episodes``.
+        ``reroll/tasks``: tasks that were tried, ``reroll/stale`` of them with a stale trace; ``reroll/added``: those
+        that succeeded; ``reroll/episodes``.
     """
-    missing = [trace for trace in traces if not cache.contains(trace.task_id)]
+    due = [trace for trace in traces if is_due(cache, trace.task_id, version, stale_after)]
+    chosen = {trace.task_id for trace in due}
+    stale = sum(cache.contains(task_id) for task_id in chosen)
     rolled = self_roll(
         policy,
         vector,
-        missing,
+        due,
         tasks,
         seed=derive_seed(seed, Stream.SELF_ROLLOUT, iteration),
         tries=tries,
@@ -58,5 +65,23 @@ def reroll(
     )
     for task_id, entry in rolled.entries.items():
         cache.put(task_id, entry.rows)
-    counts = (len({trace.task_id for trace in missing}), len(rolled.entries), rolled.episodes)
-    return dict(zip(("reroll/tasks", "reroll/added", "reroll/episodes"), map(float, counts), strict=True))
+    return {
+        "reroll/tasks": float(len(chosen)),
+        "reroll/stale": float(stale),
+        "reroll/added": float(len(rolled.entries)),
+        "reroll/episodes": float(rolled.episodes),
+    }
+
+
+def is_due(cache: TaskTraceCache, task_id: str, version: int, stale_after: int | None) -> bool:
+    """Whether a task is self-rolled again.
+
+    Args:
+        cache: the traces.
+        task_id: the task.
+        version: optimiser steps of the policy.
+        stale_after: optimiser steps since its trace was sampled after which it is stale; None: no trace ever is.
+    """
+    if not cache.contains(task_id):
+        return True
+    return stale_after is not None and version - cache.metadata(task_id).policy_version >= stale_after

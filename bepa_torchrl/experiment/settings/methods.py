@@ -93,6 +93,8 @@ class ExpertSettings:
             unsolved tasks are tried again until it is spent (not in the paper); None: no such budget.
         reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace,
             for methods that start from self-rollouts; 0: none (the paper).
+        reroll_stale: optimiser steps since its cached trace was sampled after which a task is self-rolled then as
+            well; None: never.
         seed_from_converted: whether the converted trace seeds the cache where no self-rollout succeeded.
         max_leak: fraction of thoughts quoting the plan above which a self-rollout is rejected.
         pass_k: attempts of the base policy per task, which define the expert-only set.
@@ -104,6 +106,7 @@ class ExpertSettings:
     selfroll_attempts: Positive
     selfroll_budget: Positive | None
     reroll_every: Count
+    reroll_stale: Positive | None
     seed_from_converted: bool
     max_leak: NonNegativeFloat
     pass_k: Positive

@@ -241,6 +241,12 @@ def test_a_budget_of_self_rollouts_replaces_their_number_per_task() -> None:
     assert load_config(both[:1]).expert.selfroll_budget == 9
 
 
+def test_stale_traces_are_replaced_only_where_tasks_are_self_rolled_again() -> None:
+    with pytest.raises(ConfigError, match=r"expert\.reroll_stale is read where .* set expert\.reroll_every=N"):
+        load_config(["expert.reroll_stale=20"])
+    assert load_config(["expert.reroll_stale=20", "expert.reroll_every=5"]).expert.reroll_stale == 20
+
+
 # --- the run folder's file ------------------------------------------------------------------------------------------
 
 

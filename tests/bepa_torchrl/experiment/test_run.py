@@ -185,6 +185,16 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         assert after["cache/tasks"] == before["cache/tasks"] + before["reroll/added"]
         assert after["reroll/tasks"] == before["reroll/tasks"] - before["reroll/added"]
     assert lines[0]["reroll/tasks"] == 32 - lines[0]["cache/tasks"] > 0
+    assert all(line["reroll/stale"] == 0 for line in lines)
+    work(
+        folder,
+        "stale",
+        (*settings, "collect.groups=16", "collect.group_size=4", "expert.reroll_stale=1"),
+        "train.iterations=1",
+    )
+    (line,) = (line for line in read_lines(folder / "stale" / "iterations.jsonl") if line["phase"] == "rl")
+    assert line["policy_version"] >= 1  # so that every trace of the base policy is stale
+    assert (line["reroll/tasks"], line["reroll/stale"]) == (32, line["cache/tasks"])
     assert lines[-1]["total/episodes"] == sum(line["collect/episodes"] + line["reroll/episodes"] for line in lines)
     work(folder, "broken", settings, "train.iterations=1")
     text = (folder / "broken" / "config.yaml").read_text()
