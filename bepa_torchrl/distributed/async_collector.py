@@ -6,14 +6,14 @@ import json
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 from torchrl.envs import EnvBase
+from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import number, stack_rows
@@ -33,7 +33,6 @@ from osworld_gym.types import StopReason
 _log = logging.getLogger(__name__)
 _MIN_DROPPED = 3  #: tasks whose groups are dropped in a row, until a run of small batches ends
 _CHECK_EVERY = 5.0  #: seconds between two checks of the workers while the trainer waits
-Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
 
 
 class GroupSource(Protocol):
@@ -99,7 +98,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
         policy: the trainer's.
         tasks: the training tasks.
         queue: the queue; its ``batch_groups`` must be ``groups``.
-        publish: gives the trainer's weights and version to the rollout services.
+        weight_sync_schemes: ``{"policy": scheme}``, as of a stock collector: sends the trainer's weights and version to
+            the rollout services (:class:`~bepa_torchrl.rollout.weight_sync.ServiceWeightSync`), each time that they
+            have changed before a batch or an evaluation.
         evaluation: the episodes of :meth:`evaluate`; None: there are none.
         stall_seconds: without a finished group, whichever it is, after which waiting ends with an error.
         on_shutdown: ends what plays the groups; called once.
@@ -108,6 +109,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
         check: raises DesktopError if nobody is left who could play; called while the trainer waits.
         options: further arguments of :class:`GroupRolloutCollector`.
+
+    Raises:
+        ValueError: no scheme of the model ``policy``, or as of :class:`GroupRolloutCollector`.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         tasks: Sequence[Task],
         *,
         queue: GroupSource,
-        publish: Publish,
+        weight_sync_schemes: dict[str, WeightSyncScheme],
         evaluation: EvaluationPlan | None = None,
         stall_seconds: float = 1800.0,
         on_shutdown: Callable[[], None] | None = None,
@@ -127,11 +131,16 @@ class AsyncGroupCollector(GroupRolloutCollector):
         check: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
-        super().__init__(env, policy, tasks, **options)
+        if "policy" not in weight_sync_schemes:
+            raise ValueError(
+                f"expected a scheme for the model 'policy' in weight_sync_schemes, got {sorted(weight_sync_schemes)}; "
+                "pass {'policy': ServiceWeightSync(service.load_weights)}"
+            )
+        super().__init__(env, policy, tasks, weight_sync_schemes=weight_sync_schemes, **options)
         self._check = check
         self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
         self._on_metrics = on_metrics
-        self.queue, self._publish, self._stall_seconds = queue, publish, stall_seconds
+        self.queue, self._stall_seconds = queue, stall_seconds
         self._evaluation = evaluation
         self._trainable = policy
         self._published: int | None = None
@@ -183,11 +192,20 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics())
         return stack_rows(sorted(rows, key=lambda row: number(row, K.GROUP_ID)))
 
-    def update_policy_weights_(self, policy_or_weights: Any = None, **_: Any) -> None:
-        """Publishes the trainer's weights; called before a batch if they have changed, and by TorchRL's hooks."""
-        assert policy_or_weights is None, "the weights are those of the collector's policy"
-        self._publish(self._trainable.named_weights(), self._trainable.version)
-        self._published = self._trainable.version
+    def update_policy_weights_(self, policy_or_weights: Any = None, **options: Any) -> None:
+        """Sends the trainer's weights by the scheme; is called before a batch if they changed, and by TorchRL's hooks.
+
+        Args:
+            policy_or_weights: None, or the collector's policy.
+            options: of TorchRL's method, which the scheme understands.
+
+        Raises:
+            ValueError: other weights. DesktopError, TimeoutError or RuntimeError: the services do not use them.
+        """
+        version = self._trainable.version
+        given = None if policy_or_weights is self._trainable else policy_or_weights
+        super().update_policy_weights_(given, **options)
+        self._published = version
 
     def engine_metrics(self) -> dict[str, float]:
         """As of the base class, over the engines of all rollout services."""

@@ -13,6 +13,7 @@ from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
@@ -70,7 +71,7 @@ def local_collector(
         policy,
         tasks,
         queue=queue,
-        publish=service.load_weights,
+        weight_sync_schemes={"policy": ServiceWeightSync(service.load_weights)},
         on_shutdown=stop,
         on_metrics=lambda: [service.engine_metrics()],
         on_stall=describe,

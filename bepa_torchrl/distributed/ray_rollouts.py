@@ -17,6 +17,7 @@ from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, connect,
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
@@ -143,7 +144,7 @@ def ray_collector(
         policy,
         tasks,
         queue=cast(GroupSource, ActorClient(queue)),
-        publish=services.publish,
+        weight_sync_schemes={"policy": ServiceWeightSync(services.publish)},
         on_shutdown=stop,
         on_restart=lambda: pools[0].restart_workers(),
         on_metrics=services.engine_metrics,

@@ -165,9 +165,13 @@ class RolloutService:
                 raise
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Loads weights when nothing is sampled. Raises TimeoutError, or as the policy does.
+        """Loads weights when nothing is sampled, and returns when whatever is sampled next uses them.
 
         After an error nothing is sampled until other weights were loaded: the policy may have either.
+
+        Raises:
+            TimeoutError: not in time. RuntimeError: the policy has another version afterwards. Or as the policy does,
+                which verifies an engine's weights.
         """
         request = _Weights(dict(weights), version)
         self._put(request)
@@ -241,6 +245,8 @@ class RolloutService:
         try:
             with self._gate.closed(self._deadline):
                 self._policy.load_weights(request.weights.items(), version=request.version)
+                if self._policy.version != request.version:
+                    raise RuntimeError(f"version {request.version} was loaded, the policy has {self._policy.version}")
         except Exception as error:  # noqa: BLE001  raised in the caller
             self._failure = error
             self._loaded.set()

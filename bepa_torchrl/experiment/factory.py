@@ -360,8 +360,8 @@ def make_collector(
         "postproc": Compose(replacement, old_log_prob),
     }
     if collect.mode == "sync":
-        sync = EngineWeightSync(rollout) if isinstance(rollout, SyncedPolicy) else None
-        return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync=sync, **options)
+        schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, SyncedPolicy) else None
+        return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync_schemes=schemes, **options)
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
     return async_collector(
         settings,

@@ -109,8 +109,9 @@ class GroupRolloutCollector(Collector):
         env_seed: ``group``: all rollouts of a group start on the same screen; ``slot``: each on a different one.
         size_of: rollouts for the group of a task, by default ``group_size`` (LUFFY: one less if it adds a trace).
         retries: further attempts, on new desktops, for an episode whose desktop failed.
-        weight_sync: updates the policy's weights before each iteration (an inference engine's); None: the policy is
-            the one in training.
+        weight_sync_schemes: ``{"policy": scheme}``, TorchRL's, as of any collector: the scheme updates the policy's
+            weights before each iteration (:class:`~bepa_torchrl.rollout.weight_sync.EngineWeightSync`); None: the
+            policy is the one in training.
         close_env: whether ``shutdown`` also closes the desktops.
         postproc: applied to each batch before it is yielded.
 
@@ -131,7 +132,7 @@ class GroupRolloutCollector(Collector):
         env_seed: str = "group",
         size_of: Callable[[Task], int] | None = None,
         retries: int = 2,
-        weight_sync: WeightSyncScheme | None = None,
+        weight_sync_schemes: dict[str, WeightSyncScheme] | None = None,
         close_env: bool = True,
         postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
@@ -165,7 +166,7 @@ class GroupRolloutCollector(Collector):
             track_traj_ids=False,
             auto_register_policy_transforms=False,
             postproc=postproc,
-            weight_sync_schemes=None if weight_sync is None else {"policy": weight_sync},
+            weight_sync_schemes=weight_sync_schemes,
         )
         self.rollout_policy = policy
 

@@ -12,6 +12,7 @@ from bepa_torchrl.distributed.async_collector import AsyncGroupCollector, GroupS
 from bepa_torchrl.distributed.channel.server import ChannelServer, ServedQueue
 from bepa_torchrl.distributed.channel.weights import PublishedWeights
 from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from osworld_gym.tasks.task import Task
 
 
@@ -62,7 +63,7 @@ def served_collector(
         policy,
         tasks,
         queue=queue,
-        publish=weights.publish,
+        weight_sync_schemes={"policy": ServiceWeightSync(weights.publish)},
         on_shutdown=stop,
         on_stall=lambda: {"rollout clusters": [peer for server in servers for peer in server.peers()]},
         **options,

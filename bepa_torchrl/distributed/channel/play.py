@@ -6,13 +6,13 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-from bepa_torchrl.distributed.async_collector import Publish
 from bepa_torchrl.distributed.channel.errors import RunEndedError
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.weights import Weights, WeightsTag, decode_weights
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.rollout.weight_sync import Publish
 from osworld_gym.vector import DesktopVector
 
 STOP_SECONDS = 10.0  #: for the episodes that are running when the run ends

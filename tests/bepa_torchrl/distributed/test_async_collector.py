@@ -30,6 +30,7 @@ from bepa_torchrl.distributed.rollout_service import RolloutService, ServedPolic
 from bepa_torchrl.distributed.task_queue import Lease
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
@@ -86,7 +87,7 @@ def collector(
         group_size=SIZE,
         seed=3,
         queue=queue,
-        publish=service.load_weights,
+        weight_sync_schemes={"policy": ServiceWeightSync(service.load_weights)},
         **options,
     )
     if state is not None:

@@ -34,6 +34,7 @@ from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.ray_services import ServicePool
 from bepa_torchrl.distributed.task_queue import StaleTicketError
 from bepa_torchrl.policies.vllm.errors import EngineError
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
@@ -78,7 +79,7 @@ class Run:
             group_size=SIZE,
             seed=3,
             queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
-            publish=self.services.publish,
+            weight_sync_schemes={"policy": ServiceWeightSync(self.services.publish)},
             stall_seconds=stall_seconds,
             on_restart=lambda: self.pool.restart_workers(),
             on_stall=lambda: self.pool.describe() | self.services.describe(),

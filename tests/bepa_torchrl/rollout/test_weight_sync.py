@@ -47,7 +47,7 @@ def collector_of(policy: EnginePolicy) -> GroupRolloutCollector:
         [lamp_task(i) for i in range(4)],
         groups=2,
         group_size=2,
-        weight_sync=EngineWeightSync(policy),
+        weight_sync_schemes={"policy": EngineWeightSync(policy)},
     )
 
 
