@@ -34,7 +34,12 @@ _AFTER_ERROR = 1.0  #: the same after an episode that could not be played
 _DOUBLINGS = 3  #: after which pauses stay as long as they are
 _ATTEMPTS = 4  #: to reach the queue with a result
 _RETRY_PAUSE = 1.0  #: seconds after the first of them, twice as much after each further one
+_LOOK_AGAIN = 60.0  #: seconds, at a desktop that is closed: whether it is needed
 _SICK_TASKS = 3  #: different tasks that fail in a row, on all desktops, until they are blamed and not the tasks
+
+
+class _Closes:
+    """In the place of a lease: the desktop that gets it is closed."""
 
 
 class QueueClient(Protocol):
@@ -54,12 +59,14 @@ class WorkerState(NamedTuple):
         problem: why the last desktop could not be made, if so.
         played: episodes so far that did not fail because of the infrastructure.
         sick: why its desktops are to blame for failed episodes; None: they are not.
+        desktops: that it has: those that play, wait for a lease, or are being made.
     """
 
     alive: int
     problem: str | None
     played: int
     sick: str | None
+    desktops: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,10 @@ class EnvWorker:
         self._make_vector, self._renew_every, self._poll = make_vector, renew_every, poll
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._lock, self._tickets = threading.Lock(), set[str]()
-        self._leased: SimpleQueue[Lease | None] = SimpleQueue()
+        self._resized = threading.Condition(self._lock)
+        self._wanted = self._open = desktops
+        self._closed = set[int]()  # the desktops
+        self._leased: SimpleQueue[Lease | _Closes | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)  # desktops that wait for a lease
         self._problem: str | None = None
         self._failed_starts = [0] * desktops  # in a row, of each desktop
@@ -144,7 +154,19 @@ class EnvWorker:
     def state(self) -> WorkerState:
         """What a health check must know."""
         with self._lock:
-            return WorkerState(self.alive(), self._problem, self._played, self._sick())
+            return WorkerState(self.alive(), self._problem, self._played, self._sick(), self._open)
+
+    def resize(self, desktops: int) -> None:
+        """Closes desktops until there are so many, each after its episode, or makes them again; returns at once.
+
+        Raises:
+            ValueError: none, or more than there were at first.
+        """
+        if not 1 <= desktops <= len(self._players):
+            raise ValueError(f"expected 1 to {len(self._players)} desktops, got {desktops}")
+        with self._resized:
+            self._wanted = desktops
+            self._resized.notify_all()
 
     def check(self) -> None:
         """Raises DesktopError if no desktop is left, for a caller that has no other worker."""
@@ -159,8 +181,9 @@ class EnvWorker:
     def _sick(self) -> str | None:
         """Why the desktops are to blame: as many different tasks have failed, and every desktop failed last."""
         enough = min(_SICK_TASKS, len(self._plan.tasks))
-        failed = zip(self._failed_episodes, self._failed_starts, strict=True)
-        if len(self._failed_tasks) < enough or not all(episodes or starts for episodes, starts in failed):
+        here = [number for number in range(len(self._players)) if number not in self._closed]
+        failed = (self._failed_episodes[number] or self._failed_starts[number] for number in here)
+        if len(self._failed_tasks) < enough or not all(failed):
             return None
         task, problem = next(reversed(self._failed_tasks.items()))
         return f"{len(self._failed_tasks)} tasks in a row failed on all its desktops, the last one, {task}: {problem}"
@@ -172,6 +195,7 @@ class EnvWorker:
             leases = len(self._tickets)
         return {
             "playing_threads": state.alive,
+            "desktops": state.desktops,
             "leases": leases,
             "problem": state.problem,
             "sick": state.sick,
@@ -181,6 +205,8 @@ class EnvWorker:
     def stop(self, timeout: float) -> None:
         """Ends after the episodes that are running, or after ``timeout`` seconds without them."""
         self._stopping.set()
+        with self._resized:
+            self._resized.notify_all()
         for _ in self._players:
             self._leased.put(None)
         self._idle.release()  # wakes the thread that leases
@@ -190,7 +216,7 @@ class EnvWorker:
             thread.join(max(0.0, end - monotonic()))
         while not self._leased.empty():  # leases that came after the players had ended
             lease = self._leased.get()
-            if lease is not None:
+            if isinstance(lease, Lease):
                 self._give_back(lease, f"{self.name} has ended")
         self._ended.set()
         renewal.join(max(0.0, end - monotonic()))
@@ -234,6 +260,9 @@ class EnvWorker:
                 idle += 1
             if self._stopping.is_set():
                 return
+            idle -= self._close_some(idle)
+            if not idle:
+                continue
             leases: list[Lease] = []
             try:
                 leases = self._queue.lease(self.name, idle, self._poll)
@@ -248,6 +277,15 @@ class EnvWorker:
                 self._leased.put(lease)
             for _ in range(idle - len(leases)):
                 self._idle.release()
+
+    def _close_some(self, idle: int) -> int:
+        """Closes as many of the idle desktops as there are too many; returns how many."""
+        with self._lock:
+            number = max(0, min(idle, self._open - self._wanted))
+            self._open -= number
+        for _ in range(number):
+            self._leased.put(_Closes())
+        return number
 
     def _renew_all(self) -> None:
         """Renews the leases of the running episodes, also of those that :meth:`stop` waits for."""
@@ -273,33 +311,45 @@ class EnvWorker:
                 _log.warning("%s/%d: no desktop, attempt %d in a row: %s", self.name, number, failures, problem)
                 self._stopping.wait(_pause(_PAUSE, failures))
                 continue
-            self._failed_starts[number], self._problem = 0, None
+            self._failed_starts[number], self._problem, needed = 0, None, True
             try:
                 with closing(vector):
-                    self._play_on(number, vector)
+                    needed = self._play_on(number, vector)
             except Exception:  # noqa: BLE001  the next one is made nevertheless
                 _log.exception("%s: a desktop could not be closed", self.name)
+            if not needed:
+                self._wait_closed(number)
             self._stopping.wait(_pause(_AFTER_ERROR, self._failed_episodes[number]))
 
-    def _play_on(self, number: int, vector: DesktopVector) -> None:
-        """Plays until the end, or until an episode that cannot be played; then a new vector is made."""
+    def _wait_closed(self, number: int) -> None:
+        """Waits until more desktops are needed."""
+        with self._resized:
+            self._closed.add(number)
+            while not self._stopping.is_set() and self._open >= self._wanted:
+                self._resized.wait(_LOOK_AGAIN)
+            self._closed.remove(number)
+            self._open += 1
+
+    def _play_on(self, number: int, vector: DesktopVector) -> bool:
+        """Plays until the end, or until an episode that cannot be played; returns whether a new vector is needed."""
         while not self._stopping.is_set():
             self._idle.release()
             lease = self._leased.get()
-            if lease is None:
-                return
+            if not isinstance(lease, Lease):
+                return lease is None
             try:
                 result, task, failure = self._play(lease, vector)
             except Exception as error:  # noqa: BLE001  stated as the lease's reason
                 self._failed_episodes[number] += 1
                 self._give_back(lease, f"{self.name}: {type(error).__name__}: {error}")
-                return
+                return True
             self._note(number, task, failure)
             if failure is not None:
                 self._give_back(lease, f"{self.name}: {failure.value} in every attempt", result)
-                return
+                return True
             if not self._report(lease.ticket, partial(self._queue.complete, lease.ticket, result)):
                 self._give_back(lease, f"{self.name}: the queue did not take the result")
+        return True
 
     def _note(self, number: int, task: str, failure: FailureReason | None) -> None:
         """Counts an episode, for :meth:`state`."""

@@ -66,6 +66,15 @@ class Events(NamedTuple):
     evaluations: int  #: finished
 
 
+class Demand(NamedTuple):
+    """What desktops are needed for, and have done so far."""
+
+    playing: int  #: episodes, now
+    waiting: int  #: slots that wait for a desktop, now
+    busy_seconds: float  #: that desktops played, summed over them
+    held_up_seconds: float  #: that the trainer waited for a group or an evaluation
+
+
 @dataclass(slots=True)
 class Group:
     """A group, or an evaluation, in the queue.
@@ -126,6 +135,9 @@ class WaitingSlots:
         if group.waiting and group.number not in self._groups:
             self._groups[group.number] = group
             insort(self._order, group.number)
+
+    def __len__(self) -> int:
+        return sum(len(group.waiting) for group in self._groups.values())
 
     def first(self, wanted: Callable[[Group, int], bool]) -> tuple[Group, int] | None:
         """The first slot that is wanted; None if there is none."""
@@ -203,6 +215,18 @@ class ActiveLeases:
         """The tickets of a worker."""
         return [ticket for ticket, lease in self._by_ticket.items() if lease.worker == worker]
 
+    def describe(self, now: float) -> list[dict[str, Any]]:
+        """What every lease waits for, as JSON values."""
+        return [
+            {
+                "worker": lease.worker,
+                "evaluation" if lease.group.evaluation else "group": lease.group.number,
+                "slot": lease.slot,
+                "seconds": round(now - lease.started, 3),
+            }
+            for lease in self
+        ]
+
     def expired(self, now: float) -> list[tuple[str, ActiveLease]]:
         """The leases whose deadline has passed, the earliest first; each is returned once."""
         found = []
@@ -243,6 +267,12 @@ class KnownWorkers:
         more = max(0, desktops - self._had[worker])
         self._had[worker] += more
         self.desktops += more
+
+    def resize(self, worker: str, desktops: int) -> None:
+        """A worker has closed desktops, or made them again."""
+        if worker in self._heard:
+            self.desktops += desktops - self._had[worker]
+            self._had[worker] = desktops
 
     def forget(self, worker: str) -> None:
         """A worker has exited."""

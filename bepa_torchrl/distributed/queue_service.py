@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bepa_torchrl.distributed.leases import Demand
 from bepa_torchrl.distributed.task_queue import FinishedGroup, Lease, TaskQueue
 
 Result = TypeVar("Result")
@@ -28,6 +29,7 @@ class QueueService:
         self._queue = TaskQueue(**options)
         self._lock = threading.Lock()
         self._slots, self._groups, self._evaluations = (threading.Condition(self._lock) for _ in range(3))
+        self._held_up, self._held_up_since = 0.0, dict[int, float]()  # of the threads that wait for the trainer
 
     def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]:
         """Waits up to ``timeout`` seconds for a slot; empty if none was free."""
@@ -35,7 +37,7 @@ class QueueService:
 
     def next_group(self, timeout: float) -> FinishedGroup | None:
         """Waits up to ``timeout`` seconds for the next group; the caller takes or drops it."""
-        return self._wait(self._groups, self._queue.finished, timeout)
+        return self._wait_as_trainer(self._groups, self._queue.finished, timeout)
 
     def finished_groups(self) -> int:
         """Groups that were finished so far, in whatever order."""
@@ -52,7 +54,7 @@ class QueueService:
 
     def next_evaluation(self, timeout: float) -> FinishedGroup | None:
         """Waits up to ``timeout`` seconds for a finished evaluation, and removes it."""
-        return self._wait(self._evaluations, self._queue.take_evaluation, timeout)
+        return self._wait_as_trainer(self._evaluations, self._queue.take_evaluation, timeout)
 
     def end_rollouts(self) -> None:
         self._do(self._queue.end_rollouts)
@@ -69,6 +71,16 @@ class QueueService:
 
     def release(self, worker: str, reason: str) -> int:
         return self._do(lambda: self._queue.release(worker, reason))
+
+    def resize(self, worker: str, desktops: int) -> None:
+        self._do(lambda: self._queue.resize(worker, desktops))
+
+    def demand(self) -> Demand:
+        """What desktops are needed for, and how long the trainer has waited."""
+        now = time.monotonic()
+        with self._lock:
+            waits = sum(max(0.0, now - since) for since in self._held_up_since.values())
+            return self._queue.demand(self._held_up + waits)
 
     def take(self, group: int) -> None:
         self._do(lambda: self._queue.take(group))
@@ -104,6 +116,18 @@ class QueueService:
                 self._groups.notify_all()
             if now.evaluations > before.evaluations:
                 self._evaluations.notify_all()
+
+    def _wait_as_trainer(self, condition: threading.Condition, action: Callable[[], Result], timeout: float) -> Result:
+        """As :meth:`_wait`, and counts the time."""
+        thread, start = threading.get_ident(), time.monotonic()
+        with self._lock:
+            self._held_up_since[thread] = start
+        try:
+            return self._wait(condition, action, timeout)
+        finally:
+            with self._lock:
+                del self._held_up_since[thread]
+                self._held_up += time.monotonic() - start
 
     def _wait(self, condition: threading.Condition, action: Callable[[], Result], timeout: float) -> Result:
         """The action's first true result; at the deadline its last one. Leases expire meanwhile."""

@@ -38,6 +38,7 @@ class RayRollouts:
         desktops: episodes that run at once, over all workers; not read if ``workers`` is None, except at :data:`LOCAL`.
         replicas: rollout services.
         gpus_per_replica: Ray's ``num_gpus`` of each.
+        shrink_after: as of :class:`~bepa_torchrl.distributed.pool.env_worker_pool.EnvWorkerPool`.
         max_rows: rows per call of a service's policy.
         answer_seconds: within which a service's policy answers a call.
     """
@@ -49,6 +50,7 @@ class RayRollouts:
     desktops: int
     replicas: int
     gpus_per_replica: float
+    shrink_after: float | None
     max_rows: int
     answer_seconds: float
 
@@ -95,6 +97,7 @@ class RayRollouts:
             service_seconds=services.call_seconds,
             workers=self.workers,
             desktops=None if self.workers is None else -(-self.desktops // self.workers),
+            shrink_after=self.shrink_after,
             resources={"num_cpus": 0},
         )
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 from bepa_torchrl.distributed.leases import (
     ActiveLease,
     ActiveLeases,
+    Demand,
     Events,
     FinishedGroup,
     Group,
@@ -240,6 +241,11 @@ class TaskQueue:
             self._end(ticket, reason)
         return len(tickets)
 
+    def resize(self, worker: str, desktops: int) -> None:
+        """A worker has closed desktops, or made them again: it has so many now."""
+        self._count_busy()
+        self._workers.resize(worker, desktops)
+
     def expire(self) -> int:
         """Ends the leases whose deadline has passed; returns how many."""
         found = self._leases.expired(self._clock())
@@ -284,10 +290,7 @@ class TaskQueue:
     def finished(self) -> FinishedGroup | None:
         """The next group to look at, in ``order``, without removing it; None if it is not finished yet."""
         self.expire()
-        if self.order == "completion":
-            number = self._done[0] if self._done else None
-        else:
-            number = next(iter(self._groups), None)
+        number = next(iter(self._done if self.order == "completion" else self._groups), None)
         if number is None or not self._groups[number].finished:
             return None
         return self._groups[number].ended(self.batches)
@@ -318,6 +321,12 @@ class TaskQueue:
         """A batch was trained: more groups may be admitted."""
         self.batches += 1
 
+    def demand(self, held_up_seconds: float) -> Demand:
+        """What desktops are needed for, as far as they may be leased; the trainer has waited for so many seconds."""
+        self._count_busy()
+        waiting = len(self._waiting_evaluations) + (0 if self._rollouts_ended else len(self._waiting))
+        return Demand(len(self._leases), waiting, self._busy_seconds, held_up_seconds)
+
     # --- state --------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
@@ -325,28 +334,19 @@ class TaskQueue:
         self._count_busy()
         now = self._clock()
         self._workers.forget_silent(now)
-        leases = [
-            {
-                "worker": lease.worker,
-                "evaluation" if lease.group.evaluation else "group": lease.group.number,
-                "slot": lease.slot,
-                "seconds": round(now - lease.started, 3),
-            }
-            for lease in self._leases
-        ]
         return {
             "batches": self.batches,
             "admitted": self.admitted,
             "dropped": self.dropped,
-            "waiting_slots": sum(len(group.waiting) for group in self._groups.values()),
+            "waiting_slots": len(self._waiting),
             "open_groups": len(self._groups) - len(self._done),
             "finished_groups": len(self._done),
             "evaluations": len(self._evaluations),
-            "waiting_evaluation_slots": sum(len(group.waiting) for group in self._evaluations.values()),
+            "waiting_evaluation_slots": len(self._waiting_evaluations),
             "desktops": self._workers.desktops,
             "busy_seconds": round(self._busy_seconds, 3),
             "desktop_seconds": round(self._desktop_seconds, 3),
-            "leases": leases,
+            "leases": self._leases.describe(now),
             **self.counts,
         }
 

@@ -26,6 +26,7 @@ from bepa_torchrl.distributed.channel.messages import Message
 from bepa_torchrl.distributed.channel.plans import decode_lease
 from bepa_torchrl.distributed.channel.results import encode_result
 from bepa_torchrl.distributed.channel.weights import Weights, WeightsTag
+from bepa_torchrl.distributed.leases import Demand
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
 from bepa_torchrl.rollout.episodes import EpisodeResult
 
@@ -118,6 +119,18 @@ class RolloutGateway:
             self._held.pop(worker, None)
         reply = self._try("release", {"worker": f"{self._name}/{worker}", "reason": reason})
         return 0 if reply is None else int(reply.fields["count"])
+
+    def resize(self, worker: str, desktops: int) -> None:
+        """A worker has so many desktops now."""
+        self._try("resize", {"worker": f"{self._name}/{worker}", "desktops": desktops})
+
+    def demand(self) -> Demand | None:
+        """What desktops of all rollout clusters are needed for; None if that is not known."""
+        reply = self._try("demand", {})
+        if reply is None:
+            return None
+        playing, waiting, busy, held_up = (reply.fields[name] for name in Demand._fields)
+        return Demand(int(playing), int(waiting), float(busy), float(held_up))
 
     # --- for the program that plays the run ---------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from bepa_torchrl.distributed.channel.plans import encode_lease, encode_plan
 from bepa_torchrl.distributed.channel.results import decode_result
 from bepa_torchrl.distributed.channel.weights import PublishedWeights, WeightsTag
 from bepa_torchrl.distributed.env_worker import RolloutPlan
+from bepa_torchrl.distributed.leases import Demand
 from bepa_torchrl.distributed.queue_service import MAX_WORKERS
 from bepa_torchrl.distributed.task_queue import Lease, StaleTicketError
 
@@ -50,6 +51,8 @@ class ServedQueue(Protocol):
     def complete(self, ticket: str, result: Any) -> None: ...
     def fail(self, ticket: str, reason: str, result: Any = None) -> None: ...
     def release(self, worker: str, reason: str) -> int: ...
+    def resize(self, worker: str, desktops: int) -> None: ...
+    def demand(self) -> Demand: ...
 
 
 class ChannelServer:
@@ -97,6 +100,8 @@ class ChannelServer:
             "complete": self._complete,
             "fail": self._fail,
             "release": self._release,
+            "resize": self._resize,
+            "demand": self._demand,
             "weights": self._newest_weights,
             "chunk": self._chunk,
         }
@@ -252,6 +257,13 @@ class ChannelServer:
 
     def _release(self, message: Message) -> Reply:
         return {"count": self._queue.release(str(message.fields["worker"]), str(message.fields["reason"]))}, ()
+
+    def _resize(self, message: Message) -> Reply:
+        self._queue.resize(str(message.fields["worker"]), int(message.fields["desktops"]))
+        return {}, ()
+
+    def _demand(self, _: Message) -> Reply:
+        return self._queue.demand()._asdict(), ()
 
     def _newest_weights(self, message: Message) -> Reply:
         """The tag and the sizes of the parts, as soon as they are others than those that are loaded."""

@@ -17,6 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.distributed.env_worker import EnvWorker, RolloutPlan, WorkerState
+from bepa_torchrl.distributed.pool.back_pressure import SHRINK_SECONDS, PoolSize
 from bepa_torchrl.distributed.pool.nodes import FORGIVE_SECONDS, NodeFailures
 from bepa_torchrl.distributed.ray_cluster import DESKTOPS, ActorClient, check_version, described, reason_of
 from osworld_gym import __version__
@@ -40,6 +41,11 @@ class _Node(EnvWorker):
         """The actor's process id."""
         return os.getpid()
 
+    def health(self, desktops: int) -> WorkerState:
+        """Its state; it is to have so many desktops from now on."""
+        self.resize(desktops)
+        return self.state()
+
 
 def cluster_nodes() -> dict[str, int]:
     """Id of each node that is there → its number of desktops by the resource :data:`DESKTOPS`, 0 without it."""
@@ -55,7 +61,9 @@ class _Worker:
         name: also its name in the queue.
         actor: the handle.
         node: id of the node that it is on.
-        desktops: that it has.
+        desktops: that it can have.
+        wanted: that it is to have now.
+        counted: that it has by what the queue was told.
         ready: whether it has answered.
         played: episodes by its last answer.
         asked: the health check that it has not answered yet, if any.
@@ -67,6 +75,8 @@ class _Worker:
     actor: Any
     node: str
     desktops: int
+    wanted: int
+    counted: int
     ready: bool = False
     played: int = 0
     asked: Any = None
@@ -79,7 +89,9 @@ class EnvWorkerPool:
 
     There is a fixed number of them, spread over the nodes, or one on each node with the resource :data:`DESKTOPS`: a
     node that joins gets one, the leases of one that leaves are requeued. A node whose workers fail is left out
-    (:class:`~bepa_torchrl.distributed.pool.nodes.NodeFailures`); with a fixed number, others get its workers.
+    (:class:`~bepa_torchrl.distributed.pool.nodes.NodeFailures`); with a fixed number, others get its workers. Desktops
+    that the trainer's pace does not require are closed, and made again when it waits
+    (:mod:`~bepa_torchrl.distributed.pool.back_pressure`); each worker keeps one.
 
     Args:
         queue: the queue's actor.
@@ -95,6 +107,7 @@ class EnvWorkerPool:
         start_within: the same, until its first answer.
         end_within: seconds that :meth:`restart_workers` waits for the episodes of a worker.
         forgive_after: seconds after which a node that was left out is tried again.
+        shrink_after: seconds after which desktops that are not required are closed; None: never.
         resources: Ray's, per worker; where it is placed is the pool's decision.
 
     Raises:
@@ -117,6 +130,7 @@ class EnvWorkerPool:
         start_within: float = 600.0,
         end_within: float = 600.0,
         forgive_after: float = FORGIVE_SECONDS,
+        shrink_after: float | None = SHRINK_SECONDS,
         resources: dict[str, Any] | None = None,
     ) -> None:
         if (workers is None) != (desktops is None):
@@ -132,6 +146,7 @@ class EnvWorkerPool:
         self.replaced = self.restarted = 0
         self._outdated: list[str] = []  #: workers to restart
         self._failures = NodeFailures(forgive_after=forgive_after)
+        self._size = None if shrink_after is None else PoolSize(shrink_after)
         self._hopeless: str | None = None
         self._number, self._desktops = workers, desktops
         self._fill(cluster_nodes())
@@ -181,7 +196,7 @@ class EnvWorkerPool:
         reaches = (self._queue, service, self._service_seconds)
         worker = actor.remote(__version__, name, *reaches, *self._arguments, **options)
         with self._lock:
-            self.workers[name] = _Worker(name, worker, node, desktops)
+            self.workers[name] = _Worker(name, worker, node, desktops, wanted=desktops, counted=desktops)
         self._announce(name)
 
     def _announce(self, name: str) -> None:
@@ -220,11 +235,20 @@ class EnvWorkerPool:
         self._leave(nodes)
         self._roll()
         self._fill(nodes)
+        self._resize()
+
+    def _resize(self) -> None:
+        """Decides how many desktops each worker is to have; it learns so with its next health check."""
+        if self._size is None or (demand := ActorClient(self._queue).demand()) is None:
+            return
+        most = {name: worker.desktops for name, worker in self.workers.items()}
+        for name, desktops in self._size.update(demand, most).items():
+            self.workers[name].wanted = desktops
 
     def _problem(self, worker: _Worker) -> str | None:
         """Why a worker must be replaced, or None. Does not wait: asks, and reads the answer at a later check."""
         if worker.asked is None:
-            worker.asked, worker.since = worker.actor.state.remote(), time.monotonic()
+            worker.asked, worker.since = worker.actor.health.remote(worker.wanted), time.monotonic()
         done, _ = ray.wait([worker.asked], timeout=0)
         if not done:
             limit = self._answer_within if worker.ready else self._start_within
@@ -243,6 +267,9 @@ class EnvWorkerPool:
 
     def _judged(self, worker: _Worker, state: WorkerState) -> str | None:
         """Why a worker that answers must be replaced, or None; its node is counted."""
+        if state.desktops != worker.counted:
+            worker.counted = state.desktops
+            self._queue.resize.remote(worker.name, state.desktops)
         if state.played > worker.played:
             worker.played = state.played
             self._failures.succeeded(worker.node)

@@ -121,6 +121,7 @@ def ray_rollouts(
         desktops=settings.env.desktops,
         replicas=cluster.replicas,
         gpus_per_replica=cluster.gpus_per_replica,
+        shrink_after=cluster.shrink_after,
         **sampling(settings),
     )
 

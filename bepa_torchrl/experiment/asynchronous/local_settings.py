@@ -30,6 +30,7 @@ LOCAL = (
     "cluster.workers",
     "cluster.replicas",
     "cluster.gpus_per_replica",
+    "cluster.shrink_after",
     "threads",
 )
 

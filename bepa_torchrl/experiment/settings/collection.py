@@ -49,6 +49,8 @@ class ClusterSettings:
             ``desktops``, with that many, also on nodes that join.
         replicas: copies of the policy that sample.
         gpus_per_replica: Ray's GPUs of each copy.
+        shrink_after: seconds after which workers on Ray close desktops that the trainer's pace does not require; they
+            are made again when it waits. None: never.
     """
 
     address: str | None
@@ -57,6 +59,7 @@ class ClusterSettings:
     workers: Positive | None
     replicas: Positive
     gpus_per_replica: NonNegativeFloat
+    shrink_after: PositiveFloat | None
 
 
 @dataclass(frozen=True, slots=True)

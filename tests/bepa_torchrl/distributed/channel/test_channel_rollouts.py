@@ -21,6 +21,7 @@ from polling import until
 from repository import ROOT
 
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
+from bepa_torchrl.distributed.channel import gateway as gateway_module
 from bepa_torchrl.distributed.channel import server
 from bepa_torchrl.distributed.channel.client import ChannelClient
 from bepa_torchrl.distributed.channel.collector import served_collector
@@ -318,6 +319,25 @@ def test_leases_of_a_worker_that_has_exited_are_released(gateways: Gateways) -> 
         assert len(gateway.lease("w", 2, 30.0)) == 2
         assert gateway.release("other", "it has exited") == 0
         assert gateway.release("w", "it has exited") == 2
+
+
+def test_what_desktops_are_needed_for_crosses_and_so_do_those_that_are_closed(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "_PATIENCE", 0.1)
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 3)
+        assert len(gateway.lease("w", 2, 30.0)) == 2
+        demand = gateway.demand()
+        assert demand is not None
+        assert demand[:2] == (2, 1)
+        assert demand.busy_seconds > 0.0
+        assert served.queue.describe()["desktops"] == 2
+        gateway.resize("w", 1)
+        assert served.queue.describe()["desktops"] == 1
+    assert gateway.demand() is None  # nothing is known without a trainer
 
 
 def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weights(gateways: Gateways) -> None:
