@@ -1,49 +1,53 @@
 """Lock-step against asynchronous collection at several bounds of staleness: wall time, utilisation, real ages.
 
-Simulated desktops whose calls take lognormal times (asleep, so that two cores are enough for many of them), a scripted
-policy, real collectors, and a trainer whose update is a sleep of ``--update`` seconds. Lock-step waits for the slowest
-episode of each batch, and its desktops wait for the update; the baseline is ``GroupRolloutCollector``. All runs have
-equal seeds, tasks and numbers of episodes. The last lines are the ratios.
+Real collectors, and a trainer whose update is a sleep of ``--update`` seconds. Lock-step waits for the slowest episode
+of each batch, and its desktops wait for the update; the baseline is ``GroupRolloutCollector``. All runs have equal
+seeds, tasks and numbers of episodes. *Desktops busy* is the share of their time that they reset, act or verify. The
+last lines are the ratios.
 
     python -m benchmarks.async_collection --desktops 16 --staleness 0 1 2 4
+    python -m benchmarks.async_collection --desktops 8    # twice as many slots in a batch as desktops
+
+By default desktops are simulated: a call takes a lognormal time, asleep, so that two cores are enough for many of them.
+``--real`` starts as many real local desktops (``osworld-gym doctor --packages``) on the tasks of the suite ``local``,
+into which a lognormal number of words is typed, by which episodes differ in length. They use this machine's processors,
+which one desktop can keep busy, so a batch takes as long as they allow.
+
+    python -m benchmarks.async_collection --real --desktops 8 --updates 4 --update 10 --order admission
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
+from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.distributed.async_collector import AsyncIteration
 from bepa_torchrl.distributed.local_rollouts import local_collector
+from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task
+from bepa_torchrl.testing import DONE, LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector
+from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.episode import EpisodeOptions
+from osworld_gym.tasks.suites.local.suite import local_suite
+from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 from osworld_gym.vector import DesktopVector
 
+SIZE = (640, 368)  #: pixels of real desktops
 TASKS = 20
-MAX_STEPS = 6
-
-
-class Clock:
-    """Seconds that desktops were busy, over all threads."""
-
-    def __init__(self) -> None:
-        self._lock, self.busy = threading.Lock(), 0.0
-
-    def sleep(self, seconds: float) -> None:
-        """Sleeps and counts."""
-        time.sleep(seconds)
-        with self._lock:
-            self.busy += seconds
+MAX_STEPS, MAX_WORDS = 6, 15
+TYPE = "Thought: type a word\nAction: type(content='word ')"
 
 
 class SlowLamp(LampDesktop):
@@ -51,13 +55,13 @@ class SlowLamp(LampDesktop):
 
     blocking = True
 
-    def __init__(self, clock: Clock, median: float, sigma: float) -> None:
+    def __init__(self, median: float, sigma: float) -> None:
         super().__init__()
-        self._clock, self._median, self._sigma = clock, median, sigma
+        self._median, self._sigma = median, sigma
         self._rng = random.Random(0)
 
     def _wait(self) -> None:
-        self._clock.sleep(self._median * self._rng.lognormvariate(0.0, self._sigma))
+        time.sleep(self._median * self._rng.lognormvariate(0.0, self._sigma))
 
     def reset(self, seed: int) -> None:
         """Resets after a wait."""
@@ -79,47 +83,80 @@ class Learner(ScriptedPolicy):
         return iter(())
 
 
+class Typist(Learner):
+    """Types as many words as :func:`words` says, and ends the episode."""
+
+    def _response(self, key: SeedKey, step: int) -> Response:
+        response = super()._response(key, step)
+        return replace(response, text=TYPE if step < words(key) else DONE)
+
+
 @dataclass(frozen=True)
 class Measured:
-    """One run: wall seconds, share of the desktops' time that they were busy, maximum age, and the updates' share."""
+    """One run: wall seconds, shares of the desktops' and the trainer's time that they were busy, and maximum age.
+
+    ``failed``: episodes whose desktop failed in every attempt.
+    """
 
     wall: float
     busy: float
     age: int
     update: float
-
-
-def policy() -> Learner:
-    """Half of the episodes succeed, after 1 to 4 steps, determined by the seed key."""
-    return Learner(lambda key: sum(key) % 2 == 0, detour=steps)
+    failed: int
 
 
 def steps(key: SeedKey) -> int:
-    """Additional steps of an episode."""
+    """Additional steps of an episode on a simulated desktop."""
     return random.Random(repr(key)).randrange(4)
+
+
+def words(key: SeedKey) -> int:
+    """Words of an episode on a real desktop: lognormal, with median 4, at most :data:`MAX_WORDS`."""
+    return min(MAX_WORDS, round(4 * random.Random(repr(key)).lognormvariate(0.0, 0.8)))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is played: makes a desktop, the tasks, makes the policy, and the limit of steps.
+
+    With simulated desktops half of the episodes succeed, after 1 to 4 steps, determined by the seed key.
+    """
+
+    make: Callable[[], Desktop]
+    tasks: Sequence[Task]
+    policy: Callable[[], Learner]
+    max_steps: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Scene:
+        """That of the command line."""
+        if options.real:
+            make = partial(LocalDesktop, *SIZE, template=None)
+            return cls(make, local_suite().tasks, lambda: Typist(lambda _: True), MAX_WORDS + 1)
+        slow = partial(SlowLamp, options.median, options.sigma)
+        tasks = [lamp_task(number) for number in range(TASKS)]
+        return cls(slow, tasks, lambda: Learner(lambda key: sum(key) % 2 == 0, detour=steps), MAX_STEPS)
 
 
 def measure(options: argparse.Namespace, order: str | None, staleness: int) -> Measured:
     """Collects ``--updates`` batches; ``order`` None: lock-step."""
-    clock = Clock()
-
-    def make() -> SlowLamp:
-        return SlowLamp(clock, options.median, options.sigma)
+    scene, vectors = Scene.of(options), list[DesktopVector]()
 
     def vector(num: int) -> DesktopVector:
-        return DesktopVector(make, num, EpisodeOptions(max_steps=MAX_STEPS))
+        vectors.append(DesktopVector(scene.make, num, EpisodeOptions(max_steps=scene.max_steps)))
+        return vectors[-1]
 
-    learner: Any = policy()
-    tasks = [lamp_task(number) for number in range(TASKS)]
+    learner: Any = scene.policy()
     groups = {"groups": options.groups, "group_size": options.group_size, "seed": 0}
+    start = time.perf_counter()
     if order is None:
-        collector = GroupRolloutCollector(LampEnv(vector(options.desktops)), learner, tasks, **groups)
+        collector = GroupRolloutCollector(LampEnv(vector(options.desktops)), learner, scene.tasks, **groups)
     else:
         collector = local_collector(
-            LampEnv(vector(1)),
+            LampEnv(lamp_vector(1)),
             learner,
-            tasks,
-            sampler=policy(),
+            scene.tasks,
+            sampler=scene.policy(),
             make_vector=lambda: vector(1),
             desktops=options.desktops,
             max_rows=64,
@@ -127,17 +164,17 @@ def measure(options: argparse.Namespace, order: str | None, staleness: int) -> M
             order=order,
             **groups,
         )
-    ages = [0]
-    start = time.perf_counter()
+    ages, failed = [0], 0
     for _ in islice(collector, options.updates):
         if isinstance(collector.last, AsyncIteration):
             ages += collector.last.ages
+        failed += sum(result.failure is not None for result in collector.last.results)
         time.sleep(options.update)
         learner.version += 1
     wall = time.perf_counter() - start
-    busy = clock.busy / (options.desktops * wall)
+    busy = sum(each.busy_seconds for each in vectors) / (options.desktops * wall)
     collector.shutdown()
-    return Measured(wall, busy, max(ages), options.updates * options.update / wall)
+    return Measured(wall, busy, max(ages), options.updates * options.update / wall, failed)
 
 
 def main() -> None:
@@ -150,24 +187,31 @@ def main() -> None:
     parser.add_argument("--median", type=float, default=0.06, help="median seconds of a call")
     parser.add_argument("--sigma", type=float, default=1.1, help="standard deviation of the logarithm of a call's time")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--order", nargs="+", choices=get_args(Order), default=list(get_args(Order)))
+    parser.add_argument("--real", action="store_true", help="real local desktops; --median and --sigma are not used")
     options = parser.parse_args()
+    slots = options.groups * options.group_size
+    print(
+        f"{options.desktops} {'real' if options.real else 'simulated'} desktops, {options.updates} x {slots} episodes"
+    )
+    print(f"{'':24} {'wall, s':>8} {'desktops busy':>14} {'trainer busy':>13} {'maximum age':>12} {'failed':>7}")
     base = measure(options, None, 0)
-    print(f"{'':24} {'wall, s':>8} {'desktops busy':>14} {'trainer busy':>13} {'maximum age':>12}")
-    print(_row("lock-step", base))
+    print(_row("lock-step", base), flush=True)
     lines = []
-    for order in ("admission", "completion"):
+    for order in options.order:
         for staleness in options.staleness:
             found = measure(options, order, staleness)
             name = f"{order}, staleness {staleness}"
-            print(_row(name, found))
+            print(_row(name, found), flush=True)
             lines.append(f"lock-step / {name}: {base.wall / found.wall:.2f}x wall time")
+    print(f"load average over the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     for line in lines:
         print(line)
 
 
 def _row(name: str, found: Measured) -> str:
     shares = f"{100 * found.busy:12.0f} % {100 * found.update:11.0f} %"
-    return f"{name:24} {found.wall:8.1f} {shares} {found.age:12}"
+    return f"{name:24} {found.wall:8.1f} {shares} {found.age:12} {found.failed:7}"
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ def test_the_last_lines_have_the_ratios(monkeypatch: pytest.MonkeyPatch, capsys:
     quick = ["--median", "0.005", "--staleness", "1"]
     monkeypatch.setattr(sys, "argv", ["async_collection", *small, *quick])
     async_collection.main()
-    *_, lock, admission, completion, first, second = capsys.readouterr().out.splitlines()
+    *_, lock, admission, completion, load, first, second = capsys.readouterr().out.splitlines()
     assert lock.startswith("lock-step ")
-    assert int(admission.split()[-1]) <= 1
+    assert int(admission.split()[-2]) <= 1
+    assert load.startswith("load average")
     assert completion.startswith("completion, staleness 1")
     assert re.fullmatch(r"lock-step / admission, staleness 1: [\d.]+x wall time", first)
     assert re.fullmatch(r"lock-step / completion, staleness 1: [\d.]+x wall time", second)
