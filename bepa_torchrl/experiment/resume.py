@@ -17,6 +17,7 @@ CHANGEABLE = (
     "train.rank_timeout",
     "eval.",
     "collect.stall_timeout",
+    "cluster.shrink_after",
     "record.",
     "policy.activation_checkpointing",
     "policy.max_batch_tokens",
