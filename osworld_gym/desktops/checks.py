@@ -158,7 +158,7 @@ def every_desktop_action_is_performed(desktop: Desktop) -> None:
     desktop.reset(1)
     width, height = desktop.screen_size
     middle, corner = (width / 2, height / 2), (width - 1.0, height - 1.0)
-    actions = [Action(kind, start=middle) for kind in ("click", "left_double", "right_single")]
+    actions = [Action(kind, start=middle) for kind in ("click", "left_double", "left_triple", "right_single")]
     actions += [Action("scroll", start=middle, direction=way) for way in ("up", "down", "left", "right")]
     actions += [Action("drag", start=middle, end=corner), Action("hotkey", key="escape"), Action("type", content="a")]
     actions += [Action("wait"), Action("finished", content="done"), Action("call_user")]

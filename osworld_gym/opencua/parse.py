@@ -26,7 +26,7 @@ import re
 from typing import Any
 
 from osworld_gym.errors import ParseError
-from osworld_gym.types import Action
+from osworld_gym.types import Action, Point
 from osworld_gym.uitars.parse import MAX_CHARS, MAX_COORDINATE, Parsed
 from osworld_gym.uitars.read_pyautogui import from_pyautogui
 
@@ -43,9 +43,8 @@ def parse(text: str) -> Parsed:
 
     Raises:
         ParseError: ``text`` is anything else, of any type. ``reason`` is one of: not_text, too_long, no_action (no
-            section ``Action`` or no code block), bad_call (an unknown function of ``computer`` or bad arguments),
-            not_convertible (a triple click, for which the action space has nothing), and those of
-            :func:`osworld_gym.uitars.read_pyautogui.from_pyautogui`.
+            section ``Action`` or no code block), bad_call (an unknown function of ``computer`` or bad arguments), and
+            those of :func:`osworld_gym.uitars.read_pyautogui.from_pyautogui`.
     """
     if not isinstance(text, str):
         raise ParseError("not_text", repr(text))
@@ -78,7 +77,7 @@ def _actions(code: str, text: str) -> tuple[Action, ...]:
     if hover is not None:
         return (hover,)
     try:
-        actions = tuple(from_pyautogui(code))
+        actions = tuple(from_pyautogui(code, triple_click=True))
     except ParseError as error:
         raise ParseError(error.reason, text) from error
     if not actions:
@@ -101,9 +100,11 @@ def _computer_call(code: str, text: str) -> Action:
         if kind is None:
             raise ParseError("bad_call", text)
         return Action(kind)
-    raise ParseError(
-        "not_convertible" if name in ("computer.triple_click", "computer.tripleClick") else "bad_call", text
-    )
+    if name in ("computer.triple_click", "computer.tripleClick"):
+        point = _point(positional, named)
+        if point is not None:
+            return Action("left_triple", start=point)
+    raise ParseError("bad_call", text)
 
 
 def _hover(code: str) -> Action | None:
@@ -111,10 +112,15 @@ def _hover(code: str) -> Action | None:
     call = _only_call(code)
     if call is None or call[0] != "pyautogui.moveTo":
         return None
-    _, positional, named = call
+    point = _point(*call[1:])
+    return None if point is None else Action("hover", start=point)
+
+
+def _point(positional: list[Any], named: dict[str, Any]) -> Point | None:
+    """The first two arguments, or ``x`` and ``y``; None unless they are two numbers of a screen's size."""
     point = [*positional[:2], *(named[name] for name in ("x", "y") if name in named)]
     numbers = [float(value) for value in point if isinstance(value, int | float) and abs(value) <= MAX_COORDINATE]
-    return Action("hover", start=(numbers[0], numbers[1])) if len(numbers) == len(point) == 2 else None
+    return (numbers[0], numbers[1]) if len(numbers) == len(point) == 2 else None
 
 
 def _only_call(code: str) -> tuple[str, list[Any], dict[str, Any]] | None:

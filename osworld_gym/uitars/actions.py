@@ -50,7 +50,8 @@ class ActionSpec:
         description: what it does, for the documentation.
         remark: the comment in its prompt line.
         aliases: other names that the parser accepts.
-        prompted: whether prompts list it; False for actions that only OSWorld's agent accepts.
+        prompted: whether prompts list it; False for actions that only OSWorld's agent accepts, or OpenCUA's responses
+            have.
     """
 
     name: str
@@ -85,6 +86,7 @@ _MOBILE: tuple[Platform, ...] = ("mobile",)
 ACTIONS: tuple[ActionSpec, ...] = (
     ActionSpec("click", (_START,), _BOTH, "Clicks (taps) at the point.", aliases=("left_single",)),
     ActionSpec("left_double", (_START,), _DESKTOP, "Double-clicks at the point."),
+    ActionSpec("left_triple", (_START,), _DESKTOP, "Triple-clicks at the point.", prompted=False),
     ActionSpec("right_single", (_START,), _DESKTOP, "Right-clicks at the point."),
     ActionSpec("long_press", (_START,), _MOBILE, "Presses the point for a second."),
     ActionSpec("drag", (_START, _END), _BOTH, "Drags from the first point to the second.", aliases=("select",)),

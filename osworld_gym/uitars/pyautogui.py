@@ -95,6 +95,7 @@ def _scroll(action: Action) -> list[str]:
 _WRITERS: dict[str, Callable[[Action], list[str]]] = {
     "click": lambda a: [f"pyautogui.click({_xy(a.start)}, button='left')"],
     "left_double": lambda a: [f"pyautogui.doubleClick({_xy(a.start)}, button='left')"],
+    "left_triple": lambda a: [f"pyautogui.tripleClick({_xy(a.start)}, button='left')"],
     "right_single": lambda a: [f"pyautogui.click({_xy(a.start)}, button='right')"],
     "hover": lambda a: [f"pyautogui.moveTo({_xy(a.start)})"],
     "keydown": lambda a: [f"pyautogui.keyDown({key!r})" for key in split_keys(a.key or "")],

@@ -22,22 +22,26 @@ _MAX_SCROLLS = 10
 _MAX_PRESSES = 50
 
 
-def from_pyautogui(source: str) -> list[Action]:
+def from_pyautogui(source: str, *, triple_click: bool = False) -> list[Action]:
     """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
 
     A pointer move sets the start of the next action; keys held during a press become one hotkey; a copy to the
     clipboard and ctrl+v become ``type``; enter after typing becomes a newline; a sleep is a ``wait`` only if there is
     nothing else.
 
+    Args:
+        source: the source.
+        triple_click: whether a triple click is an action, which UI-TARS's prompts do not have.
+
     Raises:
         ParseError: ``bad_source`` if it is not Python or has anything but known calls with constants;
             ``not_convertible`` if the calls are known but the action space has no equivalent (a click with held keys, a
-            middle click, a triple click).
+            middle click, a triple click unless ``triple_click``).
     """
     word = source.strip()
     if word in _WORDS:
         return [Action(_WORDS[word])]
-    player = _Player(source)
+    player = _Player(source, triple_click)
     for name, arguments in _calls(source):
         handler = _HANDLERS.get(name)
         if handler is None:
@@ -99,6 +103,7 @@ class _Player:
     """State after the calls so far: pointer position, held keys, clipboard, and the actions read."""
 
     source: str
+    triple_click: bool
     actions: list[Action] = field(default_factory=list)
     pointer: Point | None = None
     pressed_at: Point | None = None
@@ -130,6 +135,8 @@ class _Player:
             ("left", 2): "left_double",
             ("right", 1): "right_single",
         }
+        if self.triple_click:
+            kinds["left", 3] = "left_triple"
         kind = kinds.get((button, clicks))
         if kind is None or self.held or self.pointer is None:
             raise self.refuse()
@@ -244,6 +251,7 @@ _HANDLERS: dict[str, Callable[[_Player, _Arguments], None]] = {
     "pyautogui.click": _Player.click,
     "pyautogui.leftClick": lambda p, a: p.click(a, button="left", clicks=1),
     "pyautogui.doubleClick": lambda p, a: p.click(a, button="left", clicks=2),
+    "pyautogui.tripleClick": lambda p, a: p.click(a, button=str(a.get(3, "button", "left")), clicks=3),
     "pyautogui.rightClick": lambda p, a: p.click(a, button="right", clicks=1),
     "pyautogui.dragTo": _Player.drag_to,
     "pyautogui.drag": lambda p, a: p.drag_to(a, relative=True),

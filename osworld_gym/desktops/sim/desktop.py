@@ -176,11 +176,11 @@ class SimDesktop(Desktop):
         state, layout, kind = self._state, self.layout, action.kind
         if kind != "type":
             state.find = ""
-        if kind in ("click", "left_double", "right_single", "drag"):
+        if kind in ("click", "left_double", "left_triple", "right_single", "drag"):
             scene, place = self.scene(), self._tile(action.start)
             if kind == "click":
                 left_click(state, layout, scene, place)
-            elif kind == "left_double":
+            elif kind in ("left_double", "left_triple"):  # a third press does nothing more
                 double_click(state, layout, scene, place)
             elif kind == "right_single":
                 right_click(state, layout, scene, place)

@@ -46,6 +46,7 @@ class Inputs:
         self.kinds: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "click": lambda a: self.click(a["start"], LEFT, 1),
             "left_double": lambda a: self.click(a["start"], LEFT, 2),
+            "left_triple": lambda a: self.click(a["start"], LEFT, 3),
             "right_single": lambda a: self.click(a["start"], RIGHT, 1),
             "hover": lambda a: self.move(a["start"]),
             "long_press": lambda a: self.long_press(a["start"]),

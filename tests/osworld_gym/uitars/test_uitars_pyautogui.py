@@ -39,6 +39,7 @@ def test_each_action_as_source() -> None:
         [
             Action("click", start=(954.4, 533.5)),
             Action("left_double", start=(1, 2)),
+            Action("left_triple", start=(1, 2)),
             Action("right_single", start=(3, 4)),
             Action("drag", start=(1, 2), end=(3, 4)),
             Action("scroll", start=(5, 6), direction="down"),
@@ -55,6 +56,7 @@ def test_each_action_as_source() -> None:
         "import time",
         "pyautogui.click(954, 534, button='left')",
         "pyautogui.doubleClick(1, 2, button='left')",
+        "pyautogui.tripleClick(1, 2, button='left')",
         "pyautogui.click(3, 4, button='right')",
         "pyautogui.moveTo(1, 2)",
         "pyautogui.dragTo(3, 4, duration=1.0, button='left')",
@@ -173,7 +175,8 @@ def test_agent_s2s_own_idioms() -> None:
     [
         ("pyautogui.keyDown('ctrl'); pyautogui.click(1, 2); pyautogui.keyUp('ctrl')", "not_convertible"),
         ("pyautogui.click(1, 2, button='middle')", "not_convertible"),
-        ("pyautogui.click(1, 2, clicks=3)", "not_convertible"),
+        ("pyautogui.click(1, 2, clicks=3)", "not_convertible"),  # UI-TARS's prompts have no triple click
+        ("pyautogui.tripleClick(1, 2)", "not_convertible"),
         ("pyautogui.click()", "not_convertible"),
         ("pyautogui.moveTo(1, 2)", "not_convertible"),
         ("pyautogui.keyDown('ctrl')", "not_convertible"),
