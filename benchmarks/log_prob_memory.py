@@ -35,6 +35,7 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.tensordict_io import left_pad, read_rows, response_rows
 from bepa_torchrl.policies.transformers.batching import hidden_states, pack
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
+from bepa_torchrl.policies.transformers.mrope import position_rule
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.tiny.config import image_processor_config, tiny_config
 from bepa_torchrl.tiny.tokenizer import train_tokenizer
@@ -63,6 +64,7 @@ class StockActor(TensorDictModuleBase):
             rows,
             patcher=policy.processor.patcher,
             image_token_id=policy.processor.image_token_id,
+            position_rule=position_rule(policy.model),
             device=policy.device,
         )
         logits = self.model.lm_head(hidden_states(self.model, packed, policy.encoder, use_cache=False))

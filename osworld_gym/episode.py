@@ -8,16 +8,15 @@ of a retried episode are the policy's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from types import MappingProxyType
 
 import numpy as np
 
+from osworld_gym.action_text import ACTION_TEXTS, action_text
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, ParseError
-from osworld_gym.opencua.parse import parse as parse_opencua
 from osworld_gym.tasks.evaluation.score import Evaluators
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
@@ -25,11 +24,7 @@ from osworld_gym.tasks.setup.run import prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import CALL_USER_TOLERANCE, Action, Screenshot, StepResult, StopReason, Verdict
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.parse import Parsed
-from osworld_gym.uitars.parse import parse as parse_uitars
 
-#: format of responses → its parser
-PARSERS: Mapping[str, Callable[[str], Parsed]] = MappingProxyType({"uitars": parse_uitars, "opencua": parse_opencua})
 #: stop reasons that truncate an episode (``truncated``); the others terminate it (``terminated``)
 TRUNCATING = frozenset({StopReason.max_steps, StopReason.context_full, StopReason.env_error})
 #: failures that mean that the desktop exited; not timeouts, which load alone can repeat
@@ -65,8 +60,8 @@ class EpisodeOptions:
         call_user_tolerance: the ``call_user()`` that ends the episode (official setting: the 3rd), counted over the
             episode, at most once per response.
         scaling: how the model's image was scaled; None if the model's coordinates are screen pixels.
-        action_text: the format of responses, a key of :data:`PARSERS`. OSWorld ends an episode at OpenCUA's first
-            ``computer.terminate(status="failure")``: ``call_user_tolerance=1``.
+        action_text: the format of responses, a key of :data:`osworld_gym.action_text.ACTION_TEXTS`. OSWorld ends an
+            episode at OpenCUA's first ``computer.terminate(status="failure")``: ``call_user_tolerance=1``.
         official_timing: sleep where OSWorld sleeps (:data:`OFFICIAL_TIMING`), for comparisons. This adds more than a
             minute per episode, so the deadline of a call must be longer than that.
         evaluators: which evaluators score the episode, and their deadline.
@@ -91,9 +86,7 @@ class EpisodeOptions:
         return OFFICIAL_TIMING if self.official_timing else Timing()
 
     def __post_init__(self) -> None:
-        if self.action_text not in PARSERS:
-            known = ", ".join(PARSERS)
-            raise ValueError(f"EpisodeOptions.action_text: expected one of {known}; got {self.action_text!r}")
+        action_text(self.action_text)
         for name in ("max_steps", "parse_errors", "call_user_tolerance"):
             if getattr(self, name) < 1:
                 raise ValueError(f"EpisodeOptions.{name}: expected at least 1, got {getattr(self, name)}")
@@ -172,7 +165,7 @@ class Episode:
     def _read(self, text: str) -> tuple[tuple[Action, ...], StopReason | None, str | None]:
         """Parses a response: (actions in screen pixels, stop reason or None, reason of a parse error or None)."""
         try:
-            parsed = PARSERS[self.options.action_text](text)
+            parsed = ACTION_TEXTS[self.options.action_text].parse(text)
         except ParseError as error:
             self._parse_streak += 1
             full = self._parse_streak >= self.options.parse_errors
@@ -259,7 +252,7 @@ def crash_of(result: StepResult, step: int, response: str | None, action_text: s
     if result.failure not in EXITS or response is None:
         return None
     try:
-        actions = PARSERS[action_text](response).actions
+        actions = ACTION_TEXTS[action_text].parse(response).actions
     except ParseError:
         return None  # nothing was performed
     if all(action.kind in ("finished", "call_user") for action in actions):

@@ -30,6 +30,7 @@ LAYERS = {
         "episode",
         "tasks",
         "desktops",
+        "action_text",
         "opencua",
         "uitars guest types errors folders atomic extras",
     ),

@@ -15,10 +15,12 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from bepa_torchrl.experiment.run_record import OUTCOMES, image_path, read_lines
+from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.atomic import write_with
 from osworld_gym.errors import ParseError
+from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.parse import parse, thought_of
+from osworld_gym.uitars.format import format_action
 
 BASE = "base"  #: folder of the base policy's episodes, next to the methods'
 FILE = "before-after.gif"
@@ -86,13 +88,16 @@ def find_pair(before: Sequence[Episode], after: Mapping[str, Sequence[Episode]])
     return min(pairs, key=rank, default=None)
 
 
-def draw_before_after(run: Path, methods: Sequence[str], scaling: ImageScaling) -> tuple[Path, Pair] | None:
+def draw_before_after(
+    run: Path, methods: Sequence[str], scaling: ImageScaling, action_text: str = "uitars"
+) -> tuple[Path, Pair] | None:
     """Draws ``before-after.gif`` into the run's folder.
 
     Args:
         run: folder of the run, with ``base/`` and a folder per method.
         methods: to choose the episode from, the preferred first.
         scaling: from the points of the policy's text to pixels.
+        action_text: of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
 
     Returns:
         its path and the episode; None if no episode was played before and after.
@@ -101,8 +106,8 @@ def draw_before_after(run: Path, methods: Sequence[str], scaling: ImageScaling) 
     if pair is None:
         return None
     panels = [
-        _Panel(run / BASE, "before training", pair.before, scaling),
-        _Panel(run / pair.method, f"after {pair.method}", pair.after, scaling),
+        _Panel(run / BASE, "before training", pair.before, scaling, action_text),
+        _Panel(run / pair.method, f"after {pair.method}", pair.after, scaling, action_text),
     ]
     count = max(len(pair.before["steps"]), len(pair.after["steps"]))
     frames = [_frame(pair.before["instruction"], panels, number) for number in range(count + 1)]
@@ -159,12 +164,14 @@ class _Panel:
         title: above the screenshot.
         episode: what is shown.
         scaling: of the policy's points.
+        action_text: of its responses.
     """
 
     record: Path
     title: str
     episode: Episode
     scaling: ImageScaling
+    action_text: str
 
     def picture(self, number: int) -> Image.Image:
         """The screenshot before step ``number``, or the last one, with the point that the policy names."""
@@ -175,7 +182,7 @@ class _Panel:
         width, height = screen.size
         shown = (_WIDTH, round(_WIDTH * height / width))
         small = screen.resize(shown, Image.Resampling.LANCZOS if width > _WIDTH else Image.Resampling.NEAREST)
-        for x, y in _points(step["text"], self.scaling, screen.size):
+        for x, y in _points(step["text"], self.action_text, self.scaling, screen.size):
             at = x * shown[0] / width, y * shown[1] / height
             ImageDraw.Draw(small).circle(at, 9, outline=_MARK, width=3)
         return small
@@ -186,8 +193,9 @@ class _Panel:
         if number >= len(steps):
             return f"{self.title}: {_verdict(self.episode)}", "", ""
         text = steps[number]["text"]
-        action = text.rsplit("Action:", 1)[-1] if "Action:" in text else ""
-        return f"{self.title}: step {number + 1}", f"Thought: {thought_of(text)}", f"Action: {_plain(action)}"
+        thought = ACTION_TEXTS[self.action_text].thought_of(text)
+        action = "; ".join(format_action(action) for action in _actions(text, self.action_text))
+        return f"{self.title}: step {number + 1}", f"Thought: {thought}", f"Action: {_plain(action)}"
 
 
 def _frame(instruction: str, panels: Sequence[_Panel], number: int) -> Image.Image:
@@ -220,12 +228,17 @@ def _palette(frames: Sequence[Image.Image]) -> Image.Image:
     return every.quantize(128)
 
 
-def _points(text: str, scaling: ImageScaling, screen: tuple[int, int]) -> list[tuple[float, float]]:
-    """The points of a response's actions in screen pixels; none if it cannot be parsed."""
+def _actions(text: str, action_text: str) -> tuple[Action, ...]:
+    """The actions of a response; none if it cannot be parsed."""
     try:
-        actions = [scaling.action_to_screen(action, screen) for action in parse(text).actions]
+        return ACTION_TEXTS[action_text].parse(text).actions
     except ParseError:
-        return []
+        return ()
+
+
+def _points(text: str, action_text: str, scaling: ImageScaling, screen: tuple[int, int]) -> list[tuple[float, float]]:
+    """The points of a response's actions in screen pixels; none if it cannot be parsed."""
+    actions = [scaling.action_to_screen(action, screen) for action in _actions(text, action_text)]
     return [point for action in actions for point in (action.start, action.end) if point is not None]
 
 

@@ -33,7 +33,7 @@ def convert_traces(options: argparse.Namespace) -> int:
     from bepa_torchrl.experts import read_source
 
     traces = [trace for trace in read_source(options.traces, make_tasks(settings).suite.tasks) if trace.success]
-    cache = convert_all(make_policy(settings, seed=settings.seed), traces)
+    cache = convert_all(make_policy(settings, seed=settings.seed), traces, settings.policy.action_text)
     cache.dumps(options.out)
     print(f"{len(cache)} of {len(traces)} traces converted: {options.out}")
     return 0

@@ -74,6 +74,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
     from bepa_torchrl.sizing.model import model_shape
     from bepa_torchrl.sizing.plan import PlanRequest
     from bepa_torchrl.sizing.tokens import EpisodeShape, image_grid
+    from osworld_gym.action_text import ACTION_TEXTS
 
     _check(options)
     files = _model_files(settings.policy.checkpoint)
@@ -87,6 +88,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         response=options.response_tokens,
         history=settings.policy.history,
         images=settings.policy.history_images,
+        repeated=ACTION_TEXTS[settings.policy.action_text].repeated,
     )
     engine, vllm = settings.policy.engine, settings.policy.rollout == "vllm"
     single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
@@ -163,10 +165,9 @@ def _model_files(checkpoint: str) -> ModelFiles:
 def _head(settings: Settings) -> int:
     """Estimated tokens of the preset's text and an instruction."""
     from bepa_torchrl.sizing.tokens import head_tokens
-    from osworld_gym.uitars.prompt import CHAT_PRESETS
+    from osworld_gym.action_text import ACTION_TEXTS
 
-    preset = CHAT_PRESETS.get(settings.policy.preset)
-    return head_tokens("" if preset is None else (preset.system or "") + preset.template)
+    return head_tokens(ACTION_TEXTS[settings.policy.action_text].head(settings.policy.preset))
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

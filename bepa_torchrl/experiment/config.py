@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.bounds import Above, AtLeast
+from osworld_gym.action_text import check_preset
 from osworld_gym.errors import did_you_mean
 from osworld_gym.uitars.history import check_history
 
@@ -82,6 +83,10 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
     _check_method(settings, [override.key_or_group for override in parsed])
     _check_token_budget(settings)
     check_rollout(settings)
+    try:
+        check_preset(settings.policy.action_text, settings.policy.preset)
+    except ValueError as error:
+        raise ConfigError(f"policy.preset: {error}") from error
     if settings.policy.lora.adapter is not None and settings.policy.lora.rank is None:
         raise ConfigError("policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones")
     try:

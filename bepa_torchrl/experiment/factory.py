@@ -28,6 +28,7 @@ from bepa_torchrl.experts import split_source
 from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.policies.vllm.errors import check_family
 from bepa_torchrl.policies.vllm.errors import engine_version as check_engine
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
@@ -181,12 +182,13 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
 
 def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLLMPolicy:
     """The inference engine of the settings, with the policy's prompts and weights; it is not started."""
+    assert isinstance(policy, TransformersPolicy)
+    check_family(policy.model.config.model_type)
     engine = settings.policy.engine
     if engine.url is None:
         check_engine()
     from bepa_torchrl.policies.vllm.policy import VLLMPolicy
 
-    assert isinstance(policy, TransformersPolicy)
     return VLLMPolicy(
         policy,
         folder=folder,
@@ -228,6 +230,7 @@ def _episode_options(settings: Settings, scaling: ImageScaling) -> EpisodeOption
         parse_errors=env.parse_errors,
         call_user_tolerance=env.call_user_tolerance,
         scaling=scaling,
+        action_text=settings.policy.action_text,
         official_timing=env.official_timing,
         evaluators=Evaluators(env.evaluators),
     )

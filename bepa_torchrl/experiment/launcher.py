@@ -104,7 +104,7 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
         if code == 0:
             _finish(folder, list(configs), config, prepared, tasks, console)
             if config.record.outcomes and config.record.images and config.eval.final_episodes:
-                _show_before_after(folder, list(configs), scaling, console)
+                _show_before_after(folder, list(configs), scaling, config.policy.action_text, console)
     return code
 
 
@@ -352,9 +352,11 @@ def _finish(
     console.print("\n".join(places), markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_before_after(folder: Path, methods: list[str], scaling: ImageScaling, console: Console) -> None:
+def _show_before_after(
+    folder: Path, methods: list[str], scaling: ImageScaling, action_text: str, console: Console
+) -> None:
     """Draws an episode before and after training, and prints which one."""
-    found = draw_before_after(folder, methods, scaling)
+    found = draw_before_after(folder, methods, scaling, action_text)
     if found is None:
         console.print("GIF      none: no task was played before and after training without a failure")
         return

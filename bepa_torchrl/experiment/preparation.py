@@ -136,7 +136,7 @@ def prepare(
     """
     started = perf_counter()
     metrics = {"expert_traces": float(len(traces))}
-    converted = convert_all(policy, traces)
+    converted = convert_all(policy, traces, settings.policy.action_text)
     note(f"LEVEL-1: the base policy follows {len(traces)} plans")
     self_rolled, rolled = self_roll_all(settings, policy, vector, tasks.train, traces)
     metrics |= {"converted": float(len(converted)), "self_rolled": float(len(self_rolled))}
@@ -161,7 +161,7 @@ def prepare(
     return Preparation(manifest, converted, self_rolled, base, metrics)
 
 
-def convert_all(policy: ActingPolicy, traces: Sequence[ExpertTrace]) -> TaskTraceCache:
+def convert_all(policy: ActingPolicy, traces: Sequence[ExpertTrace], action_text: str = "uitars") -> TaskTraceCache:
     """D_conv as a cache: the traces in the policy's format, without plan.
 
     Per task it contains the first trace that fits the policy's context length.
@@ -171,7 +171,7 @@ def convert_all(policy: ActingPolicy, traces: Sequence[ExpertTrace]) -> TaskTrac
         if trace.task_id in cache.task_ids():
             continue
         try:
-            pairs = convert_trace(trace, policy.image_scaling).pairs
+            pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
             cache.put(trace.task_id, trace_rows(policy, trace.task_id, trace.instruction, pairs))
         except TraceError as error:
             _log.warning("left out of D_conv: %s", error)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.experts.words import sections, sentences
+from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.errors import ParseError
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.format import format_action, format_response
+from osworld_gym.uitars.format import format_action
 from osworld_gym.uitars.parse import thought_of
 from osworld_gym.uitars.prompt import prompt_text
 from osworld_gym.uitars.pyautogui import from_pyautogui
@@ -37,7 +38,8 @@ class Converted:
         pairs: (PNG before the response, response); the last response is ``finished()``.
         steps: index of each pair's step; -1 for a ``finished()`` that conversion adds.
         dropped: (index of the step, reason) of steps without a response. Reasons: ``framework`` (memory, cell
-            values), ``subtask_done``, and those of :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
+            values), ``subtask_done``, ``not_convertible`` (also: the action text has no form for the step's actions),
+            and those of :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
     """
 
     pairs: tuple[Pair, ...]
@@ -66,19 +68,25 @@ def convert(trace: ExpertTrace, scaling: ImageScaling | None = None) -> list[Pai
 
 
 def convert_trace(
-    trace: ExpertTrace, scaling: ImageScaling | None = None, *, complete: Complete | None = None
+    trace: ExpertTrace,
+    scaling: ImageScaling | None = None,
+    *,
+    complete: Complete | None = None,
+    action_text: str = "uitars",
 ) -> Converted:
-    """Rewrites every step that is an action on the screen as ``Thought: … Action: …``.
+    """Rewrites every step that is an action on the screen as a response of the policy's action text.
 
     Args:
         trace: the expert's trace.
         scaling: of the policy's image processor; None if the policy's coordinates are screen pixels.
         complete: a language model that writes the thoughts with the paper's prompt; None: by rule, from the
             expert's text.
+        action_text: a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
 
     Raises:
         TraceError: no step can be converted, or the trace lacks the last screenshot for ``finished()``.
     """
+    text = ACTION_TEXTS[action_text]
     pairs: list[Pair] = []
     steps: list[int] = []
     dropped: list[tuple[int, str]] = []
@@ -93,13 +101,17 @@ def convert_trace(
         if scaling is not None:
             actions = [scaling.action_to_model(action, trace.screen_size) for action in actions]
         thought = step_thought(step) if complete is None else model_thought(step, actions, complete)
-        pairs.append((png, format_response(thought, actions)))
+        try:
+            pairs.append((png, text.format_response(thought, actions)))
+        except ValueError:  # the action text has no form for these actions
+            dropped.append((index, "not_convertible"))
+            continue
         steps.append(index)
         finished = actions[-1].kind in ("finished", "call_user")
     if not finished:
         if trace.final_screenshot is None or not pairs:
             raise TraceError(f"{trace.where}: nothing to convert, or no screenshot after its last step to finish on")
-        pairs.append((trace.final_screenshot, format_response(LAST_THOUGHT, [Action("finished")])))
+        pairs.append((trace.final_screenshot, text.format_response(LAST_THOUGHT, [Action("finished")])))
         steps.append(-1)
     return Converted(tuple(pairs), tuple(steps), tuple(dropped))
 

@@ -22,8 +22,8 @@ from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.tasks.task import Task
-from osworld_gym.uitars.parse import thought_of
 from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def self_roll(
     entries: dict[str, SelfRollout] = {}
     leaks: list[float] = []
     episodes = failures = leaking = number = 0
-    left = budget
+    left, text = budget, vector.options.action_text
     while True:
         places = {i: _place(number, len(queues[i]), tries, budget) for i in queues if i not in entries}
         jobs = [_job(by_id[i], queues[i][at[0]][1], seed, at) for i, at in places.items() if at is not None][:left]
@@ -126,10 +126,10 @@ def self_roll(
             failures += result.failure is not None
             episodes += result.failure is None
             turn, _ = cast(tuple[int, int], places[result.job.task.id])
-            entry = _entry(policy, result, *queues[result.job.task.id][turn])
+            entry = _entry(policy, result, *queues[result.job.task.id][turn], text)
             if entry is None:
                 continue
-            leaks += _leaks(entry.rows, entry.plan)
+            leaks += _leaks(entry.rows, entry.plan, text)
             leaking += entry.leak > max_leak
             if entry.leak <= max_leak:
                 entries[result.job.task.id] = entry
@@ -184,12 +184,15 @@ def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int]) 
     return EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=attempt, plan=plan)
 
 
-def _entry(policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str) -> SelfRollout | None:
+def _entry(
+    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, action_text: str
+) -> SelfRollout | None:
     if not result.success or result.rows is None:
         return None
-    leaks = _leaks(result.rows, plan)
+    leaks = _leaks(result.rows, plan, action_text)
     return SelfRollout(plan_free_rows(policy, result.rows), trace.expert, plan, sum(leaks) / len(leaks))
 
 
-def _leaks(rows: TensorDictBase, plan: str) -> Sequence[bool]:
+def _leaks(rows: TensorDictBase, plan: str, action_text: str) -> Sequence[bool]:
+    thought_of = ACTION_TEXTS[action_text].thought_of
     return [plan_leaks(thought_of(cast(str, row[K.RESPONSE])), plan) for row in row_list(rows)]

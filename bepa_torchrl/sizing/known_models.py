@@ -20,6 +20,7 @@ _FILES = {
     "Qwen/Qwen2.5-VL-3B-Instruct": "qwen2_5_vl_3b",
     "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2_5_vl_7b",
     "Qwen/Qwen3-VL-8B-Instruct": "qwen3_vl_8b",
+    "xlangai/OpenCUA-7B": "opencua_7b",
 }
 KNOWN = tuple(_FILES)
 

@@ -1,7 +1,7 @@
 """The shapes of a vision-language model that decide its size, read from ``config.json``, and its parameter counts.
 
-Two families: ``qwen2_5_vl`` (Qwen2.5-VL, UI-TARS-1.5) and ``qwen3_vl``, as transformers implements them
-(``modeling_qwen2_5_vl.py``, ``modeling_qwen3_vl.py``).
+Families: ``qwen2_5_vl`` (Qwen2.5-VL, UI-TARS-1.5) and ``qwen3_vl``, as transformers implements them
+(``modeling_qwen2_5_vl.py``, ``modeling_qwen3_vl.py``), and ``opencua``, which has Qwen2.5-VL's shapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "opencua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,9 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise ValueError(f"the sizes of a model of type {family!r} are not known; expected {' or '.join(FAMILIES)}")
+        raise ValueError(
+            f"the sizes of a model of type {family!r} are not known; expected one of {', '.join(FAMILIES)}"
+        )
     if not isinstance(config.get("vision_config"), Mapping):
         raise ValueError("config.json has no vision_config; expected the config of a vision-language model")
     return ModelShape(family, _text(config), _vision(config, family))
@@ -181,7 +183,7 @@ def _text(config: Mapping[str, Any]) -> TextShape:
 
 def _vision(config: Mapping[str, Any], family: str) -> VisionShape:
     vision = config["vision_config"]
-    patch, gated = _integer(vision, "patch_size"), family == "qwen2_5_vl"
+    patch, gated = _integer(vision, "patch_size"), family != "qwen3_vl"
     depth = _integer(vision, "depth")
     channels = _integer(vision, "in_channels") if "in_channels" in vision else 3
     full = [i for i in vision["fullatt_block_indexes"] if i < depth] if gated else range(depth)

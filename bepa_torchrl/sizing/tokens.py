@@ -65,6 +65,8 @@ class EpisodeShape:
         response: tokens of a response, the end token included.
         history: one of :data:`osworld_gym.uitars.history.HISTORIES`.
         images: k of that module; None with ``all``.
+        repeated: tokens of a past response in later prompts, if they repeat it in another form, so that no row begins
+            with an earlier one (:class:`osworld_gym.action_text.ActionText`); None: token for token.
     """
 
     steps: int
@@ -73,6 +75,7 @@ class EpisodeShape:
     response: int
     history: str
     images: int | None
+    repeated: int | None = None
 
     def kept_images(self, step: int) -> int:
         """Screenshots in the prompt of a step (1, 2, …), the current one included."""
@@ -80,7 +83,8 @@ class EpisodeShape:
 
     def prompt(self, step: int) -> int:
         """Tokens of the prompt of a step (1, 2, …), the generation prompt (:data:`BEFORE_RESPONSE`) included."""
-        past = (step - 1) * (BEFORE_RESPONSE + self.response + AFTER_RESPONSE)
+        length = self.response if self.repeated is None else self.repeated
+        past = (step - 1) * (BEFORE_RESPONSE + length + AFTER_RESPONSE)
         return self.head + self.kept_images(step) * (IMAGE_FRAME + self.image) + past + BEFORE_RESPONSE
 
     def row(self, step: int) -> Sequence:
@@ -96,9 +100,9 @@ class EpisodeShape:
         return [self.row(step) for step in self._last_steps()]
 
     def _last_steps(self) -> Iterator[int]:
-        """Steps after which the prompt loses an image, and the last step."""
+        """Steps whose row the next prompt does not extend, since it loses an image or repeats, and the last step."""
         for step in range(1, self.steps):
-            if self.kept_images(step + 1) <= self.kept_images(step):
+            if self.repeated is not None or self.kept_images(step + 1) <= self.kept_images(step):
                 yield step
         yield self.steps
 

@@ -57,8 +57,13 @@ def parse(text: str) -> Parsed:
     last = blocks[-2] if len(blocks) % 2 else blocks[-3]  # an even number of parts: the last fence is not closed
     code = _LANGUAGE.sub("", last.strip(), count=1) if _LANGUAGE.match(last.strip()) else last
     actions = _actions(code.strip(), text)
-    thought = "\n\n".join(part for part in (found.get("Thought"), found["Action"]) if part)
-    return Parsed(thought, actions)
+    return Parsed(thought_of(text), actions)
+
+
+def thought_of(text: str) -> str:
+    """The thought of any response, also an unparsable one: ``Thought`` and ``Action``. Never raises on a string."""
+    found = sections(text)
+    return "\n\n".join(part for part in (found.get("Thought"), found.get("Action")) if part)
 
 
 def sections(text: str) -> dict[str, str]:

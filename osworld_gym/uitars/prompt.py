@@ -65,6 +65,12 @@ CHAT_PRESETS = _presets()
 PRESETS = (*CHAT_PRESETS, "compact")
 
 
+def preset_text(preset: str) -> str:
+    """The text of a preset before the first screenshot, with the placeholder ``{instruction}``; "" for ``compact``."""
+    found = CHAT_PRESETS.get(preset)
+    return "" if found is None else (found.system or "") + found.template
+
+
 def instruction_text(context: PromptContext) -> str:
     """The instruction, followed by an empty line and the plan if there is one (LEVEL-1)."""
     return f"{context.instruction}\n\n{context.plan}" if context.plan else context.instruction

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.image_patches import Grid, ImagePatcher
-from bepa_torchrl.policies.transformers.mrope import mrope_positions
+from bepa_torchrl.policies.transformers.mrope import PositionRule
 from bepa_torchrl.policies.transformers.vision_features import FeatureSource
 
 
@@ -26,7 +26,7 @@ class PackedBatch:
 
     Args:
         tokens: int64 ``[B, T]``, 0 at padding.
-        positions: int64 ``[3, B, T]``, M-RoPE (time, row, column), 0 at padding.
+        positions: int64 ``[3, B, T]``, rotary positions (time, row, column), 0 at padding.
         lengths: tokens of each row.
         next_positions: position of the next token of each row.
         images: the U distinct images.
@@ -50,6 +50,7 @@ def pack(
     *,
     patcher: ImagePatcher,
     image_token_id: int,
+    position_rule: PositionRule,
     device: torch.device,
 ) -> PackedBatch:
     """Packs one row per prompt; a prompt may end with a response's tokens."""
@@ -70,7 +71,7 @@ def pack(
         merged = [(grids[index[image]][1] // merge, grids[index[image]][2] // merge) for image in prompt.images]
         is_image = row == image_token_id
         tokens[i, : len(row)] = row
-        positions[:, i, : len(row)], next_position = mrope_positions(is_image, merged)
+        positions[:, i, : len(row)], next_position = position_rule(is_image, merged)
         next_positions.append(next_position)
         places.append(np.flatnonzero(is_image) + i * tokens.shape[1])
     return PackedBatch(

@@ -20,12 +20,20 @@ from transformers.utils import logging as hf_logging
 from transformers.utils.hub import cached_file
 
 from bepa_torchrl.policies.out_of_memory import placement_advice
+from bepa_torchrl.policies.transformers.opencua import model as opencua
+from bepa_torchrl.policies.transformers.opencua.tokenizer import has_ranks, load_tokenizer
 from bepa_torchrl.policies.transformers.processor import IMAGE_TOKEN
 
 _log = logging.getLogger(__name__)
-MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl")
+MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", opencua.MODEL_TYPE)
 ATTENTION = ("sdpa", "flash_attention_2")
-_VISION_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|vision_end|>", "<|im_end|>")
+_QWEN_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|vision_end|>", "<|im_end|>")
+#: tokens that the tokenizer must have, that of an image second
+_VISION_TOKENS = {
+    opencua.MODEL_TYPE: ("<|media_begin|>", opencua.IMAGE_TOKEN, "<|media_end|>", "<|im_end|>"),
+}
+#: otherwise transformers asks at the terminal whether to run a checkpoint's Python code
+_NO_CODE = {"trust_remote_code": False}
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
@@ -35,12 +43,17 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A loaded checkpoint. ``end_token_ids``: the end of a response first, then the generation config's others."""
+    """A loaded checkpoint.
+
+    ``end_token_ids``: the end of a response first, then the generation config's others. ``image_token``: what the chat
+    template writes for an image.
+    """
 
     model: Any
     tokenizer: Any
     image_processor: Qwen2VLImageProcessorPil
     end_token_ids: tuple[int, ...]
+    image_token: str = IMAGE_TOKEN
 
 
 def load_checkpoint(
@@ -50,10 +63,11 @@ def load_checkpoint(
     device: torch.device | str = "cpu",
     attn: str = "sdpa",
 ) -> Checkpoint:
-    """Loads a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
+    """Loads a Qwen2-VL, Qwen2.5-VL, Qwen3-VL or OpenCUA checkpoint. No code of the checkpoint is run.
 
     Args:
-        path_or_id: a folder with config.json, safetensors, tokenizer and preprocessor_config.json, or a hub name.
+        path_or_id: a folder with config.json, safetensors, tokenizer and preprocessor_config.json, or a hub name. The
+            tokenizer of an OpenCUA checkpoint as published is built from its data (:mod:`.opencua.tokenizer`).
         dtype: torch dtype of the weights, or its name (``"bfloat16"``).
         device: device of the weights.
         attn: attention kernels, ``sdpa`` or ``flash_attention_2`` (a GPU and the flash-attn package).
@@ -69,18 +83,18 @@ def load_checkpoint(
         raise CheckpointError(f"attn={attn!r}: expected one of {', '.join(ATTENTION)}")
     if isinstance(dtype, str):
         dtype = _dtype(dtype)
-    _check_config(source)
-    tokenizer = _load(AutoTokenizer, source, "a tokenizer (tokenizer.json, tokenizer_config.json)")
-    _check_tokens(source, tokenizer)
-    _ensure_chat_template(source, tokenizer)
+    tokens = _VISION_TOKENS.get(_check_config(source), _QWEN_TOKENS)
+    tokenizer = _load_tokenizer(source, published=tokens is not _QWEN_TOKENS and has_ranks(source))
+    _check_tokens(source, tokenizer, tokens)
+    _ensure_chat_template(source, tokenizer, tokens[1])
     image_processor = _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json")
     model = _load_model(source, dtype=dtype, attn_implementation=attn)
-    _check_fit(source, model, tokenizer, image_processor)
+    _check_fit(source, model, tokenizer, image_processor, tokens[1])
     ends = _end_token_ids(model.generation_config, tokenizer)
     with placement_advice(model, source, device):
         model = model.to(device).eval()
         copy_to_own_memory(model)
-    return Checkpoint(model, tokenizer, image_processor, ends)
+    return Checkpoint(model, tokenizer, image_processor, ends, tokens[1])
 
 
 def copy_to_own_memory(model: torch.nn.Module) -> None:
@@ -122,9 +136,20 @@ def _load(kind: Any, source: str, expected: str, **options: Any) -> Any:
         raise CheckpointError(f"{source}: {expected} could not be read: {_first_line(error)}") from error
 
 
+def _load_tokenizer(source: str, *, published: bool) -> Any:
+    """The tokenizer; ``published``: as data for a tokenizer that is Python code of the checkpoint."""
+    if not published:
+        return _load(AutoTokenizer, source, "a tokenizer (tokenizer.json, tokenizer_config.json)", **_NO_CODE)
+    try:
+        return load_tokenizer(source)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the tokenizer could not be built: {_first_line(error)}") from error
+
+
 def _load_model(source: str, **options: Any) -> Any:
     """Loads the model; raises where transformers would initialise weights at random, or leave a head untied."""
-    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # checked here, with one-line errors
+    # checked here, with one-line errors
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True, **_NO_CODE}
     with no_progress_bars(), _no_loading_report():
         model, info = _load(AutoModelForImageTextToText, source, "weights (model.safetensors)", **options)
     _check_shapes(source, info["mismatched_keys"])
@@ -189,10 +214,11 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def _check_config(source: str) -> None:
+def _check_config(source: str) -> str:
+    """The model type of a vision-language model that can be loaded."""
     if os.sep in source and not Path(source).is_dir():
         raise CheckpointError(f"{source}: no such folder; pass a checkpoint folder or the name of a hub repository")
-    config = _load(AutoConfig, source, "config.json")
+    config = _load(AutoConfig, source, "config.json", **_NO_CODE)
     if config.model_type not in MODEL_TYPES:
         raise CheckpointError(
             f"{source}: expected a vision-language model of type {', '.join(MODEL_TYPES)}, got {config.model_type!r}"
@@ -204,21 +230,23 @@ def _check_config(source: str) -> None:
         )
     if getattr(config.text_config, "use_sliding_window", False):
         raise CheckpointError(f"{source}: sliding-window attention is not supported; set use_sliding_window to false")
+    return str(config.model_type)
 
 
-def _check_tokens(source: str, tokenizer: Any) -> None:
+def _check_tokens(source: str, tokenizer: Any, tokens: Sequence[str]) -> None:
     vocabulary = tokenizer.get_vocab()
-    missing = [token for token in _VISION_TOKENS if token not in vocabulary]
+    missing = [token for token in tokens if token not in vocabulary]
     if missing:
+        family = "a Qwen2.5-VL" if tokens is _QWEN_TOKENS else "an OpenCUA"
         raise CheckpointError(
             f"{source}: the tokenizer has no image tokens ({', '.join(missing)}); "
-            "expected the tokenizer of a Qwen2.5-VL checkpoint"
+            f"expected the tokenizer of {family} checkpoint"
         )
 
 
-def _ensure_chat_template(source: str, tokenizer: Any) -> None:
+def _ensure_chat_template(source: str, tokenizer: Any, image_token: str) -> None:
     """Uses chat_template.json, where older checkpoints keep the template for images, if the tokenizer's has none."""
-    if _shows_images(tokenizer):
+    if _shows_images(tokenizer, image_token):
         return
     try:
         path = cached_file(source, "chat_template.json", _raise_exceptions_for_missing_entries=False)
@@ -226,29 +254,31 @@ def _ensure_chat_template(source: str, tokenizer: Any) -> None:
         path = None
     if path is not None:
         tokenizer.chat_template = json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"]
-    if not _shows_images(tokenizer):
+    if not _shows_images(tokenizer, image_token):
         raise CheckpointError(
-            f"{source}: the chat template writes no {IMAGE_TOKEN} for an image; expected chat_template.jinja of a "
+            f"{source}: the chat template writes no {image_token} for an image; expected chat_template.jinja of a "
             "vision-language checkpoint"
         )
 
 
-def _shows_images(tokenizer: Any) -> bool:
+def _shows_images(tokenizer: Any, image_token: str) -> bool:
     if not tokenizer.chat_template:
         return False
     probe = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
     text = tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True)
-    return bool(text.count(IMAGE_TOKEN) == 1)
+    return bool(text.count(image_token) == 1)
 
 
-def _check_fit(source: str, model: Any, tokenizer: Any, image_processor: Qwen2VLImageProcessorPil) -> None:
+def _check_fit(
+    source: str, model: Any, tokenizer: Any, image_processor: Qwen2VLImageProcessorPil, image_token: str
+) -> None:
     """Checks that image processor, tokenizer and model agree on patch sizes and the image token."""
     vision = model.config.vision_config
     pairs = {
         "patch_size": (image_processor.patch_size, vision.patch_size),
         "merge_size": (image_processor.merge_size, vision.spatial_merge_size),
         "temporal_patch_size": (image_processor.temporal_patch_size, vision.temporal_patch_size),
-        IMAGE_TOKEN: (tokenizer.convert_tokens_to_ids(IMAGE_TOKEN), model.config.image_token_id),
+        image_token: (tokenizer.convert_tokens_to_ids(image_token), model.config.image_token_id),
     }
     for name, (processor_value, model_value) in pairs.items():
         if processor_value != model_value:

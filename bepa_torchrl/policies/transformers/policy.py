@@ -51,11 +51,11 @@ from bepa_torchrl.policies.transformers.processor import PromptProcessor
 from bepa_torchrl.policies.transformers.sampler import Sampler
 from bepa_torchrl.policies.transformers.scorer import Scorer
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use_linear_patches
+from osworld_gym.action_text import ACTION_TEXTS, check_preset
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.history import check_history
-from osworld_gym.uitars.prompt import build_messages
 
 #: folder of a saved policy's adapters, in addition to the merged weights
 ADAPTER_FOLDER = "adapter"
@@ -68,12 +68,13 @@ RELATIVE_COORDINATES = {"qwen3_vl": 1000}
 
 
 class TransformersPolicy(TensorDictModuleBase):
-    """A Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint that acts and learns.
+    """A Qwen2-VL, Qwen2.5-VL, Qwen3-VL or OpenCUA checkpoint that acts and learns.
 
     Args:
         checkpoint: model, tokenizer and image processor, from
             :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
-        preset: prompt preset of :func:`osworld_gym.uitars.prompt.build_messages`.
+        action_text: form of prompts and responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
+        preset: prompt preset of that action text.
         history: which screenshots the prompt contains, ``all``, ``evict_block`` or ``last_k``
             (:mod:`osworld_gym.uitars.history`).
         history_images: k of ``evict_block`` and ``last_k``, which includes the current screenshot; None with ``all``.
@@ -94,7 +95,8 @@ class TransformersPolicy(TensorDictModuleBase):
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
 
     Raises:
-        ValueError: ``max_prompt_tokens`` and ``max_new_tokens`` exceed the model's positions; or an unknown history.
+        ValueError: ``max_prompt_tokens`` and ``max_new_tokens`` exceed the model's positions; an unknown action text or
+            history, or a preset of another action text.
     """
 
     #: the entries of a row that ``get_dist`` reads, for the losses' ``in_keys``
@@ -104,6 +106,7 @@ class TransformersPolicy(TensorDictModuleBase):
         self,
         checkpoint: Checkpoint,
         *,
+        action_text: str = "uitars",
         preset: str = "paper",
         history: str = "all",
         history_images: int | None = None,
@@ -124,13 +127,17 @@ class TransformersPolicy(TensorDictModuleBase):
         self.out_keys = [action_key, *ACTING_KEYS]
         self.model = checkpoint.model
         self.processor = PromptProcessor(
-            checkpoint.tokenizer, checkpoint.image_processor, end_token_ids=checkpoint.end_token_ids
+            checkpoint.tokenizer,
+            checkpoint.image_processor,
+            end_token_ids=checkpoint.end_token_ids,
+            image_token=checkpoint.image_token,
         )
         self.version = 0
         _prepare(self.model, train_vision, lora, seed)
         if activation_checkpointing:
             checkpoint_activations(self.model)
-        self.preset = preset
+        check_preset(action_text, preset)
+        self.action_text, self.preset = action_text, preset
         check_history(history, history_images)
         self.history, self.history_images = history, history_images
         self.max_prompt_tokens = _prompt_limit(self.model, max_prompt_tokens, max_new_tokens)
@@ -176,8 +183,9 @@ class TransformersPolicy(TensorDictModuleBase):
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context; None if it has more than ``max_prompt_tokens``."""
+        build = ACTION_TEXTS[self.action_text].build_messages
         conversations = [
-            build_messages(context, preset=self.preset, history=self.history, history_images=self.history_images)
+            build(context, preset=self.preset, history=self.history, history_images=self.history_images)
             for context in contexts
         ]
         prompts = self.processor.render(conversations)

@@ -50,6 +50,7 @@ class PromptProcessor:
         tokenizer: the checkpoint's tokenizer, with its chat template.
         image_processor: transformers' PIL image processor with the checkpoint's settings.
         end_token_ids: tokens that end a response; the first is appended to encoded responses.
+        image_token: the token that the chat template writes for an image.
 
     Raises:
         ValueError: no end token.
@@ -60,16 +61,17 @@ class PromptProcessor:
         tokenizer: PreTrainedTokenizerBase,
         image_processor: Qwen2VLImageProcessorPil,
         end_token_ids: Sequence[int],
+        image_token: str = IMAGE_TOKEN,
     ) -> None:
         if not end_token_ids:
             raise ValueError("PromptProcessor requires at least one end token, got none")
         self.tokenizer = tokenizer
         self.patcher = ImagePatcher(image_processor)
         self.end_token_ids = tuple(int(i) for i in end_token_ids)
-        self.image_token_id: int = tokenizer.get_vocab()[IMAGE_TOKEN]
+        self.image_token_id: int = tokenizer.get_vocab()[image_token]
         vocabulary = tokenizer.get_vocab()
         special = {t.content: i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-        special |= {name: vocabulary[name] for name in STRUCTURE_TOKENS if name in vocabulary}
+        special |= {name: vocabulary[name] for name in (*STRUCTURE_TOKENS, image_token) if name in vocabulary}
         special |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
         self._special = {name: int(i) for name, i in special.items() if name not in BOX_TOKENS}
         names = sorted((*self._special, _PAST_RESPONSE), key=len, reverse=True)

@@ -21,6 +21,7 @@ from bepa_torchrl.policies.keyed_sampling import choose_tokens
 from bepa_torchrl.policies.out_of_memory import sampling_advice
 from bepa_torchrl.policies.transformers.batching import decoder, decoder_mask, hidden_states, pack
 from bepa_torchrl.policies.transformers.kv_cache import DecodeCache
+from bepa_torchrl.policies.transformers.mrope import position_rule
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder
 
 
@@ -142,6 +143,7 @@ class Sampler:
             [prompts[i] for i in firsts],
             patcher=self.encoder.patcher,
             image_token_id=self.image_token_id,
+            position_rule=position_rule(self.model),
             device=device,
         )
         width = batch.tokens.shape[1]

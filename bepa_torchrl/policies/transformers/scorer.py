@@ -19,6 +19,7 @@ from bepa_torchrl.data.packing import find_hosts
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.batching import hidden_states, pack
 from bepa_torchrl.policies.transformers.chunked_log_probs import chunked_log_probs
+from bepa_torchrl.policies.transformers.mrope import position_rule
 from bepa_torchrl.policies.transformers.sampler import budget_batches
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, SharedFeatures
 
@@ -86,7 +87,13 @@ class Scorer:
         features: SharedFeatures,
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """One forward pass over complete rows; log-probs and entropies per span (row, start, end)."""
-        packed = pack(rows, patcher=self.encoder.patcher, image_token_id=self.image_token_id, device=self.model.device)
+        packed = pack(
+            rows,
+            patcher=self.encoder.patcher,
+            image_token_id=self.image_token_id,
+            position_rule=position_rule(self.model),
+            device=self.model.device,
+        )
         hidden = hidden_states(self.model, packed, features, use_cache=False)
         width = packed.tokens.shape[1]
         positions = torch.cat([torch.arange(start, end) + row * width for row, start, end in spans]).to(hidden.device)

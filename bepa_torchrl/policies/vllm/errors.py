@@ -54,3 +54,12 @@ def check_version(found: str, name: str = "vllm") -> Version:
 def supported() -> str:
     """The supported range in pip's syntax."""
     return f">={SUPPORTED[0]},<{SUPPORTED[1]}"
+
+
+def check_family(model_type: str) -> None:
+    """Raises ValueError for a model type of ``config.json`` that is trained here, but not sampled with vLLM."""
+    if model_type == "opencua":
+        raise ValueError(
+            "policy.rollout=vllm samples Qwen2.5-VL and Qwen3-VL only, got an OpenCUA checkpoint; "
+            "fix: policy.rollout=transformers"
+        )

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.policies.vllm.errors import EngineError, engine_version
+from bepa_torchrl.policies.vllm.errors import EngineError, check_family, engine_version
 from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
 from bepa_torchrl.policies.vllm.http_engine.remote import RemoteEngine
 from bepa_torchrl.policies.vllm.metrics import EngineMetrics
@@ -73,7 +73,7 @@ class VLLMPolicy:
 
     Raises:
         EngineVersionError: vLLM is not installed or has an unsupported version; not with ``url``.
-        ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length.
+        ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length, or an OpenCUA checkpoint.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class VLLMPolicy:
         url: str | None = None,
         token: bytes = b"",
     ) -> None:
+        check_family(trainer.model.config.model_type)
         self.trainer = trainer
         self.version = trainer.version
         self.dtype: torch.dtype = trainer.model.dtype

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen3VLConfig
 
+from bepa_torchrl.policies.transformers.opencua.model import OpenCUAConfig
 from bepa_torchrl.sizing.known_models import KNOWN, known_model
 from bepa_torchrl.sizing.model import model_shape
 
@@ -50,7 +51,7 @@ SMALL_QWEN3 = {
 
 
 def config_of(raw: dict[str, Any]) -> Any:
-    kind = {"qwen2_5_vl": Qwen2_5_VLConfig, "qwen3_vl": Qwen3VLConfig}[raw["model_type"]]
+    kind = {"qwen2_5_vl": Qwen2_5_VLConfig, "qwen3_vl": Qwen3VLConfig, "opencua": OpenCUAConfig}[raw["model_type"]]
     return kind(**{key: value for key, value in raw.items() if key != "model_type"})
 
 
@@ -69,8 +70,11 @@ def test_shipped_configurations_have_the_models_parameters(name: str) -> None:
 
 
 def test_seven_billion() -> None:
-    """The counts that Qwen2.5-VL-7B is published with."""
-    shape = model_shape(known_model("ByteDance-Seed/UI-TARS-1.5-7B").config)
+    """The counts that Qwen2.5-VL-7B is published with; OpenCUA-7B has the same weights."""
+    shape, other = (
+        model_shape(known_model(name).config) for name in ("ByteDance-Seed/UI-TARS-1.5-7B", "xlangai/OpenCUA-7B")
+    )
+    assert (other.text, other.vision) == (shape.text, shape.vision)
     assert (shape.parameters, shape.text.parameters) == (8_292_166_656, 7_615_616_512)
 
 
@@ -83,7 +87,7 @@ def test_small_shapes(kind: Any, raw: dict[str, Any], tied: bool) -> None:
 
 
 def test_another_family_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"type 'llama' are not known; expected qwen2_5_vl or qwen3_vl"):
+    with pytest.raises(ValueError, match=r"type 'llama' are not known; expected one of qwen2_5_vl, qwen3_vl"):
         model_shape({"model_type": "llama"})
     with pytest.raises(ValueError, match="no vision_config"):
         model_shape({"model_type": "qwen2_5_vl"})

@@ -61,9 +61,9 @@ def test_three_screenshots_and_older_steps_as_one_text() -> None:
 
 def test_thoughts_and_a_response_that_cannot_be_read() -> None:
     past = PromptContext("mute", screenshots=(b"a", b"b"), responses=("nonsense",))
-    found = outline(build_messages(past, history="thought", history_images=2))
+    found = outline(build_messages(past, preset="thought_history", history_images=2))
     assert found[:2] == [("user", "a"), ("assistant", "# Step 1:\n## Thought:\n\n\n## Action:\n\n")]
-    assert outline(build_messages(context(1), history="thought", history_images=1))[0] == (
+    assert outline(build_messages(context(1), preset="thought_history", history_images=1))[0] == (
         "assistant",
         "# Step 1:\n## Thought:\nThought 1.\n\n## Action:\nDo 1.\n",
     )
@@ -75,9 +75,9 @@ def test_braces_in_an_instruction_are_text() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="history_images must be at least 1"):
+    with pytest.raises(ValueError, match="requires history_images of at least 1"):
         build_messages(context(0), history_images=0)
-    with pytest.raises(ValueError, match="history must be one of action, thought; got 'all'"):
-        build_messages(context(0), history="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown prompt preset 'paper'; known: action_history, thought_history"):
+        build_messages(context(0), preset="paper")
     with pytest.raises(ValueError, match="one screenshot more than responses, got 1 and 1"):
         build_messages(PromptContext("mute", screenshots=(b"a",), responses=("x",)))

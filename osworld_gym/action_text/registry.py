@@ -1,0 +1,109 @@
+"""The text protocols of policies by name: how prompts are written, and how responses are read.
+
+``uitars`` (:mod:`osworld_gym.uitars`) and ``opencua`` (:mod:`osworld_gym.opencua`) have the same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from osworld_gym import opencua, uitars
+from osworld_gym.opencua.prompt import system_text
+from osworld_gym.types import Action, PromptContext
+from osworld_gym.uitars.parse import Parsed
+from osworld_gym.uitars.prompt import preset_text
+
+
+class MessageBuilder(Protocol):
+    """Writes the chat messages of one step."""
+
+    def __call__(
+        self, context: PromptContext, *, preset: str, history: str, history_images: int | None
+    ) -> list[dict[str, Any]]:
+        """Messages whose image parts reference the context's PNG bytes.
+
+        Args:
+            context: the episode so far.
+            preset: one of the protocol's presets.
+            history: one of :data:`osworld_gym.uitars.history.HISTORIES`.
+            history_images: k of that module; None with ``all``.
+
+        Raises:
+            ValueError: an unknown preset or history, or a context whose parts do not belong together.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActionText:
+    """One protocol.
+
+    Args:
+        build_messages: writes prompts.
+        parse: reads a response; its only exception is :class:`osworld_gym.ParseError`.
+        thought_of: the thought of any response, also of one that cannot be parsed; never raises on a string.
+        format_response: writes a response with this thought and these actions, points in the model's coordinates;
+            ValueError if it has no form for them.
+        presets: names of its prompts.
+        head: preset → the text before the task, of which a plan estimates the tokens.
+        repeated: estimated tokens of a past response in later prompts; None: it is repeated token for token, so that
+            each prompt extends the one before.
+    """
+
+    build_messages: MessageBuilder
+    parse: Callable[[str], Parsed]
+    thought_of: Callable[[str], str]
+    format_response: Callable[[str, Sequence[Action]], str]
+    presets: tuple[str, ...]
+    head: Callable[[str], str]
+    repeated: int | None
+
+
+#: name → protocol
+ACTION_TEXTS: Mapping[str, ActionText] = MappingProxyType(
+    {
+        "uitars": ActionText(
+            build_messages=uitars.build_messages,
+            parse=uitars.parse,
+            thought_of=uitars.thought_of,
+            format_response=uitars.format_response,
+            presets=uitars.PRESETS,
+            head=preset_text,
+            repeated=None,
+        ),
+        "opencua": ActionText(
+            build_messages=opencua.build_messages,
+            parse=opencua.parse,
+            thought_of=opencua.thought_of,
+            format_response=opencua.format_response,
+            presets=opencua.PRESETS,
+            head=lambda _: system_text(),
+            repeated=60,  # "# Step 7:", "## Action:" and one or two sentences
+        ),
+    }
+)
+
+
+def action_text(name: str) -> ActionText:
+    """The protocol of that name.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name not in ACTION_TEXTS:
+        raise ValueError(f"action_text: expected one of {', '.join(ACTION_TEXTS)}; got {name!r}")
+    return ACTION_TEXTS[name]
+
+
+def check_preset(name: str, preset: str) -> None:
+    """Checks that a protocol has a preset.
+
+    Raises:
+        ValueError: an unknown protocol, or a preset that is not its own.
+    """
+    known = action_text(name).presets
+    if preset not in known:
+        raise ValueError(f"action_text={name} has the presets {', '.join(known)}; got preset={preset!r}")
