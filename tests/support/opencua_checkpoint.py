@@ -18,12 +18,14 @@ from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVi
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
 from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config
+from osworld_gym.opencua.prompt import system_text
 
 CORPUS = (
     "## Thought:\nThe sound is on.\n\n## Action:\nClick the mute button.\n\n## Code:\n```python\n"
     "pyautogui.click(x=72, y=40)\n```\n",
     "# Task Instruction:\nopen the trash and empty it\n\nPlease generate the next move according to the screenshot.\n",
     "computer.triple_click(x=10, y=20) computer.terminate(status='success')",
+    system_text(),
 )
 SPECIAL = (
     "[BOS]",
@@ -74,7 +76,7 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}"""
 
 
-def make_ranks(texts: Iterable[str] = CORPUS, size: int = 400) -> dict[bytes, int]:
+def make_ranks(texts: Iterable[str] = CORPUS, size: int = 800) -> dict[bytes, int]:
     """Byte pairs that were learned from the texts: the 256 bytes, then joined ones in the order of joining."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

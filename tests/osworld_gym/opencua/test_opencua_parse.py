@@ -10,7 +10,7 @@ from osworld_gym import ParseError
 from osworld_gym.episode import Episode, EpisodeOptions
 from osworld_gym.opencua import parse
 from osworld_gym.testing.scripted_desktop import ScriptedDesktop, count_task
-from osworld_gym.types import StopReason
+from osworld_gym.types import Action, StopReason
 from osworld_gym.uitars import parse as parse_uitars
 
 FORMAT = "## Thought:\nThe sound is on.\n\n## Action:\nMute it.\n\n## Code:\n```python\n{}\n```\n"
@@ -124,11 +124,13 @@ def test_any_text_parses_or_is_a_parse_error(parts: list[str]) -> None:
 
 
 def test_an_episode_reads_it() -> None:
-    options = EpisodeOptions(max_steps=3, action_text="opencua")
+    options = EpisodeOptions(max_steps=4, action_text="opencua")
     episode = Episode(ScriptedDesktop(), options)
     episode.begin(count_task(1), seed=0)
     click = episode.act(response("pyautogui.click(x=3, y=4)"))
     assert (click.parse_error, click.stop) == (None, None)
+    triple = episode.act(response("computer.triple_click(x=3, y=4)"))
+    assert triple.actions == (Action("left_triple", start=(3, 4)),)
     assert episode.act("Thought: x\nAction: wait()").parse_error == "no_action"
     end = episode.act(response("computer.terminate(status='success')"))
     assert (end.stop, end.verdict and end.verdict.score) == (StopReason.finished, 1.0)
