@@ -51,7 +51,7 @@ from bepa_torchrl.policies.transformers.processor import PromptProcessor
 from bepa_torchrl.policies.transformers.sampler import Sampler
 from bepa_torchrl.policies.transformers.scorer import Scorer
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use_linear_patches
-from osworld_gym.action_text import ACTION_TEXTS, check_preset
+from osworld_gym.action_text import action_text as protocol
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -96,7 +96,7 @@ class TransformersPolicy(TensorDictModuleBase):
 
     Raises:
         ValueError: ``max_prompt_tokens`` and ``max_new_tokens`` exceed the model's positions; an unknown action text or
-            history, or a preset of another action text.
+            history.
     """
 
     #: the entries of a row that ``get_dist`` reads, for the losses' ``in_keys``
@@ -136,8 +136,8 @@ class TransformersPolicy(TensorDictModuleBase):
         _prepare(self.model, train_vision, lora, seed)
         if activation_checkpointing:
             checkpoint_activations(self.model)
-        check_preset(action_text, preset)
         self.action_text, self.preset = action_text, preset
+        self._build_messages = protocol(action_text).build_messages
         check_history(history, history_images)
         self.history, self.history_images = history, history_images
         self.max_prompt_tokens = _prompt_limit(self.model, max_prompt_tokens, max_new_tokens)
@@ -183,9 +183,8 @@ class TransformersPolicy(TensorDictModuleBase):
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context; None if it has more than ``max_prompt_tokens``."""
-        build = ACTION_TEXTS[self.action_text].build_messages
         conversations = [
-            build(context, preset=self.preset, history=self.history, history_images=self.history_images)
+            self._build_messages(context, preset=self.preset, history=self.history, history_images=self.history_images)
             for context in contexts
         ]
         prompts = self.processor.render(conversations)

@@ -19,7 +19,8 @@ from bepa_torchrl.sizing.tokens import (
     image_grid,
 )
 from bepa_torchrl.testing import picture, small_checkpoint
-from osworld_gym.types import PromptContext
+from osworld_gym.action_text import ACTION_TEXTS
+from osworld_gym.types import Action, PromptContext
 
 STEPS = 5
 SCREEN = (192, 112)
@@ -62,6 +63,22 @@ def test_evicting_blocks() -> None:
     assert [sequence.images for sequence in episode.sequences()] == [5, 5, 4]
     # 8th row: head, five screenshots of 50 + 7, seven past responses of 10 + 4, 3 + 10
     assert episode.sequences()[1].tokens == 100 + 5 * 57 + 7 * 14 + 13
+
+
+def test_prompts_that_repeat_responses_in_another_form_share_nothing() -> None:
+    """Three rows of a real OpenCUA prompt, none of which begins with another one; so in the formula."""
+    options = {"preset": "action_history", "history": "all", "action_text": "opencua"}
+    policy = TransformersPolicy(small_checkpoint(), max_prompt_tokens=3000, **options)  # type: ignore[arg-type]
+    response = ACTION_TEXTS["opencua"].format_response("Wait for it.", [Action("wait")])
+    screens = [picture(i) for i in range(3)]
+    contexts = [PromptContext("mute", screens[:step], (response,) * (step - 1)) for step in range(1, 4)]
+    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    ids = policy.encode_response(response).numpy()
+    rows = [np.concatenate((prompt.tokens.numpy(), ids)) for prompt in prompts]
+    assert find_hosts(rows, [prompt.images for prompt in prompts]) == [0, 1, 2]
+    episode = EpisodeShape(steps=3, head=100, image=50, response=20, history="all", images=None, repeated=10)
+    assert episode.sequences() == episode.rows()
+    assert [episode.prompt(step) for step in (1, 2, 3)] == [100 + 57 + 3, 100 + 2 * 57 + 14 + 3, 100 + 3 * 57 + 28 + 3]
 
 
 def test_a_full_screen_by_hand() -> None:

@@ -55,6 +55,19 @@ def test_another_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["tokens"]["screenshot"] == 2_040
 
 
+def test_opencua_repeats_past_responses_in_another_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each row is a sequence: a head, up to 3 screenshots of 2,698, past steps of 60 + 4, 3, a response of 400."""
+    found = planned(capsys, "policy=opencua_7b", "--prompt-tokens", "850", "--response-tokens", "400")
+    assert found["parameters"] == {"total": 8_292_166_656, "decoder": 7_615_616_512, "vision": 676_550_144}
+    tokens = found["tokens"]
+    prompts = [850 + min(step, 3) * 2_698 + (step - 1) * 64 + 3 for step in range(1, 16)]
+    assert tokens["prompts"] == prompts
+    assert tokens["episode"] == tokens["episode_row_by_row"] == sum(prompts) + 15 * 400
+    assert tokens["head"] == 850
+    estimated = planned(capsys, "policy=opencua_7b")["tokens"]["head"]
+    assert 700 < estimated < 1_100  # the system prompt has 2,370 characters
+
+
 def test_history_decides_the_cost_of_an_update(capsys: pytest.CaptureFixture[str]) -> None:
     """All screenshots cost least to train, then evicted blocks, then the last five (model FLOPs of an update)."""
     costs = {}

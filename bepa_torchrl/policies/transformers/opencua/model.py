@@ -74,7 +74,7 @@ class OpenCUAModel(Qwen2_5_VLModel):
     def get_rope_index(
         self, input_ids: Tensor, *_: Any, attention_mask: Tensor | None = None, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Positions int64 ``[3, B, T]``, equal on the three axes, 0 at padding; and the later ones' offset, ``[B, 1]``."""
+        """Positions int64 ``[3, B, T]``, equal on the three axes, 0 at padding; offsets of later ones, 0 ``[B, 1]``."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.to(input_ids.device)
         positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
         return positions.expand(3, -1, -1), torch.zeros_like(input_ids[:, :1])

@@ -83,7 +83,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def byte_pair_tokenizer(ranks: Mapping[bytes, int], pattern: str) -> Tokenizer:
-    """A tokenizer that splits a text by ``pattern``, then joins pairs, that of the lowest rank first, while there is one.
+    """A tokenizer that splits a text by ``pattern`` and joins pairs of tokens, that of the lowest rank first.
 
     Args:
         ranks: token → rank, which is its id.
