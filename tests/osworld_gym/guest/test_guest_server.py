@@ -201,6 +201,17 @@ def test_two_clicks_are_not_a_double_click_and_a_double_click_is_one(desktop: Lo
     desktop.setup({"type": "close_window", "parameters": {"window_name": "inner"}})
 
 
+def test_a_triple_click_selects_a_line(desktop: LocalDesktop) -> None:
+    desktop.write_file("~/lines.txt", b"one two three four five six seven eight\n" * 60)
+    desktop.setup({"type": "launch", "parameters": {"command": ["mousepad", "~/lines.txt"], "window": True}})
+    (window,) = desktop.windows()
+    middle = (window["x"] + 60, window["y"] + window["height"] / 2)
+    desktop.perform([Action("left_triple", start=middle), Action("type", content="x"), Action("hotkey", key="ctrl s")])
+    words = desktop.read_file("~/lines.txt").decode().split()
+    assert [words.count(word) for word in ("one", "five", "eight", "x")] == [59, 59, 59, 1]
+    desktop.setup({"type": "close_window", "parameters": {"window_name": "lines.txt"}})
+
+
 def test_windows_by_title_and_class(desktop: LocalDesktop) -> None:
     for name in ("one", "two"):
         command = ["xterm", "-T", f"Terminal {name}", "-e", "sleep 60"]
