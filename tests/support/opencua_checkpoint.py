@@ -158,6 +158,7 @@ def _configs(vocabulary: int) -> tuple[dict[str, object], dict[str, object]]:
         "num_heads": 2,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
+        "temporal_patch_size": 2,
         "window_size": 64,
         "fullatt_block_indexes": [1],
         "out_hidden_size": 96,
