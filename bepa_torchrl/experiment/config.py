@@ -133,7 +133,15 @@ def _check_token_budget(settings: Settings) -> None:
 
 
 def check_rollout(settings: Settings) -> None:
-    """Raises ConfigError if another sampler than the trainer computes the old log-probs."""
+    """Raises ConfigError if the sampler would compute the old log-probs, or be sent adapters that it cannot get."""
+    if settings.policy.rollout == "vllm" and settings.policy.engine.adapters == "separate":
+        if settings.policy.lora.rank is None:
+            raise ConfigError("policy.engine.adapters=separate requires adapters; set policy.lora.rank, or auto")
+        if settings.collect.mode == "async":
+            raise ConfigError(
+                "policy.engine.adapters=separate requires collect.mode=sync, since rollout services get them merged; "
+                "set auto"
+            )
     if settings.train.old_log_probs == "all":
         return
     for setting, given, without in (

@@ -198,6 +198,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLL
         tolerance=engine.tolerance,
         start_timeout=engine.timeout,
         stall_timeout=engine.timeout,
+        adapters=engine.adapters,
         url=engine.url,
         token=b"" if engine.url is None else engine_token(engine),
     )
@@ -384,12 +385,13 @@ def make_sampler(settings: Settings) -> RolloutPolicy:
         CheckpointError: the checkpoint cannot be used as a policy.
         EngineVersionError: ``policy.rollout=vllm``, and vLLM is not installed or has an unsupported version.
     """
-    policy = make_policy(with_changes(settings, {"policy.lora.rank": None}), seed=settings.seed)
+    whole = with_changes(settings, {"policy.lora.rank": None, "policy.engine.adapters": "merged"})
+    policy = make_policy(whole, seed=settings.seed)
     if settings.policy.rollout == "transformers":
         return policy
     from bepa_torchrl.policies.vllm.replica import EngineReplica
 
-    return EngineReplica(_make_engine(settings, policy, None))
+    return EngineReplica(_make_engine(whole, policy, None))
 
 
 def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], DesktopVector]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
 from bepa_torchrl.policies.vllm.rows import EngineOutput, EngineRow, EngineSpec
@@ -20,6 +22,7 @@ class BuiltInEngine:
         self.spec, self.timeouts = spec, (start_timeout, stall_timeout)
         self.policy: TransformersPolicy | None = None
         self.loads: list[str] = []
+        self.model = ""
 
     @property
     def running(self) -> bool:
@@ -27,6 +30,10 @@ class BuiltInEngine:
 
     def start(self, model: Path) -> None:
         self.loads.append(model.name)
+        self.model = model.name
+        self._load(model, None)
+
+    def _load(self, model: Path, lora: Lora | None) -> None:
         spec = self.spec
         self.policy = load_policy(
             model,
@@ -34,6 +41,7 @@ class BuiltInEngine:
             max_prompt_tokens=spec.window - spec.max_new_tokens,
             max_new_tokens=spec.max_new_tokens,
             max_rows=spec.max_rows,
+            lora=lora,
         )
         assert self.policy.processor.image_token_id == spec.image_token_id
         self.policy.sampler.blocked_ids = list(spec.blocked_ids)
@@ -41,6 +49,14 @@ class BuiltInEngine:
 
     def reload(self, model: Path) -> None:
         self.start(model)
+
+    def use_adapter(self, folder: Path) -> None:
+        """Of a new policy: PEFT's adapters of the folder on the weights of the last start."""
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        self.loads.append(folder.name)
+        assert config["r"] == self.spec.lora_rank
+        lora = Lora(config["r"], config["lora_alpha"], targets=self.spec.lora_targets, adapter=folder)
+        self._load(folder.with_name(self.model), lora)
 
     def stop(self) -> None:
         self.policy = None

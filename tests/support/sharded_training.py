@@ -142,6 +142,17 @@ def resume_sharded(
     export_policy(policy, folder / f"{target}-exported")
 
 
+def train_and_export(folder: Path, options: dict[str, Any]) -> None:
+    """A rank: trains on all batches and exports the policy in float32."""
+    join_process_group(timeout=60)
+    policy = made_policy(**options)
+    batches = made_batches(policy)
+    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+    shard_policy(policy, mesh)
+    train(policy, optimizer_of(policy), batches, ShardedPasses(mesh))
+    export_policy(policy, folder / "exported", dtype=torch.float32)
+
+
 def lose_a_rank(folder: Path, how: str) -> None:
     """Rank 0 saves a checkpoint and steps again; rank 1 exits, or stops answering, after the first step."""
     join_process_group(timeout=15)

@@ -22,3 +22,14 @@ def make_trainer(*, tied: bool = True, **options: Any) -> TransformersPolicy:
         checkpoint.model.config.tie_word_embeddings = False
         checkpoint.model.config.text_config.tie_word_embeddings = False
     return TransformersPolicy(checkpoint, **(OPTIONS | options))
+
+
+def change(trainer: TransformersPolicy, part: str = "", *, by: float = 0.02) -> None:
+    """Adds noise to the weights whose name contains ``part``, as an optimiser step would, and counts a step."""
+    generator = torch.Generator().manual_seed(trainer.version + 1)
+    with torch.no_grad():
+        for name, weight in trainer.model.named_parameters():
+            if part in name:
+                weight.add_(by * torch.randn(weight.shape, generator=generator))
+    trainer.encoder.forget()
+    trainer.version += 1

@@ -34,6 +34,9 @@ class EngineSettings:
         max_restarts: maximum number of restarts after exits of its process, per process of the run.
         tolerance: maximum difference of its log-probs to the trainer's after a weight sync, nats; None: 1e-4 for
             float32, 5e-2 for half precision.
+        adapters: how LoRA adapters reach it at a weight sync: ``separate``, alone, on top of the checkpoint's weights;
+            ``merged``, with all weights; ``auto``, alone if nothing else is trained and vLLM can have them. In rollout
+            services (``collect.mode=async``) always merged.
         timeout: seconds for its start, for a weight sync, and between two finished responses.
         url: ``http://HOST:PORT`` of a ``bepa engine`` on another machine; None: a process of this machine.
         token_file: file with the token of that ``bepa engine``; None: the variable BEPA_ENGINE_TOKEN has it.
@@ -42,6 +45,7 @@ class EngineSettings:
     kv_cache_gb: PositiveFloat
     max_restarts: Count
     tolerance: PositiveFloat | None
+    adapters: Literal["auto", "separate", "merged"]
     timeout: PositiveFloat
     url: str | None
     token_file: str | None

@@ -5,7 +5,8 @@ section 4.1). ``B`` starts at 0, so that the policy starts as the checkpoint. Th
 must be those of sampling. Embeddings, head and vision tower have no adapters; all of them are frozen.
 
 The weights of an adapted model are given to others merged, ``W + alpha / rank * B A`` under the checkpoint's names, so
-that any rollout engine and any reader of checkpoints can take them. The sum is computed in float32 and rounded to the
+that any rollout engine and any reader of checkpoints can take them; vLLM can get the adapters alone
+(:mod:`bepa_torchrl.policies.vllm.weight_sync.adapters`). The sum is computed in float32 and rounded to the
 weights' dtype; in bfloat16 a merged model's log-probs therefore differ slightly from those of the adapted one.
 """
 
@@ -100,6 +101,11 @@ def add_lora(model: Any, lora: Lora, *, seed: int) -> None:
 def adapter_weights(model: torch.nn.Module) -> dict[str, Tensor]:
     """The adapters' parameters by name; empty for a model without adapters."""
     return {name: weight for name, weight in model.named_parameters() if name.endswith((_A, _B))}
+
+
+def adapter_rank(model: Any) -> int:
+    """The rank of a model's adapters."""
+    return int(model.peft_config[_NAME].r)
 
 
 def base_weights(model: torch.nn.Module) -> dict[str, Tensor]:

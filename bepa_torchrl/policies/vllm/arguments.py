@@ -9,6 +9,7 @@ from bepa_torchrl.policies.vllm.errors import engine_version
 from bepa_torchrl.policies.vllm.rows import EngineSpec
 
 BLOCKED, MAX_TOKENS = "bepa_blocked_ids", "bepa_max_tokens"  #: of ``additional_config``
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  #: with which vLLM can be started, for adapters of at most this rank
 FREE_SHARE = 0.01  #: share of the GPU's memory that must be free when an engine starts
 _PROCESSOR = "bepa_torchrl.policies.vllm.keyed_logits:KeyedSampling"
 _PROCESSOR_V2 = "bepa_torchrl.policies.vllm.keyed_logits_v2:KeyedSamplingV2"
@@ -37,6 +38,10 @@ def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
         "mm_processor_cache_gb": 0,
         "disable_log_stats": True,
     }
+    if spec.lora_rank:  # of the targets alone: vLLM would prepare the head, too, and has a limit of tokens there
+        rank = next(rank for rank in LORA_RANKS if rank >= spec.lora_rank)
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        arguments["lora_target_modules"] = list(spec.lora_targets)
     if not on_cpu:
         arguments["gpu_memory_utilization"] = FREE_SHARE
     if engine_version().release >= (0, 28):  # patches are normalised by us: the engine would normalise them again

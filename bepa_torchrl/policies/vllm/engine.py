@@ -22,6 +22,7 @@ import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -47,7 +48,7 @@ class Engine:
         on_cpu: whether the engine runs on the CPU.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
         start_timeout: seconds until a start that has not finished is an error.
-        stall_timeout: seconds without a finished row of a call, or for one weight reload, until the engine counts as
+        stall_timeout: seconds without a finished row of a call, or for one weight sync, until the engine counts as
             exited.
     """
 
@@ -72,6 +73,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._processes: list[Any] = []
         self._numbers = itertools.count()
+        self._adapter: LoRARequest | None = None
+        self._adapter_ids = itertools.count(1)  #: none is ever used for two adapters, not by another process either
 
     @property
     def concurrent(self) -> bool:
@@ -89,8 +92,13 @@ class Engine:
         """Ids of the processes that the engine was started with (their own children are not listed)."""
         return [process.pid for process in self._processes]
 
+    @property
+    def adapter_id(self) -> int | None:
+        """The id of the adapters that rows get; None: the engine has its weights alone."""
+        return None if self._adapter is None else self._adapter.lora_int_id
+
     def start(self, model: Path) -> None:
-        """Starts the engine on a checkpoint folder.
+        """Starts the engine on a checkpoint folder, without adapters.
 
         Raises:
             EngineError: vLLM refuses the checkpoint or the arguments, or does not start in time.
@@ -99,6 +107,7 @@ class Engine:
             processor = Qwen2VLImageProcessorPil.from_pretrained(model)
             dtype: torch.dtype = getattr(torch, self.spec.dtype)
             self._inputs = EngineInputs(ImagePatcher(processor), self.spec.image_token_id, dtype=dtype)
+        self._adapter = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm engine", daemon=True)
         self._thread.start()
@@ -152,7 +161,7 @@ class Engine:
             assert self._loop is not None
             requests = [(self._inputs(row.prompt), self._params(row)) for row in rows]
             thread = self._thread
-            future = asyncio.run_coroutine_threadsafe(self._generate(self._llm, requests), self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._generate(self._llm, requests, self._adapter), self._loop)
         while not wait([future], _ALIVE).done:  # the coroutine has its own deadline, as long as its loop runs
             if thread is None or not thread.is_alive():
                 raise EngineExited("the engine was stopped")
@@ -177,21 +186,53 @@ class Engine:
     def reload(self, model: Path) -> None:
         """Replaces the weights by those of a folder's safetensors files, and drops what was computed with the old ones.
 
-        No request may be in flight.
+        No request may be in flight. Adapters are removed.
 
         Raises:
             WeightSyncError: the engine refuses the weights or does not answer in time.
         """
+        self._sync(self._reload(model), model)
+
+    def use_adapter(self, folder: Path) -> None:
+        """Adds a folder's LoRA adapters to the weights, under a new id; removes those that were added before.
+
+        Blocks of the prefix cache belong to an id, so that those of other versions are never used; they are dropped
+        when their space is needed. No request may be in flight.
+
+        Raises:
+            WeightSyncError: the engine refuses the adapters or does not answer in time.
+        """
+        self._sync(self._use_adapter(folder), folder)
+
+    def _sync(self, coroutine: Coroutine[Any, Any, None], source: Path) -> None:
         try:
-            self._call(self._reload(model), self.stall_timeout)
+            self._call(coroutine, self.stall_timeout)
         except FutureTimeoutError as error:
-            raise WeightSyncError(f"the engine did not load {model} in {self.stall_timeout:g} s") from error
+            raise WeightSyncError(f"the engine did not load {source} in {self.stall_timeout:g} s") from error
         except Exception as error:
-            raise WeightSyncError(f"the engine did not load {model}: {error}") from error
+            raise WeightSyncError(f"the engine did not load {source}: {error}") from error
 
     async def _reload(self, model: Path) -> None:
+        await self._remove_adapters()
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(model)})
         await self._reset_caches()
+
+    async def _use_adapter(self, folder: Path) -> None:
+        await self._remove_adapters()
+        number = next(self._adapter_ids)
+        adapter = LoRARequest(f"adapter-{number}", number, str(folder))
+        if not await self._llm.add_lora(adapter):
+            raise RuntimeError(f"adapters were not added under the id {number}")
+        self._adapter = adapter
+
+    async def _remove_adapters(self) -> None:
+        self._adapter = None
+        if not self.spec.lora_rank:
+            return
+        for number in await self._llm.list_loras():
+            await self._llm.remove_lora(number)
+        if left := await self._llm.list_loras():
+            raise RuntimeError(f"adapters were not removed: ids {left}")
 
     async def _reset_caches(self) -> None:
         """Drops image features and keys and values of the old weights, which would be used silently."""
@@ -200,8 +241,10 @@ class Engine:
         if not await self._llm.reset_prefix_cache():
             raise RuntimeError("the prefix cache was not reset; is a request in flight?")
 
-    async def _generate(self, llm: Any, requests: Sequence[tuple[Any, SamplingParams]]) -> list[EngineOutput]:
-        tasks = [asyncio.create_task(self._row(llm, prompt, params)) for prompt, params in requests]
+    async def _generate(
+        self, llm: Any, requests: Sequence[tuple[Any, SamplingParams]], adapter: LoRARequest | None
+    ) -> list[EngineOutput]:
+        tasks = [asyncio.create_task(self._row(llm, prompt, params, adapter)) for prompt, params in requests]
         waiting: set[asyncio.Task[EngineOutput]] = set(tasks)
         problem: BaseException | str | None = None
         while waiting and problem is None:
@@ -224,9 +267,9 @@ class Engine:
         reason = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         raise EngineExited(f"vLLM's engine exited: {reason}", finished)
 
-    async def _row(self, llm: Any, prompt: Any, params: SamplingParams) -> EngineOutput:
+    async def _row(self, llm: Any, prompt: Any, params: SamplingParams, adapter: LoRARequest | None) -> EngineOutput:
         final = None
-        async for output in llm.generate(prompt, params, f"row-{next(self._numbers)}"):
+        async for output in llm.generate(prompt, params, f"row-{next(self._numbers)}", lora_request=adapter):
             final = output
         if final is None:
             raise EngineDeadError()

@@ -11,7 +11,6 @@ module needs no vLLM.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -28,20 +27,17 @@ from bepa_torchrl.policies.vllm.errors import EngineError, check_family, engine_
 from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
 from bepa_torchrl.policies.vllm.http_engine.remote import RemoteEngine
 from bepa_torchrl.policies.vllm.metrics import EngineMetrics
-from bepa_torchrl.policies.vllm.probe import (
+from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
+from bepa_torchrl.policies.vllm.weight_sync.adapters import AdapterSync, EngineAdapters, engine_adapters
+from bepa_torchrl.policies.vllm.weight_sync.engine_weights import EngineWeights
+from bepa_torchrl.policies.vllm.weight_sync.folder import temporary_folder
+from bepa_torchrl.policies.vllm.weight_sync.probe import (
     PROBE_KEYS,
     PROBE_TOKENS,
     ProbeResult,
     check_probe,
     check_same_weights,
     probe_prompts,
-)
-from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
-from bepa_torchrl.policies.vllm.weight_folder import (
-    complete_weights,
-    fingerprint,
-    temporary_folder,
-    write_checkpoint,
 )
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -67,13 +63,16 @@ class VLLMPolicy:
         tolerance: maximum difference of log-probs after a sync, nats; None: 1e-4 for float32, 5e-2 for half precision.
         start_timeout: seconds until a start that has not finished is an error.
         stall_timeout: seconds without a finished row until the engine counts as exited.
+        adapters: how the trainer's LoRA adapters reach the engine: ``separate``, alone, added to weights that it keeps;
+            ``merged``, with all weights; ``auto``, alone if :func:`.weight_sync.adapters.engine_adapters` allows.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours; not with ``url``.
         url: ``http://HOST:PORT`` of a ``bepa engine``; None: an engine in a process of this machine.
         token: the secret that this ``bepa engine`` requires.
 
     Raises:
         EngineVersionError: vLLM is not installed or has an unsupported version; not with ``url``.
-        ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length, or an OpenCUA checkpoint.
+        ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length; an OpenCUA checkpoint; or
+            ``adapters=separate``, but they cannot be sent alone.
     """
 
     def __init__(
@@ -87,6 +86,7 @@ class VLLMPolicy:
         tolerance: float | None = None,
         start_timeout: float = 600.0,
         stall_timeout: float = 600.0,
+        adapters: AdapterSync = "auto",
         arguments: dict[str, Any] | None = None,
         url: str | None = None,
         token: bytes = b"",
@@ -94,12 +94,11 @@ class VLLMPolicy:
         check_family(trainer.model.config.model_type)
         self.trainer = trainer
         self.version = trainer.version
-        self.dtype: torch.dtype = trainer.model.dtype
-        self.tolerance = TOLERANCES[self.dtype] if tolerance is None else tolerance
+        self.tolerance = TOLERANCES[trainer.model.dtype] if tolerance is None else tolerance
         self.max_new_tokens = trainer.sampler.max_new_tokens
         self.max_restarts = max_restarts
-        self.shapes = {name: tuple(weight.shape) for name, weight in trainer.named_weights()}
-        spec = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows)
+        self.adapters = engine_adapters(trainer.model, adapters)  #: sent alone; None: weights are sent whole
+        spec = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows, adapters=self.adapters)
         timeouts = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         self.engine: RowEngine
         if url is None:
@@ -112,10 +111,8 @@ class VLLMPolicy:
         else:
             self.engine = RemoteEngine(EngineClient(url, token), spec, **timeouts)
         self._folders = ExitStack()
-        self._folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
-        self._model: Path | None = None  # checkpoint of the engine's current weights
-        self._sent = ""  # their fingerprint
-        self._writes = 0
+        folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
+        self.weights = EngineWeights(self.engine, trainer, folder)  #: what the engine was given
         self._probes = probe_prompts(trainer.processor)
         longest = max(len(prompt.tokens) for prompt in self._probes)
         if longest > trainer.max_prompt_tokens:
@@ -142,7 +139,7 @@ class VLLMPolicy:
     @property
     def has_weights(self) -> bool:
         """Whether the engine was given weights."""
-        return self._model is not None
+        return self.weights.given
 
     def encode_response(self, text: str) -> Tensor:
         """int64 ``[L]``: tokens of a text that was not sampled, end token included."""
@@ -199,10 +196,9 @@ class VLLMPolicy:
         self.engine.stop()
         self._check_open(error)
         self._count_restart(error)
-        assert self._model is not None
         _log.warning("%s; starting it again with the weights of version %d", error, self.version)
         try:
-            self.engine.start(self._model)
+            self.weights.start()
             if self._verified is not None:
                 check_same_weights(self._probe(), self._verified.sampled, tolerance=self.tolerance)
             self._check_open(error)
@@ -241,44 +237,33 @@ class VLLMPolicy:
         """As :meth:`sync`, also if the trainer's weights have the version of the engine's."""
         started = perf_counter()
         with self._lifecycle:
-            self.load_weights(self.trainer.named_weights(), version=self.trainer.version)
+            if self.adapters is None:
+                self.load_weights(self.trainer.named_weights(), version=self.trainer.version)
+            else:
+                self._check_ready()
+                self.weights.use_adapters(self.trainer)
+                self.version = self.trainer.version
             self.verify()
         self._metrics.synced(perf_counter() - started)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Replaces the engine's weights, drops its caches, and sets ``version``.
+        """Replaces the engine's weights, drops its caches, and sets ``version``; it has no adapters then.
 
         Raises:
             ValueError: a weight is missing, unknown or of another shape; nothing is changed.
             WeightSyncError: the engine refuses the weights or does not answer in time.
         """
-        complete = complete_weights(weights, self.shapes)
+        complete = self.weights.complete(weights)
         with self._lifecycle:
-            self._check_open()
-            self._use(complete, version)
+            self._check_ready()
+            self.weights.use(complete, self.trainer)
+            self.version = version
 
-    def _use(self, complete: dict[str, Tensor], version: int) -> None:
-        """Writes the weights and lets the engine load them, or start with them."""
-        self._writes += 1
-        new = write_checkpoint(
-            self._folder / f"weights-{self._writes}",
-            complete,
-            model=self.trainer.model,
-            tokenizer=self.trainer.processor.tokenizer,
-            image_processor=self.trainer.processor.patcher.processor,
-            dtype=self.dtype,
-        )
-        if self.engine.running:
-            self.engine.reload(new)
-        else:
-            self.engine.stop()
-            if self.has_weights:
-                self._count_restart(EngineExited("the engine had exited before its weights were replaced"))
-            self.engine.start(new)
-        self._sent = fingerprint(complete, self.dtype)
-        old, self._model, self.version = self._model, new, version
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+    def _check_ready(self) -> None:
+        """Before a sync: counts a restart if the engine has exited. Raises EngineError after ``max_restarts``."""
+        self._check_open()
+        if self.has_weights and not self.engine.running:
+            self._count_restart(EngineExited("the engine had exited before its weights were replaced"))
 
     def verify(self) -> None:
         """Compares the engine's log-probs of a fixed probe with the trainer's, and with those before.
@@ -289,7 +274,9 @@ class VLLMPolicy:
         sampled = self._probe()
         with torch.no_grad():
             scored, _ = self.trainer.response_log_probs(self._probes, [response.tokens for response in sampled])
-        result = ProbeResult(self.version, self._sent, tuple(sampled), tuple(values.cpu() for values in scored))
+        result = ProbeResult(
+            self.version, self.weights.fingerprint, tuple(sampled), tuple(values.cpu() for values in scored)
+        )
         check_probe(result, self._verified, tolerance=self.tolerance)
         self._metrics.verified(result.errors())
         self._verified = result
@@ -315,13 +302,13 @@ class VLLMPolicy:
 
     def _close(self) -> None:
         self.engine.stop()
-        if self._model is not None:
-            shutil.rmtree(self._model, ignore_errors=True)
-            self._model = None
+        self.weights.remove()
         self._folders.close()
 
 
-def engine_spec(trainer: TransformersPolicy, *, kv_cache_gb: float, max_rows: int) -> EngineSpec:
+def engine_spec(
+    trainer: TransformersPolicy, *, kv_cache_gb: float, max_rows: int, adapters: EngineAdapters | None
+) -> EngineSpec:
     """What an engine must know of the trainer's model, prompts and sampling."""
     return EngineSpec(
         dtype=str(trainer.model.dtype).removeprefix("torch."),
@@ -332,4 +319,6 @@ def engine_spec(trainer: TransformersPolicy, *, kv_cache_gb: float, max_rows: in
         image_token_id=trainer.processor.image_token_id,
         end_token_ids=tuple(sorted(trainer.sampler.end_token_ids)),
         blocked_ids=tuple(int(i) for i in trainer.sampler.blocked_ids),
+        lora_rank=0 if adapters is None else adapters.rank,
+        lora_targets=() if adapters is None else adapters.targets,
     )

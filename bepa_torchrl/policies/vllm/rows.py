@@ -26,6 +26,8 @@ class EngineSpec:
         image_token_id: the token that represents a merged patch.
         end_token_ids: tokens that end a response.
         blocked_ids: tokens that are never sampled.
+        lora_rank: largest rank of the adapters that the engine must take (:meth:`RowEngine.use_adapter`); 0: none.
+        lora_targets: last parts of the names of their linear layers.
     """
 
     dtype: str
@@ -36,6 +38,8 @@ class EngineSpec:
     image_token_id: int
     end_token_ids: tuple[int, ...]
     blocked_ids: tuple[int, ...]
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class RowEngine(Protocol):
         ...
 
     def start(self, model: Path) -> None:
-        """Starts the engine on a checkpoint folder. Raises EngineError if it does not start."""
+        """Starts the engine on a checkpoint folder, without adapters. Raises EngineError if it does not start."""
         ...
 
     def stop(self) -> None:
@@ -110,9 +114,19 @@ class RowEngine(Protocol):
         ...
 
     def reload(self, model: Path) -> None:
-        """Replaces the weights by those of a folder and drops what was computed with the old ones.
+        """Replaces the weights by those of a folder and drops what was computed with the old ones, and the adapters.
 
         Raises:
             WeightSyncError: the engine refuses the weights or does not answer in time.
+        """
+        ...
+
+    def use_adapter(self, folder: Path) -> None:
+        """Adds a folder's LoRA adapters (PEFT's format) to the weights, instead of those that were added before.
+
+        Keys and values that were computed with others are not used for them. No request may be in flight.
+
+        Raises:
+            WeightSyncError: the engine refuses the adapters or does not answer in time.
         """
         ...

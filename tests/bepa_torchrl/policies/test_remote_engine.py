@@ -45,7 +45,7 @@ from bepa_torchrl.policies.vllm.http_engine.wire import (
 from bepa_torchrl.policies.vllm.policy import VLLMPolicy
 from bepa_torchrl.policies.vllm.replica import EngineReplica
 from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow
-from bepa_torchrl.policies.vllm.weight_folder import temporary_folder
+from bepa_torchrl.policies.vllm.weight_sync.folder import temporary_folder
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 
@@ -364,8 +364,8 @@ def test_another_token_is_refused_in_every_request(tmp_path: Path) -> None:
         ("GET", "/other", None, "unknown request GET /other"),
         ("POST", "/load", b"[1]", "expected a JSON object"),
         ("POST", "/load", b"{", "no JSON"),
-        ("POST", "/load", b"{}", "no request of schema 1: 'spec'"),
-        ("POST", "/generate", b"x", "no rows of schema 1"),
+        ("POST", "/load", b"{}", "no request of schema 2: 'spec'"),
+        ("POST", "/generate", b"x", "no rows of schema 2"),
     ],
 )
 def test_faulty_requests_are_refused(method: str, path: str, body: bytes | None, message: str, tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_weights_that_did_not_arrive_whole_are_not_loaded(tmp_path: Path) -> Non
 def test_an_older_server_and_no_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path / "weights") as server:
         monkeypatch.setattr(server_module, "SCHEMA", 0)
-        with pytest.raises(EngineRefusedError, match="has schema 0, expected 1; install the same version"):
+        with pytest.raises(EngineRefusedError, match="has schema 0, expected 2; install the same version"):
             EngineClient(url_of(server), TOKEN).state()
     with pytest.raises(EngineUnreachableError, match="no answer from http"):
         EngineClient(url_of(server), TOKEN).state()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.policies.vllm import arguments
 from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError, check_version
 from bepa_torchrl.policies.vllm.image_ranges import image_ranges
-from bepa_torchrl.policies.vllm.probe import ProbeResult, check_probe, check_same_weights, probe_prompts
 from bepa_torchrl.policies.vllm.rows import EngineSpec
-from bepa_torchrl.policies.vllm.weight_folder import complete_weights, fingerprint
+from bepa_torchrl.policies.vllm.weight_sync.folder import complete_weights, fingerprint
+from bepa_torchrl.policies.vllm.weight_sync.probe import ProbeResult, check_probe, check_same_weights, probe_prompts
 from bepa_torchrl.testing import small_checkpoint
 
 
@@ -55,6 +57,17 @@ def test_arguments_of_an_engine(version: str, on_cpu: bool, monkeypatch: pytest.
     assert found.get("mm_device_do_normalize") == (None if version == "0.27.1" else False)
     v2 = version == "0.32.0" and not on_cpu
     assert found["logits_processors"][0].endswith(":KeyedSamplingV2" if v2 else ":KeyedSampling")
+
+
+@pytest.mark.parametrize(("rank", "started"), [(1, 8), (8, 8), (9, 16), (64, 64), (300, 320), (512, 512)])
+def test_an_engine_is_started_for_adapters_of_the_next_rank_that_vllm_has(
+    rank: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "engine_version", lambda: Version("0.32.0"))
+    assert "enable_lora" not in arguments.engine_arguments(SPEC, on_cpu=True)
+    found = arguments.engine_arguments(replace(SPEC, lora_rank=rank, lora_targets=("q_proj", "o_proj")), on_cpu=True)
+    assert (found["enable_lora"], found["max_lora_rank"], found["max_loras"]) == (True, started, 1)
+    assert found["lora_target_modules"] == ["q_proj", "o_proj"]
 
 
 SHAPES = {"model.embed_tokens.weight": (5, 2), "model.norm.weight": (2,), "lm_head.weight": (5, 2)}

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-from vllm_engine import make_trainer
+from vllm_engine import change, make_trainer
 
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.transformers.lora import Lora
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
@@ -28,17 +27,6 @@ if TYPE_CHECKING:
     from bepa_torchrl.policies.vllm.policy import VLLMPolicy
 
 pytestmark = pytest.mark.vllm
-
-
-def change(trainer: TransformersPolicy, part: str = "", *, by: float = 0.02) -> None:
-    """Adds noise to the weights whose name contains ``part``, as an optimiser step would, and counts a step."""
-    generator = torch.Generator().manual_seed(trainer.version + 1)
-    with torch.no_grad():
-        for name, weight in trainer.model.named_parameters():
-            if part in name:
-                weight.add_(by * torch.randn(weight.shape, generator=generator))
-    trainer.encoder.forget()
-    trainer.version += 1
 
 
 def rows(policy: VLLMPolicy, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
@@ -77,7 +65,7 @@ def test_the_same_version_is_not_sent_again(engine: VLLMPolicy, monkeypatch: pyt
 def test_s2_a_tied_head_that_is_not_sent_stays_old_and_is_noticed(
     engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bepa_torchrl.policies.vllm import policy as module
+    from bepa_torchrl.policies.vllm.weight_sync import engine_weights as module
 
     complete = module.complete_weights
 
@@ -171,7 +159,7 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     monkeypatch.setattr(engine, "max_restarts", engine.restarts)
     with pytest.raises(EngineError, match=rf"restarted {engine.restarts} times \(max_restarts\)"):
         engine._restart(_exited())
-    engine.engine.start(engine._model)  # for the tests that follow
+    engine.weights.start()  # for the tests that follow
 
 
 def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(

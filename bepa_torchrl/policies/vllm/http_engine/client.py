@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
 
-SCHEMA = 1  #: raised with every change that an older side cannot read
+SCHEMA = 2  #: raised with every change that an older side cannot read
 SILENCE = 30.0  #: seconds without a byte until the server counts as gone
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
@@ -33,7 +33,7 @@ class RemoteEngine:
         client: of the server.
         spec: of the policy.
         start_timeout: seconds until a server that does not answer, or whose engine has not started, is an error.
-        stall_timeout: seconds without a finished row, or for one weight reload, until the engine counts as exited.
+        stall_timeout: seconds without a finished row, or for one weight sync, until the engine counts as exited.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class RemoteEngine:
         self._client, self.spec = client, spec
         self.start_timeout, self.stall_timeout = start_timeout, stall_timeout
         self._run = uuid.uuid4().hex[:12]  #: distinguishes this run's weights from another's
-        self._weights: str | None = None  #: name of the weights that the server was given last
+        self._weights: str | None = None  #: name of the weights that the server was given last, adapters included
+        self._model: Path | None = None  #: their folder, without the adapters
         self._images: set[str] = set()  #: that the server has
 
     @property
@@ -57,6 +58,8 @@ class RemoteEngine:
 
     def start(self, model: Path) -> None:
         """Gives the server a checkpoint folder and lets it start an engine; waits for a server that does not answer.
+
+        The engine has no adapters then.
 
         Raises:
             EngineError: the engine does not start, or the server does not answer in time.
@@ -78,7 +81,7 @@ class RemoteEngine:
         if self._weights is not None:
             with suppress(EngineError):
                 self._client.ask("POST", "/stop", json.dumps({"weights": self._weights}).encode())
-        self._weights = None
+        self._weights = self._model = None
         self._images.clear()
 
     def reload(self, model: Path) -> None:
@@ -87,16 +90,29 @@ class RemoteEngine:
         Raises:
             WeightSyncError: the engine refuses the weights, or does not answer in time.
         """
-        try:
+        with _sync_errors(model):
             try:
                 self._load(model, start=False)
             except EngineUnreachableError as error:
                 _log.warning("%s; waiting for it", error)
                 self.start(model)
-        except WeightSyncError:
-            raise
-        except EngineError as error:
-            raise WeightSyncError(f"the engine did not load {model}: {error}") from error
+
+    def use_adapter(self, folder: Path) -> None:
+        """Gives the server adapters; its engine adds them to its weights, which it gets again if it has exited.
+
+        Raises:
+            WeightSyncError: the engine refuses the adapters, or does not answer in time.
+        """
+        model = self._model
+        if model is None:
+            raise WeightSyncError(f"the engine did not load {folder}: it is not running")
+        with _sync_errors(folder):
+            try:
+                self._add(folder, model)
+            except (EngineUnreachableError, EngineExited) as error:
+                _log.warning("%s; giving it the weights again", error)
+                self.start(model)
+                self._add(folder, model)
 
     def generate(self, rows: Sequence[EngineRow]) -> list[EngineOutput]:
         """One output per row, in order.
@@ -123,11 +139,7 @@ class RemoteEngine:
 
     def _load(self, model: Path, *, start: bool) -> None:
         """Uploads the folder's files and lets the engine use them."""
-        name = f"{self._run}-{model.name}"
-        files = {path.name: path.stat().st_size for path in sorted(model.iterdir()) if path.is_file()}
-        for file, size in files.items():
-            with (model / file).open("rb") as data:
-                self._client.ask("PUT", f"/weights/{name}/{file}", data, size=size)
+        name, files = self._upload(model)
         request = {
             "weights": name,
             "files": files,
@@ -136,5 +148,37 @@ class RemoteEngine:
             "start_timeout": self.start_timeout,
             "stall_timeout": self.stall_timeout,
         }
-        self._client.ask("POST", "/load", json.dumps(request).encode())
-        self._weights = name
+        self._weights = self._client.ask("POST", "/load", json.dumps(request).encode())["weights"]
+        self._model = model
+
+    def _add(self, adapter: Path, model: Path) -> None:
+        """Uploads adapters and lets the engine, which has the model's weights, use them."""
+        name, files = self._upload(adapter)
+        request = {"weights": self._name(model), "adapter": name, "files": files}
+        found = self._client.ask("POST", "/adapter", json.dumps(request).encode())
+        if "exited" in found:
+            raise EngineExited(f"{self._client.url}: {found['exited']}")
+        self._weights = found["weights"]
+
+    def _upload(self, folder: Path) -> tuple[str, dict[str, int]]:
+        """Uploads a folder's files; its name on the server, and their sizes."""
+        name = self._name(folder)
+        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+        for file, size in files.items():
+            with (folder / file).open("rb") as data:
+                self._client.ask("PUT", f"/weights/{name}/{file}", data, size=size)
+        return name, files
+
+    def _name(self, folder: Path) -> str:
+        return f"{self._run}-{folder.name}"
+
+
+@contextmanager
+def _sync_errors(source: Path) -> Iterator[None]:
+    """Errors of an engine that does not load a folder become WeightSyncError."""
+    try:
+        yield
+    except WeightSyncError:
+        raise
+    except EngineError as error:
+        raise WeightSyncError(f"the engine did not load {source}: {error}") from error

@@ -1,8 +1,9 @@
 """EngineServer: an engine for a trainer on another machine (``bepa engine``), by HTTP.
 
     GET  /state                 {"schema", "instance", "vllm", "weights"}
-    PUT  /weights/NAME/FILE     one file of a checkpoint folder
+    PUT  /weights/NAME/FILE     one file of a checkpoint folder, or of adapters
     POST /load                  starts the engine on uploaded weights, or lets it load them
+    POST /adapter               lets the engine add uploaded adapters to its weights
     POST /generate              samples (:mod:`.wire`)
     POST /stop                  ends the engine
 
@@ -89,7 +90,8 @@ class EngineServer:
         self._make_engine, self._image_bytes = make_engine, image_bytes
         self._engine: RowEngine | None = None
         self._spec: EngineSpec | None = None
-        self._weights: str | None = None
+        self._weights: str | None = None  # name of the engine's weights: that of the checkpoint, then of the adapters
+        self._model: str | None = None  # that of the checkpoint
         self._images: OrderedDict[str, bytes] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")  # one thing at a time
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,10 +138,7 @@ class EngineServer:
             timeouts = float(request["start_timeout"]), float(request["stall_timeout"])
         except (KeyError, TypeError, ValueError) as error:
             raise RequestError("refused", f"no request of schema {SCHEMA}: {error}") from error
-        for name, size in files.items():
-            path = self.file(weights, name)
-            if not path.is_file() or path.stat().st_size != size:
-                raise RequestError("sync", f"{name} was not uploaded whole; send the weights again")
+        self._check_files(weights, files)
         model = self.folder / weights
         if start or self._engine is None or not self._engine.running or spec != self._spec:
             self._stop()
@@ -147,10 +146,24 @@ class EngineServer:
             self._call("start", lambda engine: engine.start(model))
         else:
             self._call("sync", lambda engine: engine.reload(model))
-        self._weights = weights
-        for old in self.folder.iterdir():
-            if old.name != weights:
-                shutil.rmtree(old, ignore_errors=True)
+        self._weights = self._model = weights
+        self._keep_folders(weights)
+        return self.state()
+
+    def adapter(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Lets the engine add uploaded adapters to its weights; ``exited``: why it must be given the weights first."""
+        try:
+            weights, adapter, files = str(request["weights"]), str(request["adapter"]), dict(request["files"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RequestError("refused", f"no request of schema {SCHEMA}: {error}") from error
+        if self._model is None or self._engine is None or not self._engine.running:
+            return {"exited": "it has no weights"}
+        if weights != self._model:
+            raise _of_another_run(self._model, weights)
+        self._check_files(adapter, files)
+        self._call("sync", lambda engine: engine.use_adapter(self.folder / adapter))
+        self._weights = f"{weights}+{adapter}"
+        self._keep_folders(weights, adapter)
         return self.state()
 
     def generate(self, body: bytes) -> dict[str, Any]:
@@ -162,7 +175,7 @@ class EngineServer:
         if self._engine is None or weights != self._weights:
             if self._weights is None:  # the server was started again: the trainer starts the engine again
                 return {"outputs": [], "exited": "it has no weights"}
-            raise RequestError("refused", f"the engine has the weights {self._weights} of another run, not {weights}")
+            raise _of_another_run(self._weights, weights)
         self._keep(images)
         missing = sorted({name for row in listed for name in row["images"]} - self._images.keys() - images.keys())
         if missing:
@@ -181,6 +194,19 @@ class EngineServer:
             self._stop()
         return self.state()
 
+    def _check_files(self, folder: str, files: dict[str, Any]) -> None:
+        """Raises RequestError unless a folder's files were uploaded, of these sizes."""
+        for name, size in files.items():
+            path = self.file(folder, name)
+            if not path.is_file() or path.stat().st_size != size:
+                raise RequestError("sync", f"{name} was not uploaded whole; send the weights again")
+
+    def _keep_folders(self, *names: str) -> None:
+        """Removes what was uploaded before."""
+        for old in self.folder.iterdir():
+            if old.name not in names:
+                shutil.rmtree(old, ignore_errors=True)
+
     def _call(self, kind: str, action: Callable[[RowEngine], None]) -> None:
         assert self._engine is not None
         try:
@@ -192,7 +218,7 @@ class EngineServer:
             raise RequestError(kind, str(error)) from error
 
     def _stop(self) -> None:
-        engine, self._engine, self._weights = self._engine, None, None
+        engine, self._engine, self._weights, self._model = self._engine, None, None, None
         if engine is not None:
             engine.stop()
 
@@ -204,9 +230,14 @@ class EngineServer:
             size -= len(self._images.popitem(last=False)[1])
 
 
+def _of_another_run(has: str | None, asked: str) -> RequestError:
+    return RequestError("refused", f"the engine has the weights {has} of another run, not {asked}")
+
+
 def _spec(found: dict[str, Any]) -> EngineSpec:
     """Raises TypeError or ValueError for something else."""
-    lists = {name: tuple(int(i) for i in found[name]) for name in ("end_token_ids", "blocked_ids")}
+    lists: dict[str, Any] = {name: tuple(int(i) for i in found[name]) for name in ("end_token_ids", "blocked_ids")}
+    lists["lora_targets"] = tuple(str(name) for name in found["lora_targets"])
     return EngineSpec(**{**found, **lists})
 
 
@@ -264,6 +295,8 @@ class _Handler(BaseHTTPRequestHandler):
         request = _json(body)
         if self.path == "/load":
             return self._waited(lambda: self._owner.load(request))
+        if self.path == "/adapter":
+            return self._waited(lambda: self._owner.adapter(request))
         if self.path == "/stop":
             return self._waited(lambda: self._owner.stop(str(request.get("weights"))))
         return self._unknown()

@@ -66,7 +66,7 @@ class ProbeResult:
 
     Args:
         version: of the weights.
-        weights: fingerprint of the weights that were sent (:func:`.weight_folder.fingerprint`).
+        weights: fingerprint of the weights that were sent (:func:`.folder.fingerprint`).
         sampled: the engine's responses.
         scored: float32 ``[L]`` each, nats, the trainer's log-probs of these tokens.
     """

@@ -1,0 +1,1 @@
+"""What an engine is given at a weight sync (folder, adapters), and the check of its weights afterwards (probe)."""
