@@ -62,8 +62,7 @@ def assert_as_trainer(policy: VLLMPolicy, *, tolerance: float = 1e-4) -> list[Re
 def loaded(policy: VLLMPolicy) -> set[int]:
     """Ids of the adapters that vLLM has."""
     engine: Any = policy.engine
-    found: set[int] = engine._call(engine._llm.list_loras(), 60.0)
-    return found
+    return set(engine._call(engine._llm.list_loras(), 60.0))
 
 
 def test_each_sync_sends_adapters_alone_under_a_new_id(adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:

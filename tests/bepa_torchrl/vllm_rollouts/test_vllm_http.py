@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from vllm_engine import make_trainer
+from vllm_engine import change, make_trainer
 
 from bepa_torchrl.data.prompt import Response
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
 from bepa_torchrl.policies.vllm.policy import VLLMPolicy
 from bepa_torchrl.testing import picture
@@ -50,20 +51,20 @@ def assert_equal(found: list[Response], expected: list[Response]) -> None:
         torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
 
 
-def test_it_samples_syncs_restarts_and_ends(server: tuple[str, subprocess.Popen[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole weights", "adapters alone"])
+def test_it_samples_syncs_restarts_and_ends(
+    lora: Lora | None, server: tuple[str, subprocess.Popen[str]], tmp_path: Path
+) -> None:
     url, process = server
-    trainer = make_trainer()
+    trainer = make_trainer(lora=lora)
     policy = VLLMPolicy(trainer, url=url, token=TOKEN, folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(3)]
     prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
     keys = [(11, 0, i, 0, 0) for i in range(3)]
     assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
-    with torch.no_grad():
-        for weight in trainer.parameters():
-            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
-    trainer.encoder.forget()
-    trainer.version += 1
+    change(trainer, "" if lora is None else "lora_")
     policy.sync()  # verified by the probe
+    assert ("adapter" in EngineClient(url, TOKEN).state()["weights"]) == (lora is not None)
     expected = trainer.sample(prompts, keys)
     assert_equal(policy.sample(prompts, keys), expected)
 

@@ -92,6 +92,28 @@ def test_an_asynchronous_run_equals_the_built_in_samplers(tmp_path: Path) -> Non
         torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
 
 
+def test_a_run_with_adapters_equals_the_built_in_samplers_also_resumed(tmp_path: Path) -> None:
+    """The engine keeps the checkpoint's weights, and gets the adapters of each version; a resumed run's engine, too."""
+    lora = ("policy.lora.rank=4", "policy.lora.alpha=32")
+    built_in, expected, weights = train(tmp_path, "transformers", *lora)
+    train(tmp_path, "vllm", *lora, "policy.engine.adapters=separate", "train.iterations=2")
+    folder = tmp_path / "run" / "vllm"
+    text = (folder / "config.yaml").read_text()
+    resumed = text.replace("resume: false", "resume: true").replace("iterations: 2", "iterations: 3")
+    (folder / "config.yaml").write_text(resumed)
+    assert MethodRun(folder).run() == 0
+    lines, episodes = (read_lines(folder / f"{name}.jsonl") for name in ("iterations", "episodes"))
+    assert [line["iteration"] for line in lines] == [line["iteration"] for line in built_in] == [0, 1, 2, 3]
+    assert [written(episode) for episode in episodes] == [written(episode) for episode in expected]
+    for line, other in zip(lines, built_in, strict=True):
+        assert comparable(line) == pytest.approx(comparable(other), rel=1e-3, abs=1e-4)
+    assert sum(line.get("train/optimizer_steps", 0.0) for line in lines) > 1
+    trained = load_file(folder / "policy" / "model.safetensors")
+    for name, weight in weights.items():
+        torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
+    assert all(0 < line["engine/probe_error_max"] < 1e-4 for line in lines[1:])
+
+
 def written(episode: dict[str, Any]) -> list[Any]:
     """An episode without its log-probs."""
     steps = [(step["text"], step["tokens"], step["screenshot"]) for step in episode["steps"]]
