@@ -28,8 +28,10 @@ from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.sharding.process_group import rank_failures
+from bepa_torchrl.training.precision import master_of
 from osworld_gym.atomic import new_folder
 
+SHARDS_FOLDER = "shards"  #: in the folder of a run's checkpoint component
 _INDEX = "sharded.json"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -39,7 +41,7 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
 
     Args:
         policy: sharded (:func:`bepa_torchrl.sharding.policy.shard_policy`) or whole.
-        optimizer: AdamW of the policy's parameters.
+        optimizer: AdamW of the policy's parameters; of half-precision ones the float32 masters are saved.
 
     Raises:
         FileExistsError: ``path`` exists; nothing is overwritten.
@@ -53,7 +55,7 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     tensors = _tensors(policy, optimizer)
     shards, starts = {}, {}
     for name, tensor in tensors.items():
-        local, start = _local(tensor)
+        local, start = local_rows(tensor)
         if len(local) and (rank == 0 or isinstance(tensor, DTensor)):
             shards[name], starts[name] = local.detach().cpu().contiguous(), str(start)
     save_file(shards, partial / _file(rank, ranks), metadata=starts)
@@ -81,7 +83,8 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
 
     Args:
         policy: sharded over any number of ranks, or whole, of the same architecture and trained parameters.
-        optimizer: AdamW of its parameters; learning rates and other options stay those of this optimiser.
+        optimizer: AdamW of its parameters, with or without float32 masters; learning rates and other options stay
+            those of this optimiser.
 
     Raises:
         CheckpointError: the folder is incomplete, or of another model; nothing is changed.
@@ -99,14 +102,16 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     if saved != {name: shape for name, shape in expected.items() if name.startswith("model/")}:
         raise CheckpointError(f"{source} is of another model: names or shapes of its weights differ")
     found = _read(handles, index["shapes"], policy, optimizer)
-    for name, parameter in _parameters(policy).items():
-        _local(parameter)[0].copy_(found[f"model/{name}"])
+    for name, parameter in saved_parameters(policy).items():
+        updated = master_of(optimizer, parameter)
+        for weight in (parameter, updated):
+            local_rows(weight)[0].copy_(found[f"model/{name}"])
         if f"step/{name}" in found:
-            state = optimizer.state[parameter]
+            state = optimizer.state[updated]
             state["step"] = found[f"step/{name}"][0]
             for moment in ("exp_avg", "exp_avg_sq"):
-                state[moment] = torch.zeros_like(parameter)
-                _local(state[moment])[0].copy_(found[f"{moment}/{name}"])
+                state[moment] = torch.zeros_like(updated)
+                local_rows(state[moment])[0].copy_(found[f"{moment}/{name}"])
     policy.version = int(index["policy_version"])
 
 
@@ -114,9 +119,9 @@ def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimiz
     """This rank's rows of every saved tensor of a trained or frozen parameter."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     found = {}
-    for name, parameter in _parameters(policy).items():
-        local, start = _local(parameter)
-        kinds = ("model", *_MOMENTS) if id(parameter) in trained else ("model",)
+    for name, parameter in saved_parameters(policy).items():
+        local, start = local_rows(parameter)
+        kinds = ("model", *_MOMENTS) if id(master_of(optimizer, parameter)) in trained else ("model",)
         for kind in kinds:
             key = f"{kind}/{name}"
             if key in shapes:
@@ -143,7 +148,7 @@ def _rows(handles: list[Any], key: str, start: int, count: int, shape: list[int]
     return torch.cat(found) if found else torch.zeros(0, *shape[1:])
 
 
-def _parameters(policy: Any) -> dict[str, Tensor]:
+def saved_parameters(policy: Any) -> dict[str, Tensor]:
     """What a checkpoint has: all parameters, or the adapters' if there are any, since the others are frozen then."""
     return adapter_weights(policy.model) or dict(policy.model.named_parameters())
 
@@ -151,9 +156,9 @@ def _parameters(policy: Any) -> dict[str, Tensor]:
 def _tensors(policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
     """Weights and AdamW's state; scalars as ``[1]``."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter in _parameters(policy).items():
-        tensors[f"model/{name}"] = parameter
-        state = optimizer.state.get(parameter, {})
+    for name, parameter in saved_parameters(policy).items():
+        tensors[f"model/{name}"] = updated = master_of(optimizer, parameter)
+        state = optimizer.state.get(updated, {})
         tensors |= {f"{kind}/{name}": state[kind] for kind in _MOMENTS if kind in state}
     return tensors
 
@@ -162,7 +167,7 @@ def _row_shape(tensor: Tensor) -> torch.Size:
     return tensor.shape if tensor.ndim else torch.Size([1])
 
 
-def _local(tensor: Tensor) -> tuple[Tensor, int]:
+def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
     """This rank's rows (a view), and the index of the first one."""
     if not isinstance(tensor, DTensor):
         return (tensor if tensor.ndim else tensor[None]), 0

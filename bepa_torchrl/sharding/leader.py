@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -16,15 +17,26 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.sharding.broadcast import broadcast_rows
-from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoint import SHARDS_FOLDER, load_sharded, save_sharded
 from bepa_torchrl.sharding.export import export_policy, gathered_weights
-from bepa_torchrl.sharding.followers import HINT, Followers
+from bepa_torchrl.sharding.followers import HINT
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.process_group import RankLostError
+from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.training.checkpoint import Loaded
 
-_FOLDER = "shards"
 #: seconds in which the exit of another rank is noticed after a collective operation failed
 _NOTICE = 5.0
+
+
+class OtherRanks(Protocol):
+    """The connection to the other ranks: of processes that rank 0 or that torchrun has started."""
+
+    def send(self, command: Mapping[str, Any]) -> None: ...
+
+    def exited(self, seconds: float) -> str | None: ...
+
+    def ending(self) -> None: ...
 
 
 class Leader:
@@ -36,10 +48,10 @@ class Leader:
     Args:
         policy: this rank's, sharded over ``mesh``.
         mesh: of all ranks, one dimension; this process is rank 0.
-        followers: the other ranks' processes.
+        followers: the other ranks.
     """
 
-    def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: Followers) -> None:
+    def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: OtherRanks) -> None:
         self.policy, self._followers, self._passes = policy, followers, ShardedPasses(mesh)
         self._forward, self._together = policy.scorer._forward, False
         policy.scorer._forward = self._forward_together  # type: ignore[assignment, method-assign]
@@ -106,6 +118,16 @@ class Leader:
         self._followers.send({"do": "load", "path": str(path.absolute())})
         load_sharded(self.policy, optimizer, path)
 
+    def load_whole_weights(self, path: Path) -> None:
+        """Loads the weights of one process's checkpoint; ``path`` is the folder of that component."""
+        self._followers.send({"do": "load_whole_weights", "path": str(path.absolute())})
+        load_whole_weights(self.policy, path)
+
+    def load_whole_optimizer(self, optimizer: Optimizer, path: Path) -> None:
+        """Loads the optimiser's state of one process's checkpoint; ``path`` is the folder of that component."""
+        self._followers.send({"do": "load_whole_optimizer", "path": str(path.absolute())})
+        load_whole_optimizer(optimizer, path)
+
     def state(self, optimizer: Optimizer) -> ShardedState:
         """Policy and optimiser as a checkpoint component."""
         return ShardedState(self, optimizer)
@@ -125,7 +147,7 @@ class Leader:
             self._followers.ending()
             if found is None and not lost:
                 raise
-            what = found or "another rank did not answer within train.rank_timeout"
+            what = found or "another rank has exited, or did not answer within train.rank_timeout"
             raise RankLostError(f"{what}; {HINT}") from error
 
 
@@ -137,8 +159,15 @@ class ShardedState:
 
     def dump(self, path: Path) -> None:
         """Writes the shards into the folder ``path``. Raises OSError if writing fails, RankLostError."""
-        self.leader.save(self.optimizer, path / _FOLDER)
+        self.leader.save(self.optimizer, path / SHARDS_FOLDER)
 
     def load(self, path: Path) -> None:
         """Loads the shards. Raises CheckpointError if they are of another model, RankLostError."""
-        self.leader.load(self.optimizer, path / _FOLDER)
+        self.leader.load(self.optimizer, path / SHARDS_FOLDER)
+
+    def of_one_process(self) -> dict[str, Loaded]:
+        """The components, by name, that load a checkpoint of one process; each raises as :meth:`load`."""
+        return {
+            "weights": Loaded(self.leader.load_whole_weights),
+            "stepper": Loaded(partial(self.leader.load_whole_optimizer, self.optimizer)),
+        }

@@ -15,6 +15,7 @@ from bepa_torchrl.sharding.broadcast import broadcast_rows
 from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
 from bepa_torchrl.sharding.export import export_policy, gathered_weights
 from bepa_torchrl.sharding.gradient import ShardedPasses
+from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.training.optimization_step import take_step
 
 #: (phase) → the loss and the optimiser of its steps
@@ -44,6 +45,8 @@ class FollowingRank:
             "step": self.step,
             "save": self.save,
             "load": self.load,
+            "load_whole_weights": self.load_whole_weights,
+            "load_whole_optimizer": self.load_whole_optimizer,
             "gather": self.gather,
             "export": self.export,
         }
@@ -78,6 +81,15 @@ class FollowingRank:
         """Reads this rank's shards."""
         assert self.optimizer is not None
         load_sharded(self.policy, self.optimizer, Path(path))
+
+    def load_whole_weights(self, path: str) -> None:
+        """Reads this rank's rows of the weights that one process saved."""
+        load_whole_weights(self.policy, Path(path))
+
+    def load_whole_optimizer(self, path: str) -> None:
+        """Reads this rank's rows of the optimiser's state that one process saved."""
+        assert self.optimizer is not None
+        load_whole_optimizer(self.optimizer, Path(path))
 
     def gather(self) -> None:
         """Takes part in gathering the weights."""

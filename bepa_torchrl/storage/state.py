@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -37,7 +37,18 @@ def load_state(folder: Path) -> Any:
         OSError, ValueError, SafetensorError: a file is missing or damaged.
     """
     tensors = load_file(folder / _TENSORS)
-    return _decode(json.loads((folder / _TREE).read_text(encoding="utf-8")), tensors)
+    # copied out of the memory-mapped file, so that tensors are aligned
+    return _decode(json.loads((folder / _TREE).read_text(encoding="utf-8")), lambda name: tensors[name].clone())
+
+
+def open_state(folder: Path) -> Any:
+    """What :func:`save_state` wrote, with safetensors' slices instead of tensors: of these a reader takes some rows.
+
+    Raises:
+        OSError, ValueError, SafetensorError: a file is missing or damaged.
+    """
+    file = safe_open(folder / _TENSORS, framework="pt")
+    return _decode(json.loads((folder / _TREE).read_text(encoding="utf-8")), file.get_slice)
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
@@ -62,14 +73,14 @@ def _key(key: Any, where: str) -> str | int:
     raise TypeError(f"a key of {where} is a {type(key).__name__}; keys are text or integers")
 
 
-def _decode(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+def _decode(value: Mapping[str, Any], tensor: Callable[[str], Any]) -> Any:
     ((kind, content),) = value.items()
     if kind == "tensor":
-        return tensors[content].clone()  # copied out of the memory-mapped file, so that it is aligned
+        return tensor(content)
     if kind == "dict":
-        return {key: _decode(item, tensors) for key, item in content}
+        return {key: _decode(item, tensor) for key, item in content}
     if kind in ("list", "tuple"):
-        items = [_decode(item, tensors) for item in content]
+        items = [_decode(item, tensor) for item in content]
         return tuple(items) if kind == "tuple" else items
     if kind == "value":
         return content

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
 from osworld_gym.atomic import sync, sync_tree
 
-_WEIGHTS, _VERSION = "model.safetensors", "version.json"
+WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`Weights`
 _PREFIX, _SUMS, _DAMAGED = "iteration", "sha256", ".damaged"
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
 _CHUNK = 1 << 20
@@ -47,23 +47,24 @@ class Weights:
         """Writes the weights into the folder ``path``. Raises OSError if writing fails."""
         try:
             if adapters := adapter_weights(self.policy.model):
-                save_file({name: weight.detach().contiguous() for name, weight in adapters.items()}, path / _WEIGHTS)
+                own = {name: weight.detach().contiguous() for name, weight in adapters.items()}
+                save_file(own, path / WEIGHTS_FILE)
             else:
-                save_model(self.policy.model, str(path / _WEIGHTS))
+                save_model(self.policy.model, str(path / WEIGHTS_FILE))
         except SafetensorError as error:
-            raise OSError(f"{path / _WEIGHTS}: {error}") from error
-        (path / _VERSION).write_text(json.dumps({"policy_version": self.policy.version}))
+            raise OSError(f"{path / WEIGHTS_FILE}: {error}") from error
+        (path / VERSION_FILE).write_text(json.dumps({"policy_version": self.policy.version}))
 
     def load(self, path: Path) -> None:
         """Loads the weights in place. Raises CheckpointError if they are damaged or of another model."""
         try:
             if adapters := adapter_weights(self.policy.model):
-                _copy_into(adapters, load_file(path / _WEIGHTS))
+                _copy_into(adapters, load_file(path / WEIGHTS_FILE))
             else:
-                load_model(self.policy.model, path / _WEIGHTS, device=str(self.policy.device))
+                load_model(self.policy.model, path / WEIGHTS_FILE, device=str(self.policy.device))
         except (SafetensorError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{path / _WEIGHTS}: damaged, or of another model: {error}") from error
-        self.policy.version = int(json.loads((path / _VERSION).read_text())["policy_version"])
+            raise CheckpointError(f"{path / WEIGHTS_FILE}: damaged, or of another model: {error}") from error
+        self.policy.version = int(json.loads((path / VERSION_FILE).read_text())["policy_version"])
 
 
 @no_grad()
@@ -74,6 +75,17 @@ def _copy_into(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
         raise ValueError(f"expected {len(own)} adapter weights, found {len(saved)}, or other shapes")
     for name, weight in own.items():
         weight.copy_(saved[name])
+
+
+class Loaded:
+    """A checkpoint component that is loaded and never saved.
+
+    Args:
+        load: called with the component's folder.
+    """
+
+    def __init__(self, load: Callable[[Path], None]) -> None:
+        self.load = load
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,11 @@ def newest_checkpoint(folder: Path) -> int | None:
     """Iteration of the newest checkpoint in the folder, which is not verified; None if there is none."""
     names = [path.parent.name.removeprefix(f"{_PREFIX}-") for path in folder.glob(f"{_PREFIX}-*/manifest.json")]
     return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def components_in(path: Path) -> set[str]:
+    """Names of a checkpoint's components. Raises CheckpointError if its manifest cannot be read."""
+    return set(Checkpoint.manifest(path)["components"])
 
 
 class Checkpoints:

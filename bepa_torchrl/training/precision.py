@@ -62,11 +62,17 @@ class MasterWeights(Optimizer):
         self.weights: list[Tensor] = _members(groups)
         copies = [{**group, "params": [_copy_of(weight) for weight in group["params"]]} for group in groups]
         self.masters: list[Tensor] = _members(copies)
+        self._masters = WeakIdKeyDictionary(dict(zip(self.weights, self.masters, strict=True)))
         super().__init__(copies, **options)
         me = weakref.ref(self)
         for weight, master in zip(self.weights, self.masters, strict=True):
             _owners[weight] = me
             weight.register_post_accumulate_grad_hook(_mover(me, weakref.ref(master)))
+
+    def master_of(self, weight: Tensor) -> Tensor:
+        """The float32 copy of a weight; a weight that is not trained itself."""
+        master: Tensor = self._masters.get(weight, weight)
+        return master
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step on the float32 copies, then the model's weights are set to them, rounded.
@@ -117,6 +123,11 @@ class MasterWeights(Optimizer):
 
 class MasterAdamW(MasterWeights, AdamW):
     """``torch.optim.AdamW`` with float32 master weights."""
+
+
+def master_of(optimizer: Optimizer, weight: Tensor) -> Tensor:
+    """What an optimiser updates for a weight of the model: its float32 copy, or the weight itself."""
+    return optimizer.master_of(weight) if isinstance(optimizer, MasterWeights) else weight
 
 
 def make_adamw(

@@ -19,11 +19,13 @@ from torchrl.trainers.algorithms import GRPOTrainer
 
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
-from bepa_torchrl.training.checkpoint import Checkpoints, Weights
+from bepa_torchrl.sharding.checkpoint import SHARDS_FOLDER, load_sharded
+from bepa_torchrl.training.checkpoint import Checkpoints, Loaded, Weights, components_in
 from bepa_torchrl.training.optimization_step import GroupStepper, minibatches
 
 _log = logging.getLogger(__name__)
 Metrics = dict[str, float]
+_SHARDED = "sharded"  #: the component of policy and optimiser on several ranks
 OnIteration = Callable[["BEPATrainer", TensorDictBase, Metrics], Metrics]
 
 
@@ -42,8 +44,8 @@ class BEPATrainer(GRPOTrainer):
         checkpoints: folder of the checkpoints; None: none are written.
         save_every: iterations between two checkpoints; the last iteration is always saved.
         keep: checkpoints kept, the newest ones.
-        state: policy and optimiser as one checkpoint component, with ``dump(folder)`` and ``load(folder)``, if they are
-            divided over several ranks (:class:`bepa_torchrl.sharding.leader.ShardedState`); None: they are whole.
+        state: policy and optimiser as one checkpoint component, if they are divided over several ranks
+            (:class:`bepa_torchrl.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
             is added to the metrics (evaluation, the run's record).
     """
@@ -155,8 +157,21 @@ class BEPATrainer(GRPOTrainer):
     def _components(self) -> dict[str, Any]:
         """The components of a checkpoint; TorchRL's defaults would save the weights twice (policy and loss)."""
         whole = {"weights": Weights(self.stepper.policy), "stepper": self.stepper}
+        return self._with_others(whole if self._state is None else {_SHARDED: self._state})
+
+    def _components_of(self, path: Path) -> dict[str, Any]:
+        """The components that load a checkpoint, which another number of processes may have written."""
+        sharded = _SHARDED in components_in(path)
+        if sharded == (self._state is not None):
+            return self._components()
+        if self._state is not None:
+            return self._with_others(self._state.of_one_process())
+        policy, optimizer = self.stepper.policy, self.stepper.optimizer
+        return self._with_others({_SHARDED: Loaded(lambda part: load_sharded(policy, optimizer, part / SHARDS_FOLDER))})
+
+    def _with_others(self, policy_and_optimizer: dict[str, Any]) -> dict[str, Any]:
         components: dict[str, Any] = {
-            **(whole if self._state is None else {"sharded": self._state}),
+            **policy_and_optimizer,
             "collector": self.collector,
             "cache": self.replacement.cache,
             "random": GlobalRNGState(),
@@ -188,7 +203,7 @@ class BEPATrainer(GRPOTrainer):
             for note in found.notes:
                 _log.warning("%s", note)
             path = found.path
-        self.saved.load(path, self._components())
+        self.saved.load(path, self._components_of(path))
         return path
 
 

@@ -26,8 +26,11 @@ from bepa_torchrl.sharding.export import export_policy
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.policy import shard_policy
 from bepa_torchrl.sharding.process_group import join_process_group
+from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
-from bepa_torchrl.training.optimization_step import gradient_step, has_signal, local_passes, trainable
+from bepa_torchrl.training.checkpoint import Weights
+from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, local_passes, trainable
 
 STEPS = (3, 1, 2, 4, 2, 1)
 MAX_TOKENS = 260
@@ -151,6 +154,34 @@ def train_and_export(folder: Path, options: dict[str, Any]) -> None:
     shard_policy(policy, mesh)
     train(policy, optimizer_of(policy), batches, ShardedPasses(mesh))
     export_policy(policy, folder / "exported", dtype=torch.float32)
+
+
+def save_whole(policy: ShortPromptPolicy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """The weights and the optimiser's state as in the checkpoint of a run in one process."""
+    for part in ("weights", "stepper"):
+        (folder / part).mkdir(parents=True)
+    Weights(policy).dump(folder / "weights")
+    save_state(folder / "stepper", GroupStepper(policy, optimizer).state_dict())
+
+
+def resume_whole(folder: Path, source: str, batches: slice, target: str, options: dict[str, Any]) -> None:
+    """A rank: loads what :func:`save_whole` wrote, trains on a part of the batches, saves ``target``."""
+    join_process_group(timeout=60)
+    made = {key: value for key, value in options.items() if key != "dtype"}
+    policy = made_policy(**made)
+    every = made_batches(policy)
+    if "dtype" in options:
+        policy.model.float()
+    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+    shard_policy(policy, mesh)
+    optimizer = optimizer_of(policy)
+    load_whole_weights(policy, folder / source / "weights")
+    load_whole_optimizer(optimizer, folder / source / "stepper")
+    outputs = train(policy, optimizer, every[batches], ShardedPasses(mesh))
+    policy.version += len(outputs)
+    save_sharded(policy, optimizer, folder / target)
+    if rank() == 0:
+        (folder / f"{target}.json").write_text(json.dumps(outputs))
 
 
 def lose_a_rank(folder: Path, how: str) -> None:

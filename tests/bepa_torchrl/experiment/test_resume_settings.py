@@ -37,12 +37,9 @@ def test_a_run_can_be_made_longer() -> None:
     assert asked(*(f"{key}={value}" for key, value in changes.items()), **changes) == changes
 
 
-def test_the_number_of_ranks_may_change_but_not_to_one() -> None:
-    assert asked("train.ranks=3", **{"train.ranks": 3}) == {"train.ranks": 3}
-    with pytest.raises(
-        RecordError, match=r"cannot change train\.ranks: 2 → 1; .* \(train\.ranks from and to 2 or more"
-    ):
-        asked("train.ranks=1", **{"train.ranks": 1})
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_number_of_ranks_may_change(ranks: int) -> None:
+    assert asked(f"train.ranks={ranks}", **{"train.ranks": ranks}) == {"train.ranks": ranks}
 
 
 def test_what_stays_equal_may_be_repeated() -> None:

@@ -82,9 +82,14 @@ def assert_same_record(found: list[dict[str, Any]], expected: list[dict[str, Any
             assert ours[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-4, abs=1e-4)), key
 
 
-def assert_same_weights(found: Path, expected: Path) -> None:
+def without_evaluation(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of the record as of the last iteration of a run, which is not evaluated in between."""
+    return {key: value for key, value in line.items() if not key.startswith(("eval/", "cache/js", "cache/tail"))}
+
+
+def assert_same_weights(found: Path, expected: Path, *, tolerance: float = 1e-4) -> None:
     assert load_file(found).keys() == load_file(expected).keys()
-    assert difference(load_policy(found.parent), load_policy(expected.parent)) < 1e-4
+    assert difference(load_policy(found.parent), load_policy(expected.parent)) < tolerance
 
 
 def difference(some: TransformersPolicy, others: TransformersPolicy) -> float:
@@ -98,8 +103,7 @@ def test_two_ranks_equal_one_process(divided: Path, alone: Path) -> None:
     assert all(line["train/optimizer_steps"] == 2 and line["cache/injected"] > 0 for line in expected[1:])
     assert_same_record(iterations(divided)[:-1], expected[:-2])
     (last,), (same,) = iterations(divided)[-1:], expected[2:3]  # without an evaluation, which the longer run has here
-    evaluated = ("eval/", "cache/js", "cache/tail")
-    assert_same_record([last], [{key: value for key, value in same.items() if not key.startswith(evaluated)}])
+    assert_same_record([last], [without_evaluation(same)])
     exported, same = (load_policy(divided / METHOD / "policy") for _ in range(2))
     (weights,) = (alone / METHOD / "checkpoints" / "iteration-000000000002").glob("components/*-weights")
     Weights(same).load(weights)
@@ -118,14 +122,36 @@ def test_a_resume_on_three_ranks_goes_on_from_the_newest_intact_checkpoint(
     data = bytearray(shard.read_bytes())
     data[-100] ^= 4
     shard.write_bytes(bytes(data))
-    resume = ["resume=true", "name=x", f"runs={tmp_path}", "train.iterations=3"]
-    assert main([*resume, "train.ranks=1"]) == 2
-    assert "cannot change train.ranks: 2 → 1" in capsys.readouterr().err
-    assert main([*resume, "train.ranks=3"]) == 0
+    assert main(["resume=true", "name=x", f"runs={tmp_path}", "train.iterations=3", "train.ranks=3"]) == 0
     assert "rank-1-of-2.safetensors does not have its checksum" in " ".join(capsys.readouterr().out.split())
     assert_same_record(iterations(folder), iterations(alone))
     assert_same_weights(*(run / METHOD / "policy" / "model.safetensors" for run in (folder, alone)))
     assert damage(folder / METHOD / "checkpoints" / "iteration-000000000003") is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_process_then_two_ranks_then_one_equal_one_process(
+    settings: list[str], alone: Path, tmp_path: Path, dtype: str
+) -> None:
+    """In bfloat16 the passes differ by rounding, and desktops see other actions: that run only has to go on."""
+    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=1", f"policy.dtype={dtype}"]
+    resume = ["resume=true", "name=x", f"runs={tmp_path}"]
+    assert main(run) == 0
+    assert main([*resume, "train.iterations=2", "train.ranks=2"]) == 0
+    assert main([*resume, "train.iterations=3", "train.ranks=1"]) == 0
+    for number, kind in ((1, "weights"), (2, "sharded"), (3, "weights")):
+        checkpoint = tmp_path / "x" / METHOD / "checkpoints" / f"iteration-{number:012d}"
+        assert number == 1 or list(checkpoint.glob(f"components/*-{kind}"))
+    if dtype == "float32":
+        found, expected = (list(map(without_evaluation, iterations(run))) for run in (tmp_path / "x", alone))
+        assert_same_record(found, expected)
+        for ours, theirs in zip(found[1:], expected[1:], strict=True):
+            for name in ("train/loss", "train/grad_norm"):
+                assert ours[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-5)
+        weights = (folder / METHOD / "policy" / "model.safetensors" for folder in (tmp_path / "x", alone))
+        assert_same_weights(*weights, tolerance=1e-5)
+    else:
+        assert [line["policy_version"] for line in iterations(tmp_path / "x") if line["phase"] == "rl"] == [2, 4, 6]
 
 
 def test_fine_tuning_on_two_ranks_equals_one_process(settings: list[str], tmp_path: Path) -> None:
