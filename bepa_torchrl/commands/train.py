@@ -40,11 +40,33 @@ def train(options: argparse.Namespace) -> int:
 
     load_config(options.overrides, config_dir=options.config_dir)  # errors in the settings come before torch's import
     from bepa_torchrl.experiment.launcher import run
+    from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
+    from bepa_torchrl.sharding.torchrun import torchrun_job
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    job = torchrun_job()
+    if job is not None and job.rank > 0:
+        return follow_torchrun(job)
     # SIGTERM becomes an ordinary exit, which ends the methods' processes too
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, _end if job is None else _end_with_torchrun)
     try:
-        return run(options.overrides, config_dir=options.config_dir)
+        overrides = options.overrides if job is None else overrides_on_torchrun(job, options.overrides)
+        return run(overrides, config_dir=options.config_dir)
     finally:
+        if job is not None:
+            job.end()
         signal.signal(signal.SIGTERM, before)
+
+
+def _end(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_with_torchrun(*_: object) -> None:
+    """Torchrun ends all ranks on a machine if one of them has exited."""
+    print(
+        "bepa train: ended by torchrun, which does so if another rank has exited (see its error); "
+        "go on with resume=true, from the newest checkpoint; the number of ranks may be another",
+        file=sys.stderr,
+    )
+    _end()

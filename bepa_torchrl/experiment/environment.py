@@ -23,12 +23,16 @@ from osworld_gym.tasks.suites.registry import SUITES, suite_folder
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
 
 
-def check_environment(settings: Settings) -> None:
+def check_environment(settings: Settings, *, torchrun: bool = False) -> None:
     """Checks what a run requires from this machine, the cheapest check first.
+
+    Args:
+        settings: of the run.
+        torchrun: whether torchrun may have started the program.
 
     Raises:
         ConfigError: ``train.ranks`` and another setting do not work together; ``OSWORLD_ROOT`` or the checkpoint is
-            missing or incomplete.
+            missing or incomplete; torchrun has started a program that is not for it.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
         EngineError: no ``bepa engine`` answers at ``policy.engine.url``, or it refuses the token.
         MissingExtraError: ``cluster.address``, ``policy.lora`` or 8-bit Adam without their packages.
@@ -38,6 +42,8 @@ def check_environment(settings: Settings) -> None:
         DesktopError: no Ray cluster at ``cluster.address``, or the provider cannot be used on this machine; the
             message names what is missing and the fix.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ and not torchrun:
+        raise ConfigError("bepa train is the only command that torchrun may start; run this one without it, once")
     _check_ranks(settings)
     if settings.policy.lora.rank is not None:
         require_extra("lora", "policy.lora")
@@ -106,21 +112,16 @@ def _check_ranks(settings: Settings) -> None:
     """Checks that the other settings work on several ranks.
 
     Raises:
-        ConfigError: one does not, or the program was started by torchrun.
+        ConfigError: one does not.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise ConfigError(
-            "bepa train starts its own processes and cannot be started by torchrun; run it once, with train.ranks=N"
-        )
     ranks, policy = settings.train.ranks, settings.policy
     if ranks == 1:
         return
-    for setting, refused, fix in (
-        (f"optimizer.kind={settings.optimizer.kind}", settings.optimizer.kind != "adamw", "optimizer.kind=adamw"),
-        (f"collect.mode={settings.collect.mode}", settings.collect.mode != "sync", "collect.mode=sync"),
-    ):
-        if refused:
-            raise ConfigError(f"train.ranks={ranks} and {setting} do not work together; set {fix}, or train.ranks=1")
+    if settings.collect.mode != "sync":
+        raise ConfigError(
+            f"train.ranks={ranks} and collect.mode={settings.collect.mode} do not work together; "
+            "set collect.mode=sync, or train.ranks=1"
+        )
     if policy.device not in ("cpu", "cuda"):
         raise ConfigError(
             f"train.ranks={ranks} takes the GPUs cuda:0 to cuda:{ranks - 1}, got policy.device={policy.device}; "

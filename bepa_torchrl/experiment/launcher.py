@@ -55,6 +55,7 @@ from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_line
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.sharding.torchrun import torchrun_job
 from bepa_torchrl.storage.lock import check_free, locked
 from bepa_torchrl.storage.mirror import RunUploader
 from osworld_gym.atomic import remove_leftovers, write_text
@@ -83,8 +84,9 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
             folder = run_folder(config)
             _check_new(folder)
             check_new_in_store(config, folder.name)
-        check_environment(config)
+        check_environment(config, torchrun=True)
         _check_gpus(config)
+        _check_torchrun(config)
         tasks = make_tasks(config)
         policy = make_policy(config, seed=config.seed)
         for own in configs.values():
@@ -109,11 +111,19 @@ def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Co
 
 
 def _check_gpus(config: Settings) -> None:
-    """Raises ConfigError if there are fewer GPUs than ranks."""
-    ranks = config.train.ranks
-    if ranks > 1 and config.policy.device != "cpu" and torch.cuda.device_count() < ranks:
+    """Raises ConfigError if there are fewer GPUs than ranks on this machine."""
+    job = torchrun_job()
+    ranks = config.train.ranks if job is None else job.local_ranks
+    if config.train.ranks > 1 and config.policy.device != "cpu" and torch.cuda.device_count() < ranks:
+        where = f"train.ranks={ranks}" if job is None else f"torchrun --nproc-per-node={ranks}"
+        raise ConfigError(f"{where} requires {ranks} GPUs, this machine has {torch.cuda.device_count()}; lower it")
+
+
+def _check_torchrun(config: Settings) -> None:
+    """Raises ConfigError if several methods would use the processes of torchrun at the same time."""
+    if torchrun_job() is not None and config.train.ranks > 1 and config.processes > 1 and len(_methods(config)) > 1:
         raise ConfigError(
-            f"train.ranks={ranks} requires {ranks} GPUs, this machine has {torch.cuda.device_count()}; lower it"
+            f"processes={config.processes}: torchrun's processes train one method at a time; set processes=1"
         )
 
 

@@ -1,6 +1,7 @@
 """A method's run on several ranks (``train.ranks``): rank 0 is the method's process, which starts the others.
 
-``python -m bepa_torchrl.experiment.ranks FOLDER`` is one of the others. Each rank has a part of the weights, gradients
+``python -m bepa_torchrl.experiment.ranks FOLDER`` is one of the others. If torchrun has started the run, the others are
+its processes. Each rank has a part of the weights, gradients
 and optimiser's state, and computes a part of each step's rows. Rank 0 alone has desktops, cache and record; it samples
 with a whole copy of the policy, or an engine, which gets the weights after each step. Ranks 1, 2, … end with rank 0.
 """
@@ -9,15 +10,17 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import hashlib
 import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,11 +28,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
 
-from bepa_torchrl.experiment.config import read_settings, with_changes
+from bepa_torchrl.experiment.config import ConfigError, read_settings, with_changes
 from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.method_child import LAUNCHER, end_with_launcher, exit_text
 from bepa_torchrl.experiment.methods import algo_named
 from bepa_torchrl.experiment.objective import make_method_loss, make_optimizer
+from bepa_torchrl.experiment.resume import key_of
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
@@ -40,12 +44,15 @@ from bepa_torchrl.sharding.policy import ShardablePolicy, shard_policy
 from bepa_torchrl.sharding.process_group import join_local_ranks
 from bepa_torchrl.sharding.rank import FollowingRank
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.sharding.torchrun import TorchrunFollowers, TorchrunJob, follow_parts, torchrun_job
 from bepa_torchrl.training.optimization_step import trainable
 
 #: the phases of a run, each with its own loss and optimiser
 FINE_TUNING, REINFORCEMENT = "fine_tuning", "reinforcement"
 #: environment variable with the file of the ranks' rendezvous
 _RENDEZVOUS = "BEPA_RANKS_FILE"
+#: joins the process group; returns the mesh of all ranks
+JoinGroup = Callable[[], DeviceMesh]
 
 
 @contextmanager
@@ -61,6 +68,23 @@ def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, L
     if settings.train.ranks == 1:
         yield make_policy(settings, seed=settings.seed), None
         return
+    job = torchrun_job()
+    failed = True
+    with _started(settings, folder) if job is None else _led(job, settings, folder) as (followers, join):
+        try:
+            mesh = join()
+            policy = _sharded_policy(settings, mesh)
+            yield policy, Leader(policy, mesh, followers)
+            failed = False
+        finally:
+            followers.close(kill=failed)
+            if dist.is_initialized() and not (failed and settings.policy.device != "cpu"):
+                dist.destroy_process_group()  # NCCL's would wait for operations that have failed
+
+
+@contextmanager
+def _started(settings: Settings, folder: Path) -> Iterator[tuple[Followers, JoinGroup]]:
+    """The other ranks as processes of this one."""
     with tempfile.TemporaryDirectory(prefix="bepa-ranks-") as shared:
         rendezvous = Path(shared) / "store"
         followers = Followers(
@@ -70,16 +94,16 @@ def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, L
             environment={LAUNCHER: str(os.getpid()), _RENDEZVOUS: str(rendezvous)},
             describe=exit_text,
         )
-        failed = True
-        try:
-            mesh = _join(settings, rendezvous, 0)
-            policy = _sharded_policy(settings, mesh)
-            yield policy, Leader(policy, mesh, followers)
-            failed = False
-        finally:
-            followers.close(kill=failed)
-            if dist.is_initialized() and not (failed and settings.policy.device != "cpu"):
-                dist.destroy_process_group()  # NCCL's would wait for operations that have failed
+        yield followers, partial(_join, settings, rendezvous, 0)
+
+
+@contextmanager
+def _led(job: TorchrunJob, settings: Settings, folder: Path) -> Iterator[tuple[TorchrunFollowers, JoinGroup]]:
+    """The other ranks as processes of torchrun."""
+    timeout = settings.train.rank_timeout
+    part = {"folder": str(folder.absolute()), "settings": _digest(folder), "timeout": timeout}
+    followers = TorchrunFollowers(job, part, name=folder.name, timeout=timeout)
+    yield followers, partial(job.join, followers.part, device=_kind(settings), timeout=timeout)
 
 
 @contextmanager
@@ -97,7 +121,7 @@ def sampling_copy(settings: Settings, leader: Leader, *, folder: Path) -> Iterat
 
 def _join(settings: Settings, rendezvous: Path, rank: int) -> DeviceMesh:
     """Joins the process group. Raises RankLostError if the other ranks do not within ``train.rank_timeout``."""
-    kind, train = torch.device(settings.policy.device).type, settings.train
+    kind, train = _kind(settings), settings.train
     join_local_ranks(rendezvous, rank, train.ranks, device=kind, timeout=train.rank_timeout)
     return init_device_mesh(kind, (train.ranks,))
 
@@ -106,7 +130,7 @@ def _sharded_policy(settings: Settings, mesh: DeviceMesh) -> ShardablePolicy:
     """This rank's shards of the policy, in float32; passes are computed in ``policy.dtype``."""
     whole = with_changes(settings, {"policy.dtype": "float32"})
     if mesh.device_type == "cuda":
-        whole = with_changes(whole, {"policy.device": f"cuda:{mesh.get_rank()}"})
+        whole = with_changes(whole, {"policy.device": f"cuda:{torch.cuda.current_device()}"})
     policy = make_policy(whole, seed=settings.seed)
     assert isinstance(policy, ShardablePolicy)
     trainable(policy, frozen=settings.train.frozen)  # before sharding: a frozen tower is not divided
@@ -135,16 +159,69 @@ def main(arguments: list[str] | None = None) -> int:
 
     def follow() -> int:
         settings = read_settings(folder / "config.yaml")
-        torch.set_num_threads(settings.threads)
-        torch.manual_seed(settings.seed)
-        mesh = _join(settings, rendezvous, rank)
-        policy = _sharded_policy(settings, mesh)
-        make_phase = partial(_make_phase, settings, policy)
-        FollowingRank(policy, mesh, make_phase, clip_norm=settings.optimizer.clip_norm).follow(sys.stdin)
-        dist.destroy_process_group()
+        _follow(settings, partial(_join, settings, rendezvous, rank), sys.stdin)
         return 0
 
     return guarded(follow, f"{folder.name}: rank {rank}")
+
+
+def follow_torchrun(job: TorchrunJob) -> int:
+    """Ranks 1, 2, … of a run that torchrun has started; returns when rank 0 ends.
+
+    Raises:
+        ConfigError: the run's folder is not on a disk that this machine shares with rank 0's.
+        RankLostError: rank 0 or torchrun has ended, or another rank has exited or is late.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the others
+
+    def follow(part: Mapping[str, Any], number: int, lines: Iterator[str]) -> None:
+        folder = Path(part["folder"])
+        if _digest(folder) != part["settings"]:
+            raise ConfigError(
+                f"{folder} of rank 0 is not this machine's (rank {job.rank}); set runs= to a folder that all machines "
+                "share under the same path: settings and checkpoints are in it"
+            )
+        settings = read_settings(folder / "config.yaml")
+        _follow(settings, partial(job.join, number, device=_kind(settings), timeout=part["timeout"]), lines)
+
+    follow_parts(job, follow)
+    return 0
+
+
+def overrides_on_torchrun(job: TorchrunJob, overrides: Sequence[str]) -> list[str]:
+    """The settings of a run that torchrun has started: ``train.ranks`` is the number of its processes.
+
+    Raises:
+        ConfigError: they set another number.
+    """
+    given = [override for override in overrides if key_of(override) == "train.ranks"]
+    own = f"train.ranks={job.ranks}"
+    if wrong := [override for override in given if override.replace(" ", "") != own]:
+        raise ConfigError(f"{wrong[0]}, but torchrun has started {job.ranks} processes; leave train.ranks out")
+    return [*overrides, *([] if given else [own])]
+
+
+def _follow(settings: Settings, join: JoinGroup, lines: Iterable[str]) -> None:
+    """Joins the other ranks, and executes rank 0's commands until they end."""
+    torch.set_num_threads(settings.threads)
+    torch.manual_seed(settings.seed)
+    mesh = join()
+    policy = _sharded_policy(settings, mesh)
+    make_phase = partial(_make_phase, settings, policy)
+    FollowingRank(policy, mesh, make_phase, clip_norm=settings.optimizer.clip_norm).follow(lines)
+    dist.destroy_process_group()
+
+
+def _kind(settings: Settings) -> str:
+    return torch.device(settings.policy.device).type
+
+
+def _digest(folder: Path) -> str | None:
+    """sha256 of a method's settings; None: they are not there."""
+    try:
+        return hashlib.sha256((folder / "config.yaml").read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

@@ -24,6 +24,42 @@ _GRACE = 15.0
 _END = 30.0
 
 
+class LostRanks:
+    """What rank 0 knows of ranks that have exited or do not answer.
+
+    Args:
+        name: of the run, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._closing, self._one_lost = threading.Event(), threading.Event()
+        self._lost: dict[int, str] = {}
+
+    def first(self, seconds: float) -> str | None:
+        """How the first rank was lost; None: none is after ``seconds``."""
+        if not self._one_lost.wait(seconds):
+            return None
+        return next(iter(self._lost.values()))
+
+    def ending(self) -> None:
+        """From now on the exit of a rank is not reported."""
+        self._closing.set()
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether :meth:`ending` is called within ``seconds``."""
+        return self._closing.wait(seconds)
+
+    def report(self, rank: int, text: str) -> None:
+        """A rank is lost: ends this process unless it does so itself, or has called :meth:`ending`, within 15 s."""
+        self._lost[rank] = text
+        self._one_lost.set()
+        if not self._closing.wait(_GRACE):
+            sys.stderr.write(f"{self.name}: {text}; {HINT}\n")
+            sys.stderr.flush()
+            os._exit(INFRASTRUCTURE)
+
+
 class Followers:
     """Starts and monitors the processes of ranks 1 to ``ranks - 1``.
 
@@ -48,9 +84,7 @@ class Followers:
         describe: Callable[[int], str],
     ) -> None:
         self.name, self.ranks, self._describe = name, ranks, describe
-        self._closing = threading.Event()
-        self._exited: dict[int, str] = {}
-        self._one_exited = threading.Event()
+        self._lost = LostRanks(name)
         self._processes = {
             rank: subprocess.Popen(
                 list(command),
@@ -86,13 +120,11 @@ class Followers:
 
     def exited(self, seconds: float) -> str | None:
         """How the first process to exit ended and its last line of output; None: all run after ``seconds``."""
-        if not self._one_exited.wait(seconds):
-            return None
-        return next(iter(self._exited.values()))
+        return self._lost.first(seconds)
 
     def ending(self) -> None:
         """From now on an exit of a process is not reported."""
-        self._closing.set()
+        self._lost.ending()
 
     def close(self, *, kill: bool) -> None:
         """Ends the processes: by the end of their input, or at once with ``kill``."""
@@ -123,12 +155,7 @@ class Followers:
         code = process.wait()
         error = last.removeprefix(f"{self.name}: rank {rank}: ") if code > 0 else ""
         text = f"rank {rank} of {self.ranks} {self._describe(code)}"
-        self._exited[rank] = f"{text}: {error}" if error else text
-        self._one_exited.set()
-        if not self._closing.wait(_GRACE):
-            sys.stderr.write(f"{self.name}: {self._exited[rank]}; {HINT}\n")
-            sys.stderr.flush()
-            os._exit(INFRASTRUCTURE)
+        self._lost.report(rank, f"{text}: {error}" if error else text)
 
 
-HINT = "go on with resume=true, from the newest checkpoint; train.ranks may be another number above 1"
+HINT = "go on with resume=true, from the newest checkpoint; train.ranks may be another number"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 #: words of gloo's and NCCL's errors that torch raises as a plain RuntimeError
 _WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "timed out waiting")
@@ -61,15 +62,32 @@ def join_local_ranks(file: Path, rank: int, ranks: int, *, device: str, timeout:
     chosen = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
     if device == "cuda":
         torch.cuda.set_device(chosen)
-    if sys.platform == "linux":
+    store = FileStore(str(file), ranks)
+    join_group(store, rank, ranks, device=device, one_machine=True, timeout=timeout)
+    return chosen
+
+
+def join_group(store: Store, rank: int, ranks: int, *, device: str, one_machine: bool, timeout: float) -> None:
+    """Joins the process group of a store.
+
+    Args:
+        store: the same for all ranks; without keys of an earlier group.
+        rank: of this process.
+        ranks: number of processes.
+        device: type of the devices, ``cpu`` (gloo) or ``cuda`` (NCCL; tensors on the CPU are sent by gloo).
+        one_machine: gloo uses the loopback interface, unless GLOO_SOCKET_IFNAME is set.
+        timeout: seconds that a collective operation waits for the other ranks.
+
+    Raises:
+        RankLostError: the other ranks did not join within the timeout.
+    """
+    if one_machine and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # not reachable from other machines
-    store = dist.FileStore(str(file), ranks)  # type: ignore[attr-defined]
     limit = timedelta(seconds=timeout)
     store.set_timeout(limit)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     with rank_failures():
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
-    return chosen
 
 
 @contextmanager

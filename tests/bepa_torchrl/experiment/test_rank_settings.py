@@ -6,13 +6,13 @@ import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.launcher import _check_gpus
+from bepa_torchrl.experiment.launcher import _check_gpus, _check_torchrun
+from bepa_torchrl.sharding.torchrun import TorchrunJob
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimizer.kind=adamw_8bit", "optimizer.kind=adamw_8bit do not work together; set optimizer.kind=adamw"),
         ("collect.mode=async", "collect.mode=async do not work together; set collect.mode=sync, or train.ranks=1"),
         ("policy.device=cuda:1", "takes the GPUs cuda:0 to cuda:1, got policy.device=cuda:1; set policy.device=cuda"),
     ],
@@ -24,7 +24,7 @@ def test_refusals(override: str, message: str) -> None:
 
 
 def test_several_ranks_on_the_cpu_are_accepted() -> None:
-    for override in ("seed=0", "policy.lora.rank=4"):
+    for override in ("seed=0", "policy.lora.rank=4", "optimizer.kind=adamw_8bit"):
         settings = load_config(["train.ranks=2", override])
         check_environment(settings)
         _check_gpus(settings)
@@ -37,8 +37,25 @@ def test_fewer_gpus_than_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         _check_gpus(load_config(["train.ranks=3", "policy.device=cuda"]))
 
 
-def test_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes would each start the same run."""
+def test_torchrun_is_refused_by_other_commands_than_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes would each do the same."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    with pytest.raises(ConfigError, match=r"cannot be started by torchrun; run it once, with train\.ranks=N"):
+    with pytest.raises(ConfigError, match="bepa train is the only command that torchrun may start; run this one"):
         check_environment(load_config([]))
+    check_environment(load_config(["train.ranks=2"]), torchrun=True)
+
+
+def test_torchruns_processes_need_gpus_of_their_machine_and_one_method_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = TorchrunJob(rank=0, ranks=4, local_rank=0, local_ranks=2, host="localhost", port=1, attempt=0)
+    monkeypatch.setattr("bepa_torchrl.experiment.launcher.torchrun_job", lambda: job)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    settings = ["train.ranks=4", "policy.device=cuda", "compare=[grpo]"]
+    _check_gpus(load_config(settings))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node=2 requires 2 GPUs, this machine has 1; lower it"):
+        _check_gpus(load_config(settings))
+    _check_torchrun(load_config([*settings, "processes=1"]))
+    with pytest.raises(ConfigError, match="processes=2: torchrun's processes train one method at a time"):
+        _check_torchrun(load_config([*settings, "processes=2"]))

@@ -1,0 +1,229 @@
+"""A run that torchrun starts equals one that starts its ranks itself; a lost rank ends it with a clear error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.config import ConfigError
+from bepa_torchrl.experiment.ranks import overrides_on_torchrun
+from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.sharding.torchrun import TorchrunJob, torchrun_job
+from bepa_torchrl.testing import small_checkpoint
+
+DEADLINE = 400.0
+TRAIN = ("-m", "bepa_torchrl", "train")
+JOB = TorchrunJob(rank=0, ranks=2, local_rank=0, local_ranks=2, host="localhost", port=1, attempt=0)
+ENVIRONMENT = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node-1",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
+    return [
+        "experiment=smoke",
+        "algo=level2",
+        "compare=[]",
+        f"policy.checkpoint={checkpoint}",
+        "policy.max_new_tokens=8",
+        "env.max_steps=1",
+        "env.desktops=4",
+        "env.train_limit=2",
+        "env.held_out_limit=1",
+        "eval.every=1",
+        "eval.final_episodes=1",
+        "record.every=0",
+        "train.minibatch_groups=1",
+        "train.rank_timeout=200",
+    ]
+
+
+@contextmanager
+def torchrun(*arguments: str, log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Torchrun's agent; it and its processes have ended afterwards."""
+    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+    with log.open("wb") as output:
+        agent = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        try:
+            yield agent
+        finally:
+            every = [agent.pid, *(child.pid for child in descendants(agent.pid))]
+            for pid in every:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            agent.wait()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def rank_of(agent: subprocess.Popen[bytes], rank: int) -> psutil.Process:
+    """The process that an agent has started for a rank."""
+    (found,) = (child for child in psutil.Process(agent.pid).children() if child.environ().get("RANK") == str(rank))
+    return found
+
+
+def has_rank(agent: subprocess.Popen[bytes], rank: int) -> bool:
+    return any(child.environ().get("RANK") == str(rank) for child in psutil.Process(agent.pid).children())
+
+
+def ends(agent: subprocess.Popen[bytes], log: Path) -> int:
+    """The agent's exit code."""
+    try:
+        return agent.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(log.read_text()) from None
+
+
+def await_iteration(run: Path, agents: list[subprocess.Popen[bytes]], log: Path) -> None:
+    """Returns when the run's first iteration is recorded."""
+    record, end = run / "level2" / "iterations.jsonl", time.monotonic() + DEADLINE
+    while not (record.exists() and any(line["iteration"] == 1 for line in read_lines(record))):
+        assert all(agent.poll() is None for agent in agents), log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+
+
+def lines_of(run: Path, method: str = "level2") -> list[dict[str, Any]]:
+    return [line for line in read_lines(run / method / "iterations.jsonl") if line["phase"] == "rl"]
+
+
+def assert_same_run(found: Path, expected: Path, method: str = "level2") -> None:
+    """Losses, gradient norms and weights to 1e-5."""
+    pairs = list(zip(lines_of(found, method), lines_of(expected, method), strict=True))
+    assert pairs
+    for ours, theirs in pairs:
+        for name in ("train/loss", "train/grad_norm", "train/optimizer_steps"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-5), name
+    policies = (load_policy(run / method / "policy").parameters() for run in (found, expected))
+    assert max(float((ours - theirs).detach().abs().max()) for ours, theirs in zip(*policies, strict=True)) < 1e-5
+
+
+def one_machine(*arguments: str) -> tuple[str, ...]:
+    return ("--standalone", "--nproc-per-node=2", *TRAIN, *arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_torchrun_equals_ranks_that_the_run_starts_and_a_killed_rank_is_resumable(
+    settings: list[str], tmp_path: Path
+) -> None:
+    """Rank 1 is killed after the first iteration of the run by torchrun, which is then resumed by torchrun."""
+    run = [*settings, f"runs={tmp_path}", "train.iterations=3"]
+    assert main([*run, "name=own", "train.ranks=2"]) == 0
+    log = tmp_path / "log"
+    with torchrun(*one_machine(*run, "name=x"), log=log) as agent:
+        await_iteration(tmp_path / "x", [agent], log)
+        rank_of(agent, 1).kill()
+        assert ends(agent, log) != 0
+    text = log.read_text()
+    assert "bepa train: ended by torchrun, which does so if another rank has exited" in text or (
+        "go on with resume=true, from the newest checkpoint" in text
+    )
+    with torchrun(*one_machine("resume=true", "name=x", f"runs={tmp_path}"), log=log) as agent:
+        assert ends(agent, log) == 0, log.read_text()
+    assert_same_run(tmp_path / "x", tmp_path / "own")
+
+
+@pytest.fixture
+def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
+    """Arguments of torchrun and the log for one of two agents, each with one process, as on two machines."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=x", "--local-addr=127.0.0.1")
+
+    def of(number: int, *arguments: str) -> tuple[tuple[str, ...], Path]:
+        return ("--nnodes=2", "--nproc-per-node=1", *rendezvous, *TRAIN, *arguments), tmp_path / f"log-{number}"
+
+    return of
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_methods_on_two_machines(settings: list[str], tmp_path: Path, two_machines: Any) -> None:
+    run = [
+        *settings,
+        "compare=[luffy]",
+        "collect.group_size=3",
+        "processes=1",
+        f"runs={tmp_path}",
+        "train.iterations=1",
+    ]
+    assert main([*run, "name=own", "train.ranks=2"]) == 0
+    with ExitStack() as stack:
+        agents = {}
+        for number in (0, 1):
+            arguments, log = two_machines(number, *run, "name=x")
+            agents[log] = stack.enter_context(torchrun(*arguments, log=log, GLOO_SOCKET_IFNAME="lo"))
+        for log, agent in agents.items():
+            assert ends(agent, log) == 0, log.read_text()
+    for method in ("level2", "luffy"):
+        assert_same_run(tmp_path / "x", tmp_path / "own", method)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rank_that_is_lost_on_another_machine_ends_the_run(
+    settings: list[str], tmp_path: Path, two_machines: Any
+) -> None:
+    """The first machine's torchrun does not notice it; rank 0 does."""
+    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=500", "train.rank_timeout=60"]
+    with ExitStack() as stack:
+        agents, logs = [], []
+        for number in (0, 1):
+            arguments, log = two_machines(number, *run)
+            agents.append(stack.enter_context(torchrun(*arguments, log=log, GLOO_SOCKET_IFNAME="lo")))
+            logs.append(log)
+        await_iteration(tmp_path / "x", agents, logs[0])
+        (leading,) = (i for i, agent in enumerate(agents) if has_rank(agent, 0))
+        rank_of(agents[1 - leading], 1).kill()
+        assert ends(agents[leading], logs[leading]) != 0
+    line = next(line for line in logs[leading].read_text().splitlines() if line.startswith("level2: "))
+    assert "another rank has exited" in line or "rank 1 of 2 has not answered" in line
+    assert "go on with resume=true, from the newest checkpoint" in line
+
+
+def test_the_number_of_ranks_is_torchruns() -> None:
+    assert overrides_on_torchrun(JOB, ["name=x"]) == ["name=x", "train.ranks=2"]
+    assert overrides_on_torchrun(JOB, ["train.ranks=2"]) == ["train.ranks=2"]
+    with pytest.raises(ConfigError, match=r"train\.ranks=3, but torchrun has started 2 processes; leave"):
+        overrides_on_torchrun(JOB, ["train.ranks=3"])
+
+
+def test_the_job_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert torchrun_job() is None
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    expected = TorchrunJob(rank=3, ranks=4, local_rank=1, local_ranks=2, host="node-1", port=29500, attempt=2)
+    assert torchrun_job() == expected
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
+    with pytest.raises(ValueError, match="torchrun gives its processes no store; start it with --rdzv-backend=c10d"):
+        torchrun_job()
