@@ -132,7 +132,7 @@ def _settings_to_choose(settings: Settings, found: Mapping[str, Any], rank: int)
         chosen["policy.lora.rank"] = rank
     if "8-bit Adam" in best["name"]:
         chosen["optimizer.kind"] = "adamw_8bit"
-    if found["gpu"]["count"] > 1 and not _missing(best["name"], found["gpu"]["count"]):
+    if found["gpu"]["count"] > 1:
         chosen["train.ranks"] = found["gpu"]["count"]
     return chosen
 
@@ -186,7 +186,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(title, {choice["name"]: choice["bytes_per_gpu"] for choice in found["choices"]}, 1e9)
     yield ""
     for choice in found["choices"]:
-        yield _verdict(choice, gpu["count"])
+        yield _verdict(choice)
     yield ""
     yield from _conclusion(found)
 
@@ -202,16 +202,9 @@ def _table(title: str, rows: Mapping[str, Mapping[str, int]], unit: float) -> It
         yield name.replace("_", " ").ljust(first) + "".join(cells)
 
 
-def _verdict(choice: Mapping[str, Any], gpus: int) -> str:
+def _verdict(choice: Mapping[str, Any]) -> str:
     fits = f"fits, train.max_tokens up to {choice['max_tokens']:,}" if choice["fits"] else "does not fit"
-    missing = _missing(choice["name"], gpus)
-    note = f"; not in this version: {missing}" if missing else ""
-    return f"{choice['name']}: {fits}; room for {choice['rollouts_that_fit']} rollouts at once{note}"
-
-
-def _missing(name: str, gpus: int) -> str:
-    """What this version cannot train with, or nothing."""
-    return "8-bit Adam on several GPUs" if "8-bit Adam" in name and gpus > 1 else ""
+    return f"{choice['name']}: {fits}; room for {choice['rollouts_that_fit']} rollouts at once"
 
 
 def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
@@ -225,9 +218,7 @@ def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
     seconds = found["seconds"]
     speed = seconds["decoded_tokens_per_second"]
     parts = ", ".join(f"{part.replace('_', ' ')} {seconds[part]:,.0f}" for part in _PARTS)
-    missing = _missing(found["best"], found["gpu"]["count"])
-    note = f" (not in this version: {missing})" if missing else ""
-    yield f"choose: {found['best']}{note}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
+    yield f"choose: {found['best']}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in found['settings'].items())}"
     sampler = "" if found["gpu"]["count"] == 1 else ", by one GPU that samples alone"
     yield f"assumed: MFU {found['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"

@@ -5,6 +5,7 @@
     sharded.json                written last: policy version, number of files, each tensor's shape
 
 Of a policy with adapters the adapters' weights alone are saved, as in one process.
+8-bit moments are blocks of a rank's rows: ``rows/<name of the state>/<name>``, for the same number of ranks only.
 A shard is a range of a tensor's first dimension; the file's metadata has its first row. torch's own distributed
 checkpoints have the same layout, but their index is a pickle.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,13 @@ from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.sharding.process_group import rank_failures
+from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.precision import master_of
 from osworld_gym.atomic import new_folder
 
 SHARDS_FOLDER = "shards"  #: in the folder of a run's checkpoint component
 _INDEX = "sharded.json"
+_ROWS = "rows"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -58,12 +63,14 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
         local, start = local_rows(tensor)
         if len(local) and (rank == 0 or isinstance(tensor, DTensor)):
             shards[name], starts[name] = local.detach().cpu().contiguous(), str(start)
+    shards |= _rows_states(policy, optimizer)
     save_file(shards, partial / _file(rank, ranks), metadata=starts)
     _barrier()
     if rank == 0:
         index = {
             "policy_version": policy.version,
             "ranks": ranks,
+            "blocks": isinstance(optimizer, LocalShards),
             "shapes": {name: list(_row_shape(tensor)) for name, tensor in tensors.items()},
         }
         with new_folder(target) as folder:
@@ -87,7 +94,8 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
             those of this optimiser.
 
     Raises:
-        CheckpointError: the folder is incomplete, or of another model; nothing is changed.
+        CheckpointError: the folder is incomplete, of another model or kind of optimiser, or has 8-bit moments of
+            another number of ranks; nothing is changed.
     """
     source = Path(path)
     try:
@@ -101,6 +109,7 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     saved = {name: shape for name, shape in index["shapes"].items() if name.startswith("model/")}
     if saved != {name: shape for name, shape in expected.items() if name.startswith("model/")}:
         raise CheckpointError(f"{source} is of another model: names or shapes of its weights differ")
+    _check_blocks(index, optimizer, source)
     found = _read(handles, index["shapes"], policy, optimizer)
     for name, parameter in saved_parameters(policy).items():
         updated = master_of(optimizer, parameter)
@@ -112,7 +121,45 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
             for moment in ("exp_avg", "exp_avg_sq"):
                 state[moment] = torch.zeros_like(updated)
                 local_rows(state[moment])[0].copy_(found[f"{moment}/{name}"])
+    if isinstance(optimizer, LocalShards):
+        _load_rows_states(handles[_rank()], policy, optimizer)
     policy.version = int(index["policy_version"])
+
+
+def _rows_states(policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The state of this rank's rows, of an optimiser with state per block."""
+    if not isinstance(optimizer, LocalShards):
+        return {}
+    trained = [weight for group in optimizer.param_groups for weight in group["params"]]
+    names = {id(parameter): name for name, parameter in saved_parameters(policy).items()}
+    return {
+        f"{_ROWS}/{kind}/{names[id(weight)]}": value
+        for weight in trained
+        for kind, value in optimizer.rows_state(weight).items()
+    }
+
+
+def _load_rows_states(file: Any, policy: Any, optimizer: LocalShards) -> None:
+    parameters, states = saved_parameters(policy), defaultdict[str, dict[str, Tensor]](dict)
+    for key in list(file.keys()):
+        if key.startswith(f"{_ROWS}/"):
+            _, kind, name = key.split("/", 2)
+            states[name][kind] = file.get_tensor(key)
+    for name, state in states.items():
+        optimizer.set_rows_state(parameters[name], state)
+
+
+def _check_blocks(index: Mapping[str, Any], optimizer: Optimizer, source: Path) -> None:
+    """Raises CheckpointError if the optimiser's state has blocks and these do not fit."""
+    blocks = index.get("blocks", False)
+    if blocks and index["ranks"] != _ranks():
+        raise CheckpointError(
+            f"{source} has 8-bit moments in the blocks of {index['ranks']} ranks, which {_ranks()} cannot divide; "
+            f"resume with train.ranks={index['ranks']}"
+        )
+    if blocks != isinstance(optimizer, LocalShards):
+        saved, own = ("adamw_8bit", "adamw") if blocks else ("adamw", "adamw_8bit")
+        raise CheckpointError(f"{source} was saved with optimizer.kind={saved} and cannot be resumed with {own}")
 
 
 def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:

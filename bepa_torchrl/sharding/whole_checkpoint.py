@@ -20,6 +20,7 @@ from torchrl.checkpoint import CheckpointError
 from bepa_torchrl.sharding.checkpoint import local_rows, saved_parameters
 from bepa_torchrl.storage.state import open_state
 from bepa_torchrl.training.checkpoint import VERSION_FILE, WEIGHTS_FILE
+from bepa_torchrl.training.local_shards import LocalShards
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -60,8 +61,14 @@ def load_whole_optimizer(optimizer: Optimizer, path: Path) -> None:
         path: folder of the component.
 
     Raises:
-        CheckpointError: the state is damaged, of another optimiser or of other parameters; nothing is changed.
+        CheckpointError: the state is damaged, of another optimiser or of other parameters, or of 8 bits; nothing is
+            changed.
     """
+    if isinstance(optimizer, LocalShards):
+        raise CheckpointError(
+            f"{path} has 8-bit moments in the blocks of one process, which ranks cannot divide; "
+            "resume with train.ranks=1"
+        )
     try:
         saved = open_state(path)["optimizer"]
         numbers = [int(number) for group in saved["param_groups"] for number in group["params"]]

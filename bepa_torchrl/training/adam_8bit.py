@@ -2,7 +2,8 @@
 
 The moments are quantised in blocks of 256 values with a float32 scale each (Dettmers et al. 2022, arXiv:2110.02861):
 2.03 bytes per parameter instead of 8. Tensors of less than 4096 values keep float32 moments. The updates are close to
-AdamW's, not equal.
+AdamW's, not equal. Of weights that are divided over ranks, the blocks are of each rank's rows, so that updates depend
+on the number of ranks, too, by as little.
 """
 
 from __future__ import annotations

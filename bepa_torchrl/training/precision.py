@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -29,6 +30,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from bepa_torchrl.policies.out_of_memory import optimizer_advice
+from bepa_torchrl.training.local_shards import LocalShards
 from osworld_gym.extras import require_extra
 
 #: weights, or parameter groups ``{"params": weights, "lr": …}``
@@ -141,14 +143,16 @@ def make_adamw(
 
     Args:
         parameters: the trained weights, or parameter groups of them.
-        kind: ``adamw``, or ``adamw_8bit`` with moments of 8 bits (:mod:`bepa_torchrl.training.adam_8bit`).
+        kind: ``adamw``, or ``adamw_8bit`` with moments of 8 bits (:mod:`bepa_torchrl.training.adam_8bit`); of weights
+            that are sharded over ranks each rank's rows have their own blocks
+            (:class:`~bepa_torchrl.training.local_shards.LocalShards`).
         master_weights: False: never copies; for half-precision weights only sensible at learning rates far above 1e-4
             of the weights.
         **options: options of ``torch.optim.AdamW``.
 
     Raises:
         MissingExtraError: ``adamw_8bit`` requires bitsandbytes, which is not installed.
-        ValueError: there are no weights; or ``adamw_8bit`` for weights that are sharded over ranks.
+        ValueError: there are no weights; or ``adamw_8bit`` for half-precision weights that are sharded over ranks.
         DeviceMemoryError: the device has no room for the master weights.
     """
     groups = _groups(parameters)
@@ -159,17 +163,20 @@ def make_adamw(
         return with_masters(groups, **options) if masters else plain(groups, **options)
 
 
-def _eight_bit(weights: Iterable[Tensor]) -> tuple[type[Optimizer], type[MasterWeights]]:
+def _eight_bit(weights: Iterable[Tensor]) -> tuple[Callable[..., Optimizer], Callable[..., Optimizer]]:
     """8-bit AdamW without and with master weights; raises as :func:`make_adamw`."""
-    if any(isinstance(weight, DTensor) for weight in weights):
-        raise ValueError(
-            "optimizer.kind=adamw_8bit expects whole weights, got weights that are divided over ranks (DTensor), which "
-            "bitsandbytes cannot update; set optimizer.kind=adamw, or train.ranks=1"
-        )
     require_extra("adam8bit", "optimizer.kind=adamw_8bit")
     from bepa_torchrl.training.adam_8bit import AdamW8bit, MasterAdamW8bit
 
-    return AdamW8bit, MasterAdamW8bit
+    if not any(isinstance(weight, DTensor) for weight in weights):
+        return AdamW8bit, MasterAdamW8bit
+    if any(weight.dtype in HALF_PRECISION for weight in weights):
+        raise ValueError(
+            "optimizer.kind=adamw_8bit expects float32 weights if they are divided over ranks (DTensor), got half "
+            "precision; load the policy with dtype=float32 and set compute_dtype of shard_policy"
+        )
+    sharded = partial(LocalShards, AdamW8bit)
+    return sharded, sharded
 
 
 def _groups(parameters: Parameters) -> list[dict[str, Any]]:

@@ -30,7 +30,9 @@ from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_wh
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights
+from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, local_passes, trainable
+from bepa_torchrl.training.precision import make_adamw
 
 STEPS = (3, 1, 2, 4, 2, 1)
 MAX_TOKENS = 260
@@ -182,6 +184,35 @@ def resume_whole(folder: Path, source: str, batches: slice, target: str, options
     save_sharded(policy, optimizer, folder / target)
     if rank() == 0:
         (folder / f"{target}.json").write_text(json.dumps(outputs))
+
+
+def train_in_8_bits(folder: Path, source: str | None, batches: slice, target: str) -> None:
+    """A rank: as :func:`resume_sharded` with 8-bit AdamW in float32, compared with plain tensors of its rows."""
+    join_process_group(timeout=60)
+    policy = made_policy()
+    every = made_batches(policy)
+    policy.model.float()
+    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+    shard_policy(policy, mesh)
+    optimizer = make_adamw(trainable(policy), kind="adamw_8bit", lr=1e-3)
+    assert isinstance(optimizer, LocalShards)
+    if source is not None:
+        load_sharded(policy, optimizer, folder / source)
+    weights = [weight for weight in trainable(policy) if weight.to_local().numel()]
+    plain = [torch.nn.Parameter(weight.to_local().detach().clone()) for weight in weights]
+    reference = make_adamw(plain, kind="adamw_8bit", lr=1e-3)
+    outputs = []
+    for batch in every[batches]:
+        outputs += train(policy, optimizer, [batch], ShardedPasses(mesh))
+        if source is None:
+            for weight, copy in zip(weights, plain, strict=True):
+                copy.grad = weight.grad.to_local().clone()  # clipped, as the step left it
+            reference.step()
+            assert all(torch.equal(weight.to_local(), copy) for weight, copy in zip(weights, plain, strict=True))
+    assert any(optimizer.rows_state(weight)["state1"].dtype == torch.uint8 for weight in weights)
+    policy.version += len(outputs)
+    save_sharded(policy, optimizer, folder / target)
+    (folder / f"{target}-{rank()}.json").write_text(json.dumps(outputs))
 
 
 def lose_a_rank(folder: Path, how: str) -> None:

@@ -25,7 +25,8 @@ class TrainSettings:
         frozen: substrings of parameter names; matching parameters are not trained.
         ranks: processes over which weights, gradients and the optimiser's state are divided (FSDP2), on one GPU each,
             ``cuda:0`` to ``cuda:N-1``, or on the CPU; 1: the method's process has all of them. The results do not
-            depend on it, except for rounding.
+            depend on it, except for rounding (of 8-bit moments, in other blocks). Torchrun's number of processes, if it
+            starts the run.
         rank_timeout: seconds until a rank that does not answer ends the run, with ``ranks`` above 1.
         save_every: iterations between checkpoints.
         keep: checkpoints kept, the newest ones.

@@ -17,6 +17,7 @@ from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.objective import make_optimizer
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.testing import ScriptedLearner
+from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.precision import MasterWeights, make_adamw
 from osworld_gym import extras
 
@@ -112,19 +113,36 @@ def sharded() -> Iterator[torch.nn.Parameter]:
     """A weight as FSDP2 leaves it, on a mesh of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        yield torch.nn.Parameter(distribute_tensor(torch.ones(8, 4), init_device_mesh("cpu", (1,)), [Shard(0)]))
+        yield torch.nn.Parameter(distribute_tensor(torch.ones(64, 128), init_device_mesh("cpu", (1,)), [Shard(0)]))
     finally:
         dist.destroy_process_group()
 
 
-def test_sharded_weights_are_refused_before_a_step(sharded: torch.nn.Parameter) -> None:
-    """bitsandbytes' own error comes at the first step, and names neither the setting nor the cause."""
+def test_a_sharded_weight_is_updated_as_a_plain_one_of_the_same_rows(sharded: torch.nn.Parameter) -> None:
+    """8192 values, so that the moments have 8 bits; the learning rate of ``param_groups`` holds."""
     assert isinstance(sharded, DTensor)
-    message = r"optimizer\.kind=adamw_8bit expects whole weights, got .*\(DTensor\).*; set optimizer\.kind=adamw, or"
-    for groups in ([sharded], [{"params": [sharded], "lr": 1e-3}]):
-        with pytest.raises(ValueError, match=message):
-            make_adamw(groups, kind="adamw_8bit")
+    plain = torch.nn.Parameter(sharded.to_local().detach().clone())
+    optimizers = [make_adamw([weight], kind="adamw_8bit", lr=1e-2, weight_decay=0.1) for weight in (sharded, plain)]
+    for step in range(5):
+        for weight, optimizer in zip((sharded, plain), optimizers, strict=True):
+            optimizer.param_groups[0]["lr"] = 1e-2 / (step + 1)
+            optimizer.zero_grad()
+            ((weight - 3) ** 2).sum().backward()
+            torch.nn.utils.clip_grad_norm_([weight], 100.0)
+            optimizer.step()
+        assert torch.equal(sharded.to_local(), plain)
+    assert float(plain.detach().min()) > 1.02
+    assert isinstance(optimizers[0], LocalShards)
+    assert optimizers[0].rows_state(sharded)["state1"].dtype == torch.uint8
+
+
+def test_half_precision_weights_that_are_sharded_are_refused(sharded: torch.nn.Parameter) -> None:
+    with pytest.raises(ValueError, match=r"expects float32 weights if they are divided .* set compute_dtype"):
+        make_adamw([torch.nn.Parameter(sharded.detach().bfloat16())], kind="adamw_8bit")
+
+
+def test_adamw_takes_sharded_weights(sharded: torch.nn.Parameter) -> None:
     optimizer = make_adamw([sharded], lr=0.5, weight_decay=0.0)
     sharded.sum().backward()
     optimizer.step()
-    assert sharded.full_tensor().flatten().tolist() == pytest.approx([0.5] * 32)  # Adam's first step is the rate
+    assert sharded.full_tensor().flatten().tolist() == pytest.approx([0.5] * 8192)  # Adam's first step is the rate
