@@ -10,18 +10,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.ranks import overrides_on_torchrun
+from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.sharding.torchrun import TorchrunJob, torchrun_job
+from bepa_torchrl.sharding.torchrun import TorchrunFollowers, TorchrunJob, torchrun_job
 from bepa_torchrl.testing import small_checkpoint
 
 DEADLINE = 400.0
@@ -208,6 +210,20 @@ def test_a_rank_that_is_lost_on_another_machine_ends_the_run(
     line = next(line for line in logs[leading].read_text().splitlines() if line.startswith("level2: "))
     assert "another rank has exited" in line or "rank 1 of 2 has not answered" in line
     assert "go on with resume=true, from the newest checkpoint" in line
+
+
+def test_a_rank_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job, before = replace(JOB, host="127.0.0.1", port=store.port), signal.getsignal(signal.SIGINT)
+    part = {"folder": str(tmp_path / "level2"), "settings": "sha256 of rank 0's", "timeout": 30.0}
+    leader = TorchrunFollowers(job, part, name="level2", timeout=30.0)
+    try:
+        with pytest.raises(ConfigError, match=r"level2 of rank 0 is not this machine's \(rank 1\); set runs="):
+            follow_torchrun(replace(job, rank=1))
+        assert "rank 1 of 2 ended with an error: " in str(leader.exited(30.0))
+    finally:
+        leader.close(kill=True)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_number_of_ranks_is_torchruns() -> None:
