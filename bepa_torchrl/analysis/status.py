@@ -83,7 +83,8 @@ def _status_of(method: Path, now: float) -> dict[str, Any]:
     iterations = settings.train.iterations if algo_named(settings.algo.name).rl else 0
     found = method_status(lines, iterations, finished=(method / "results.json").exists())
     return found | {
-        "seconds_since_last": round(now - path.stat().st_mtime, 1) if lines else None,
+        # the file's time may be another machine's, which may be ahead
+        "seconds_since_last": max(0.0, round(now - path.stat().st_mtime, 1)) if lines else None,
         "checkpoint": newest_checkpoint(method / "checkpoints"),
     }
 

@@ -87,6 +87,8 @@ def test_a_run_that_a_process_holds_is_running(run: Path) -> None:
     found = run_status(run, now=written + 7.0)
     assert not found["running"]
     assert found["methods"]["grpo"]["seconds_since_last"] == 7.0
+    behind = run_status(run, now=written - 3600.0)  # on another machine
+    assert behind["methods"]["grpo"]["seconds_since_last"] == 0.0
     assert found["methods"]["grpo"]["iterations"] == 10
     with locked(run):
         assert run_status(run)["running"]
