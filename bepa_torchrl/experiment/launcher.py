@@ -283,7 +283,8 @@ def _train(
             while waiting or running:
                 while waiting and len(running) < config.processes:
                     name = waiting.pop(0)
-                    running[name] = MethodChild(folder / name, threads=config.threads)
+                    on_ray = config.cluster.address is not None
+                    running[name] = MethodChild(folder / name, threads=config.threads, on_ray=on_ray)
                 code = _poll(running, console)
                 progression.update()
                 status.update()
@@ -333,7 +334,7 @@ def _poll(running: dict[str, MethodChild], console: Console) -> int:
             raise KeyboardInterrupt
         if code != 0:
             print(child.failure(), file=sys.stderr)
-            return code if code > 0 else INFRASTRUCTURE
+            return INFRASTRUCTURE if code < 0 or child.lost_ray() else code
     return 0
 
 

@@ -33,13 +33,14 @@ class MethodChild:
     Args:
         folder: the method's folder.
         threads: CPU threads of its numerical libraries.
+        on_ray: whether it connects to a Ray cluster.
     """
 
-    def __init__(self, folder: Path, *, threads: int) -> None:
+    def __init__(self, folder: Path, *, threads: int, on_ray: bool = False) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         environment[LAUNCHER] = str(os.getpid())
         command = [sys.executable, "-u", "-m", "bepa_torchrl.experiment.method_process", str(folder)]
-        self.name, self.log = folder.name, folder / "log.txt"
+        self.name, self.log, self._on_ray = folder.name, folder / "log.txt", on_ray
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
         self._lines: deque[str] = deque(maxlen=200)
         self._notices: deque[str] = deque()
@@ -61,16 +62,23 @@ class MethodChild:
             found.append(f"{self.name}: {self._notices.popleft()}")
         return found
 
+    def lost_ray(self) -> bool:
+        """Whether it has ended without an error of its own, with code 1, as Ray ends a process whose node is gone."""
+        return self._on_ray and self.process.returncode == 1 and not self._own_lines()
+
     def failure(self) -> str:
         """One line on why the process ended, with the path of its log."""
         code, where = self.process.returncode, f"(log: {self.log})"
         if code < 0:
             return f"{self.name}: {exit_text(code)}; go on with resume=true {where}"
-        lines = [line for line in self._lines if line.strip()]
-        own = [line for line in lines if line.startswith(f"{self.name}: ")]
-        if own or lines:
-            return f"{(own or lines)[-1]} {where}"
-        return f"{self.name}: ended with code {code} and no output {where}"
+        if self.lost_ray():
+            problem = "ended by Ray, whose node on this machine (its raylet) has exited"
+            return f"{self.name}: {problem}; go on with resume=true {where}"
+        lines = self._own_lines() or [line for line in self._lines if line.strip()]
+        return f"{lines[-1]} {where}" if lines else f"{self.name}: ended with code {code} and no output {where}"
+
+    def _own_lines(self) -> list[str]:
+        return [line for line in self._lines if line.startswith(f"{self.name}: ")]
 
     def interrupt(self) -> None:
         """Asks the process to end as with Ctrl-C; :meth:`wait` returns when it has."""

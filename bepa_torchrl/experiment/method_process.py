@@ -17,6 +17,7 @@ import json
 import logging
 import shutil
 import sys
+import traceback
 from collections import Counter
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
@@ -375,7 +376,12 @@ def main(arguments: list[str] | None = None) -> int:
         with locked(folder):
             return MethodRun(folder).run()
 
-    return guarded(train, folder.name)
+    try:
+        return guarded(train, folder.name)
+    except Exception as error:  # noqa: BLE001  a bug: its last line says that the process was not ended from outside
+        traceback.print_exc()
+        sys.stderr.write(f"{folder.name}: {type(error).__name__}: {' '.join(str(error).split())}\n")
+        return 1
 
 
 if __name__ == "__main__":
