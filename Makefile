@@ -71,7 +71,7 @@ test-official: $(call extras,test+guest+official-eval)  ## OSWorld's own client 
 test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## stores on S3 and Azure Blob servers of this machine (needs npm)
 	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
 
-test-ray: $(call extras,test+ray)  ## Ray clusters on this machine: ten kills, bad nodes, two clusters; nothing lost (16 minutes on two busy cores)
+test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: ten kills, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
 	$(BIN)/python -m pytest -m "ray and not nightly" --timeout 600
 
 build/azurite/node_modules:
@@ -87,8 +87,11 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt scripts/install_vll
 test-vllm: $(VLLM_VENV)/.installed  ## rollouts with vLLM on the CPU: sampling, weight sync, training (docs/vllm.md)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default
 
-soak: $(call extras,test+guest+ray)   ## thousands of resets, nothing left behind (SOAK_RESETS=2000)
-	$(BIN)/python -m pytest -m soak --timeout 36000
+# a part of it: make soak ONLY='kills and part3'
+ONLY ?=
+soak: $(call extras,test+guest+ray)   ## hours: SOAK_RESETS=2000 resets of real desktops (scripts/apt-packages.txt), fifty kills of runs on Ray
+	$(BIN)/osworld-gym doctor --packages
+	$(BIN)/python -m pytest -m soak --timeout 36000 $(if $(ONLY),-k "$(ONLY)")
 
 nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample (an hour)
 	$(BIN)/osworld-gym install-official
