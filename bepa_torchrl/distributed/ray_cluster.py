@@ -66,7 +66,7 @@ def connect(address: str | None = None, **options: Any) -> None:
     """Connects to a Ray cluster.
 
     Args:
-        address: of the cluster's head; None: a cluster on this machine, for this process.
+        address: of the cluster's head; None: a new cluster on this machine, for this process, also if others run here.
         options: further arguments of ``ray.init``.
 
     Raises:
@@ -78,7 +78,10 @@ def connect(address: str | None = None, **options: Any) -> None:
         # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
-        ray.init(address=address, include_dashboard=False if address is None else None, **options)
+        if address is None:  # of the environment or of this machine is one that the caller did not name
+            ray.init(address="local", include_dashboard=False, **options)
+        else:
+            ray.init(address=address, **options)
     except ConnectionError as error:
         raise DesktopError(
             FailureReason.never_ready,

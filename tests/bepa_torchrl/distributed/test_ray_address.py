@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray_heads import loaded_machine, ray_head
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.distributed.ray_address import check_head
@@ -27,6 +29,42 @@ def test_a_head_that_listens_is_accepted(monkeypatch: pytest.MonkeyPatch) -> Non
         check_head(f"ray://{address}")
         monkeypatch.setenv("RAY_ADDRESS", address)
         check_head("auto")
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+def test_local_is_a_cluster_of_its_own_although_another_one_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from bepa_torchrl.distributed.ray_cluster import DESKTOPS
+    from bepa_torchrl.distributed.ray_rollouts import RayRollouts
+
+    def unused() -> Any:
+        raise AssertionError("nothing is played")
+
+    for name, value in loaded_machine().items():
+        monkeypatch.setenv(name, value)
+    with ray_head(range(21000, 21100)) as head:
+        monkeypatch.setenv("RAY_ADDRESS", head)  # where ray.init joins by itself
+        rollouts = RayRollouts(
+            address="local",
+            make_policy=unused,
+            make_vector=unused,
+            workers=None,
+            desktops=3,
+            replicas=1,
+            gpus_per_replica=0.0,
+            max_rows=1,
+            answer_seconds=1.0,
+        )
+        rollouts.join()
+        try:
+            assert ray.get_runtime_context().gcs_address != head
+            (node,) = ray.nodes()
+            assert node["Resources"][DESKTOPS] == 3
+        finally:
+            ray.shutdown()
+        check_head(head)  # it runs on
 
 
 @pytest.mark.ray
