@@ -137,6 +137,27 @@ def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
     assert run.pool.replaced >= 1
 
 
+def test_clocks_of_nodes_may_differ() -> None:
+    """The workers' wall clocks are days off, in both directions, the trainer's is not; a lease lasts two minutes."""
+    trainer = os.getpid()
+
+    def make() -> DesktopVector:
+        if os.getpid() != trainer and not hasattr(time, "shifted"):
+            right, days = time.time, 3 if os.getpid() % 2 else -3
+            time.time = lambda: right() + days * 86400.0
+            time.shifted = True  # type: ignore[attr-defined]
+        return lamp_vector(1)
+
+    run = Run(staleness=0, workers=2, make_vector=make)
+    try:
+        batches = [summary(batch) for batch in islice(run.collector, 3)]
+        counts = run.collector.queue.describe()
+        assert batches == lock_step(3)
+    finally:
+        run.end()
+    assert counts["requeued"] == counts["refused"] == counts["given_up"] == run.pool.replaced == 0
+
+
 def test_a_node_that_is_gone_but_listed_is_left_out_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
