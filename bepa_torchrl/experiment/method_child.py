@@ -72,7 +72,7 @@ class MethodChild:
         if code < 0:
             return f"{self.name}: {exit_text(code)}; go on with resume=true {where}"
         if self.lost_ray():
-            problem = "ended by Ray, whose node on this machine (its raylet) has exited"
+            problem = "ended by Ray, whose node on this machine (its raylet) or head has exited"
             return f"{self.name}: {problem}; go on with resume=true {where}"
         lines = self._own_lines() or [line for line in self._lines if line.strip()]
         return f"{lines[-1]} {where}" if lines else f"{self.name}: ended with code {code} and no output {where}"

@@ -40,10 +40,11 @@ PROCESSES = {
     "worker": "ray::_Node",
     "replica": "ray::_Service",
     "node": "/raylet/raylet ",
+    "head": "/gcs/gcs_server ",
 }
 #: after the kill of one of these the run ends, and is started again
-ENDS = ("driver", "trainer", "queue", "node")
-TEN = (*ENDS, *["worker"] * 3, *["replica"] * 3)
+ENDS = ("driver", "trainer", "queue", "node", "head")
+TEN = (*ENDS[:4], *["worker"] * 3, *["replica"] * 3)
 EARLY = 0.2  #: share of the kills that do not wait until the run goes on
 REPORTS = ROOT / "build" / "soak"  #: of the soak: which process was killed when, and what was dropped and why
 SETTINGS = (
@@ -142,7 +143,7 @@ class Run:
             self.progress(1)
         time.sleep(rng.uniform(0.0, 3.0))
         self.wait_for(lambda: self.processes(kind))
-        everything = [process for name in PROCESSES for process in self.processes(name)]
+        everything = [process for name in PROCESSES if name != "head" for process in self.processes(name)]
         killed, at = rng.choice(self.processes(kind)), time.monotonic()
         killed.kill()
         self.kills.append(Kill(at - self.started, kind, killed.pid, self.iterations(), early))
@@ -156,7 +157,7 @@ class Run:
         code = self.launcher.wait(DEADLINE)
         assert code == (-signal.SIGKILL if kind == "driver" else 3), self.output.read_text()
         _, alive = psutil.wait_procs(everything, timeout=60.0)
-        assert not alive, alive  # actors end with the trainer; two helpers of Ray's own may take minutes
+        assert not alive, alive  # actors and node end with the trainer; helpers of Ray's own may take minutes
         self.launcher = self.start("resume=true")
 
     def finish(self) -> int:
@@ -227,6 +228,14 @@ def survive(folder: Path, kinds: Sequence[str], seed: int) -> str:
 @pytest.mark.timeout(3600)  # eleven minutes on two cores that other jobs kept busy
 def test_ten_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     survive(tmp_path, TEN, seed=0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_kill_of_the_head_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    """Ray ends the trainer's process only after it has waited a minute for the head."""
+    pytest.importorskip("ray")
+    survive(tmp_path, ["head", "worker"], seed=9)
 
 
 @pytest.mark.soak
