@@ -49,6 +49,12 @@ def checkout(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", folder], check=True)
 
 
+def described(commit: str) -> str:
+    """The abbreviated name and the date of a commit."""
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h %cs", commit]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def resets(code: Path, number: int) -> list[float]:
     """Seconds of ``number`` cold resets with the packages in the folder ``code``."""
     command = [sys.executable, "-c", RESETS, str(number)]
@@ -84,12 +90,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table to docs/desktops-results.md")
     arguments = parser.parse_args()
-    name = subprocess.run(
-        ["git", "-C", ROOT, "log", "-1", "--format=%h %cs", arguments.against],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
     with checkout(arguments.against) as other:
-        text = table(name, *compare(other, arguments.resets, arguments.turns))
+        text = table(described(arguments.against), *compare(other, arguments.resets, arguments.turns))
     if arguments.write:
         write_section("A cold reset, before and after", text)
     print(text)

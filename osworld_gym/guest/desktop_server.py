@@ -17,6 +17,7 @@ from .endpoints.recording import Recording
 from .process.commands import Commands
 from .process.processes import descendants, watch_time
 from .process.python_forks import STILL_SOCKET
+from .process.reaction import Reaction
 from .process.still_socket import serve_still
 from .seeds import apply_seed
 from .server import forward
@@ -44,7 +45,9 @@ def serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
     display.set_error_handler(lambda *_: None)  # requests without a reply fail when their window is gone
     windows = Windows(display, lock)
     recording = Recording(session.env, session.size, session.folder)
-    screen = Screen(session.framebuffer, Workload(partial(_programs, session, recording), watch_time), windows.nudge)
+    programs = partial(_programs, session, recording)
+    reaction = partial(Reaction, programs, session.own)
+    screen = Screen(session.framebuffer, Workload(programs, watch_time), windows.nudge, reaction)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     _await_manager(session)
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))

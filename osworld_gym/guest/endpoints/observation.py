@@ -89,7 +89,7 @@ class Observing:
         return as_json({"seed": seed})
 
     def actions(self, body: Mapping[str, Any]) -> Answer:
-        """Performs ``actions`` in order, then waits until the screen is still.
+        """Performs ``actions`` in order, then waits until the reaction is over, or for ``quiet`` if that is given.
 
         A request whose ``key`` was seen before performs nothing. Actions that have not finished after ``limit`` seconds
         are cut off; ``cut`` in the reply is their number.
@@ -105,7 +105,8 @@ class Observing:
             until = time.monotonic() + seconds_of(body, "limit", LIMIT)
             done, status = self._perform(actions, key, until)
             if status == 200:
-                done["still"] = self._screen.wait_still(quiet, deadline)
+                wait = self._screen.wait_still if "quiet" in body else self._screen.wait_reacted
+                done["still"] = wait(quiet, deadline)
             return as_json(done | {"repeated": False}, status)
 
     def _perform(self, actions: list[dict[str, Any]], key: str, until: float) -> tuple[dict[str, Any], int]:
@@ -127,7 +128,7 @@ class Observing:
                 done["cut"] = len(actions) - done["performed"]
                 return done, 200
             if len(actions) > 1:
-                self._screen.wait_still(QUIET / 2, 1.0)
+                self._screen.wait_reacted(QUIET / 2, 1.0)
         return done, 200
 
 

@@ -27,7 +27,7 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def _stat(pid: int | str) -> tuple[str, int] | None:
+def state_of(pid: int | str) -> tuple[str, int] | None:
     """(state letter, parent's process id) of a process or ``pid/task/thread``; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -42,7 +42,7 @@ def descendants(root: int) -> dict[int, str]:
     children: dict[int, list[int]] = {}
     states: dict[int, str] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (found := _stat(int(name))) is not None:
+        if name.isdigit() and (found := state_of(int(name))) is not None:
             states[int(name)] = found[0]
             children.setdefault(found[1], []).append(int(name))
     out: dict[int, str] = {}
@@ -93,7 +93,7 @@ def any_running(pids: Iterable[int]) -> bool:
         except OSError:
             continue  # it has ended
         for thread in threads:
-            found = _stat(f"{pid}/task/{thread}")
+            found = state_of(f"{pid}/task/{thread}")
             if found is not None and found[0] in "RD":
                 return True
     return False
@@ -154,7 +154,7 @@ def end_marked(value: str, patience: float = 1.0) -> int:
     found = marked(value)
     send(found, signal.SIGTERM)
     deadline = time.monotonic() + patience
-    while left := [pid for pid in marked(value) if (state := _stat(pid)) is not None and state[0] != "Z"]:
+    while left := [pid for pid in marked(value) if (state := state_of(pid)) is not None and state[0] != "Z"]:
         if time.monotonic() > deadline:
             send(left, signal.SIGKILL)
         reap(left)

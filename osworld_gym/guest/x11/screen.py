@@ -13,11 +13,14 @@ from pathlib import Path
 
 from PIL import Image
 
+from ..process.reaction import Reaction
 from .repeating_changes import RepeatingChanges
 
 POLL = 0.01  # seconds between two reads of the framebuffer
 PAINT_POLL = 0.03  # seconds between two reads of a window that is still plain
 REFRESH = 0.25  # seconds between two listings of the desktop's processes
+CALM = 0.03  # seconds without work and without new content after which a reaction is over
+ASLEEP = 0.01  # seconds without work after which the window manager is woken once more, before the reaction is over
 
 
 class Screen:
@@ -26,11 +29,18 @@ class Screen:
     Args:
         path: the file ``Xvfb_screen0``.
         still_working: returns how many seconds an unchanged screen must be watched while the desktop's processes work.
-        nudge: called while waiting for a still screen, to wake a window manager that sleeps on an unhandled event.
+        nudge: called while waiting for a still screen, to wake a window manager that sleeps on an unhandled event; with
+            True it must send its message now.
+        reaction: follows the desktop's processes during one :meth:`wait_reacted`; None: that waits as
+            :meth:`wait_still` does.
     """
 
     def __init__(
-        self, path: Path, still_working: Callable[[], float], nudge: Callable[[], None] = lambda: None
+        self,
+        path: Path,
+        still_working: Callable[[], float],
+        nudge: Callable[[bool], None] = lambda _: None,
+        reaction: Callable[[], Reaction] | None = None,
     ) -> None:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -41,7 +51,7 @@ class Screen:
             raise ValueError(f"{path}: expected 32 bits per pixel, got {bits}")
         self._start = header[0] + 12 * header[19]
         self._end = self._start + self._stride * self.size[1]
-        self._still_working, self._nudge = still_working, nudge
+        self._still_working, self._nudge, self._reaction = still_working, nudge, reaction
         self._lock = threading.Lock()
         self._repeating = RepeatingChanges()
         self._last = self.raw()
@@ -80,9 +90,23 @@ class Screen:
         Returns:
             True when the screen is still, False when ``deadline`` seconds passed first.
         """
+        return self._wait(quiet, deadline, None)
+
+    def wait_reacted(self, quiet: float, deadline: float) -> bool:
+        """As :meth:`wait_still`, but also ends as soon as the reaction to what was done just before is over.
+
+        That is when for ``CALM`` seconds there was no new content and no process of the desktop has run, could run, or
+        has a timer due that its last work may have set. Slower programs, and those whose timers are not known, are
+        awaited by the rules of :meth:`wait_still`.
+        """
+        return self._wait(quiet, deadline, None if self._reaction is None else self._reaction())
+
+    def _wait(self, quiet: float, deadline: float, reaction: Reaction | None) -> bool:
         start = since = time.monotonic()
+        woken = float("-inf")  # when the window manager was woken while everything slept
         while True:
-            self._nudge()
+            if reaction is None or woken < reaction.worked:
+                self._nudge(False)
             self._read()
             now, changed = time.monotonic(), max(self._last_new, start)
             if changed > since:
@@ -91,6 +115,14 @@ class Screen:
                 since = now
             if now - since >= quiet:
                 return True
+            if reaction is not None:
+                calm = now - max(reaction.calm_since(now), changed)
+                if woken < reaction.worked:
+                    if calm >= ASLEEP:
+                        self._nudge(True)
+                        woken = now
+                elif calm >= CALM and reaction.complete():
+                    return True
             if now - start >= deadline:
                 return False
             time.sleep(POLL)  # a mapped framebuffer has no event to wait for

@@ -72,15 +72,15 @@ class Windows:
         value = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
         return None if value is None else value.value
 
-    def nudge(self) -> None:
-        """Wakes the window manager with a message that it ignores, at most every ``NUDGE`` seconds.
+    def nudge(self, now_too: bool = False) -> None:
+        """Wakes the window manager with a message that it ignores, at most every ``NUDGE`` seconds, or ``now_too``.
 
         openbox can go to sleep with a window's MapRequest already read into its queue (in containers in 4 of 10 starts
         of a file manager); the window then shows only when the next event arrives. Does nothing while another thread
         uses the connection: a frozen X server blocks that thread and must not block this one.
         """
         now = time.monotonic()
-        if now - self._nudged < NUDGE or not self._lock.acquire(blocking=False):
+        if (now - self._nudged < NUDGE and not now_too) or not self._lock.acquire(blocking=False):
             return
         try:
             self._nudged = now
