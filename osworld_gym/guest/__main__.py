@@ -6,28 +6,21 @@ When started as a folder, its modules are loaded under the package name ``osworl
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import os
 import sys
-from pathlib import Path
 
 
 def _package() -> str:
     if __package__:
         return __package__
-    folder = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
+    folder = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry and os.path.realpath(entry) != folder]
     name = "osworld_guest"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"expected the guest's folder, got {folder}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    package = type(sys)(name)  # importlib.util would delay the start by milliseconds; __init__.py contains no code
+    package.__path__ = [folder]
+    sys.modules[name] = package
     return name
 
 
 if __name__ == "__main__":
-    raise SystemExit(importlib.import_module(f"{_package()}.main").main())
+    raise SystemExit(__import__(f"{_package()}.main", fromlist=["main"]).main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from PIL import Image
 from Xlib.display import Display
 
 from .endpoints.observation import DEADLINE, QUIET
@@ -41,6 +43,7 @@ def serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
         a function that lists the child processes that their owners wait for, which nobody else must reap.
     """
     os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
+    vars(platform.uname())["processor"] = ""  # Xlib reads the whole record, for which platform would run a program
     display, lock = Display(), threading.RLock()
     display.set_error_handler(lambda *_: None)  # requests without a reply fail when their window is gone
     windows = Windows(display, lock)
@@ -49,14 +52,15 @@ def serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
     reaction = partial(Reaction, programs, session.own)
     screen = Screen(session.framebuffer, Workload(programs, watch_time), windows.nudge, reaction)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
-    _await_manager(session)
-    inputs.move((screen.size[0] / 2, screen.size[1] / 2))
     still = session.folder / "still"
     serve_still(still, partial(screen.wait_still, QUIET, DEADLINE))
     environment = order.get("environment", {}) | {STILL_SOCKET: str(still)}
     commands = Commands(session.env | environment, session.folder / "launched.log")
     listener = socket.socket(fileno=order["socket"])
     table = endpoints(screen, inputs, windows, commands, XServerLiveness(display, lock), recording)
+    Image.preinit()  # imports what the first screenshot needs
+    _await_manager(session)
+    inputs.move((screen.size[0] / 2, screen.size[1] / 2))
     server = GuestServer(table, order["token"], listener, session.ending)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     if "inner" in order:  # a second listener, without a token, for programs in the desktop's own network

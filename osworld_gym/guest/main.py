@@ -8,31 +8,48 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import shutil
-import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-from .process.processes import become_subreaper, descendants, reap
-from .session import Session, Starting
+from .x_server import XServer, keep_descriptors
 
+TYPE_CHECKING = False  # typing takes milliseconds to import, before the X server starts
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .session import Session
+
+MARKER = "OSWORLD_GYM_DESKTOP"  # of process.processes, which takes milliseconds to import
 TICK = 1.0  # seconds between two checks for dead children and for the owner
 
 
 def main() -> int:
     """Runs one desktop; returns the exit status."""
+    owner = os.getppid()
+    order = json.loads(sys.stdin.readline())
+    keep_descriptors()
+    env = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    size = (order["width"], order["height"])
+    x = XServer(order["folder"], size, env | {MARKER: order["marker"], "HOME": order["home"]})
+    return _run(x, order, owner)
+
+
+def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
+    import shutil
+    import signal
+    from pathlib import Path
+
+    from .process.processes import become_subreaper
+    from .session import Session, Starting
+
     become_subreaper()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
-    owner = os.getppid()
-    order = json.loads(sys.stdin.readline())
     try:
         folder, home, runtime = (Path(order[name]) for name in ("folder", "home", "runtime"))
-        session = Session(folder, home, runtime, size=(order["width"], order["height"]), marker=order["marker"])
+        session = Session(x, folder, home, runtime, size=(order["width"], order["height"]), marker=order["marker"])
     except (RuntimeError, OSError) as error:
+        x.kill()
         _say({"error": str(error)})
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
@@ -66,6 +83,11 @@ def _say(line: dict[str, Any]) -> None:
 
 def _watch(session: Session, own: Callable[[], set[int]], owner: int) -> None:
     """Reaps orphans; returns when stdin is closed, the owner is gone, or a program of the session has ended."""
+    import select
+    import signal
+
+    from .process.processes import descendants, reap
+
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

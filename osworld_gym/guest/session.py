@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from .home import make_home
 from .process.processes import MARKER, end_tree
 from .shims import set_up
+from .x_server import XServer, cookie_entry, write_private
 
 #: program → Debian package
 PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
@@ -26,7 +26,7 @@ CLOSED_PIPE = 1.0  # seconds for a program that closed its pipe to end
 ACCESSIBILITY = ("/usr/libexec/at-spi-bus-launcher", "--launch-immediately", "--a11y=1")
 TIME_ZONE = "Asia/Hong_Kong"  #: not UTC, because a task of OSWorld asks to set UTC; has no daylight saving time
 _OPTIONAL = "at-spi"  # the session goes on without it
-_FAMILY_LOCAL, _FAMILY_WILD = 256, 0xFFFF
+_FAMILY_LOCAL = 256  #: of an Xauthority entry: an address is a host name
 
 #: a session bus that starts the services of shims.SERVICES only
 _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -58,9 +58,10 @@ def accessibility(full: bool) -> dict[str, str]:
 class Session:
     """Xvfb with its own display number and cookie, D-Bus, openbox; all children of this process.
 
-    The constructor starts the X server and does not wait for it; :meth:`await_ready` does, and starts the rest.
+    The constructor does not wait for the X server; :meth:`await_ready` does, and starts the rest.
 
     Args:
+        x: the X server, which may still be starting.
         folder: the desktop's private folder, for the framebuffer, cookie, shims and logs.
         home: HOME. If missing or empty, the bare HOME is written; else it is a template's and is used as it is.
         runtime: XDG_RUNTIME_DIR, missing or empty.
@@ -71,11 +72,11 @@ class Session:
         RuntimeError: a program is missing.
     """
 
-    def __init__(self, folder: Path, home: Path, runtime: Path, size: tuple[int, int], marker: str) -> None:
+    def __init__(self, x: XServer, folder: Path, home: Path, runtime: Path, size: tuple[int, int], marker: str) -> None:
         missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
         if missing:
             raise RuntimeError(f"missing Debian packages; fix: apt-get install {' '.join(missing)}")
-        self.folder, self.size = folder, size
+        self.folder, self.size, self._x = folder, size, x
         self.home = home
         self.full = home.is_dir() and any(home.iterdir())  # a template's HOME, the full desktop
         if not self.full:
@@ -86,11 +87,9 @@ class Session:
         for path in (folder, runtime):
             path.mkdir(mode=0o700, exist_ok=True)
         self.env = self._environment(marker, runtime)
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, subprocess.Popen[bytes] | XServer] = {"Xvfb": x}
         self._closing = False
         self.display = -1
-        self._cookie = os.urandom(16)  # secrets takes 5 ms to import, in every start
-        self._x_pipe = self._start_x()
 
     def await_ready(self) -> None:
         """Waits until the X server is ready, starts the message bus and the window manager, and waits for the bus.
@@ -98,9 +97,10 @@ class Session:
         Raises:
             RuntimeError: a program ended early, or was not ready in time; :meth:`close` ends the others.
         """
-        self.display = self._read_number("Xvfb", self._x_pipe)
+        self.display = self._read_number("Xvfb", self._x.pipe)
         # python-xlib requires the entry by host name and number, libxcb takes either
-        self._write_cookie(_FAMILY_LOCAL, socket.gethostname().encode(), str(self.display).encode())
+        name, number = socket.gethostname().encode(), str(self.display).encode()
+        write_private(self.env["XAUTHORITY"], cookie_entry(self._x.cookie, _FAMILY_LOCAL, name, number))
         self.env["DISPLAY"] = f":{self.display}"
         bus_pipe = self._start_bus()  # not before: programs that the bus starts get its environment, with DISPLAY
         manager = ["openbox", "--sm-disable", "--config-file", f"{self.home}/.config/openbox/rc.xml"]
@@ -122,7 +122,7 @@ class Session:
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TZ": TIME_ZONE,
-            "XAUTHORITY": str(self.folder / "xauthority"),
+            "XAUTHORITY": self._x.authority,
             "XDG_RUNTIME_DIR": str(runtime),
             "XDG_CONFIG_HOME": str(self.home / ".config"),
             "XDG_CACHE_HOME": str(self.home / ".cache"),
@@ -155,18 +155,6 @@ class Session:
             )
         self._children[name] = child
         return child
-
-    def _start_x(self) -> int:
-        """Returns the pipe to which it writes its display number."""
-        self._write_cookie(_FAMILY_WILD, b"", b"")
-        width, height = self.size
-        screen = ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(self.folder)]
-        options = ["-nolisten", "tcp", "-noreset", "-maxclients", "512", "-auth", self.env["XAUTHORITY"]]
-        options += ["-extension", "GLX"]  # off: Mesa takes a third of the start and 55 MB; programs draw without it
-        read, write = os.pipe()
-        self._spawn("Xvfb", ["Xvfb", "-displayfd", str(write), *screen, *options], pass_fds=(write,))
-        os.close(write)
-        return read
 
     def _start_bus(self) -> int:
         """Returns the pipe to which it writes its process id."""
@@ -206,15 +194,6 @@ class Session:
     def _log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-300:].strip() or "nothing"
 
-    def _write_cookie(self, family: int, address: bytes, number: bytes) -> None:
-        """Writes an Xauthority file with one MIT-MAGIC-COOKIE-1 entry: big-endian family, length-prefixed fields."""
-        entry = struct.pack(">H", family)
-        for part in (address, number, b"MIT-MAGIC-COOKIE-1", self._cookie):
-            entry += struct.pack(">H", len(part)) + part
-        path = Path(self.env["XAUTHORITY"])
-        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(entry)
-
     def dead(self) -> Mapping[str, int]:
         """The session's programs that have ended, with their exit status."""
         polled = {name: child.poll() for name, child in self._children.items() if name != _OPTIONAL}
@@ -231,9 +210,8 @@ class Session:
     def close(self) -> None:
         """Ends every process of the desktop; the X server removes its own lock and socket."""
         self._closing = True
-        x = self._children.get("Xvfb")
-        end_tree(os.getpid(), gentle=[x.pid] if x is not None and x.poll() is None else [])
-        if self.display >= 0 and x is not None and x.poll() not in (0, -signal.SIGTERM):
+        end_tree(os.getpid(), gentle=[self._x.pid] if self._x.poll() is None else [])
+        if self.display >= 0 and self._x.poll() not in (0, -signal.SIGTERM):
             for path in (f"/tmp/.X{self.display}-lock", f"/tmp/.X11-unix/X{self.display}"):
                 Path(path).unlink(missing_ok=True)
 
