@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 MARKER = "OSWORLD_GYM_DESKTOP"  # of process.processes, which takes milliseconds to import
+STARTING = 0.0005  # seconds that a thread waits for another at a start: imports must not delay the window manager
 TICK = 1.0  # seconds between two checks for dead children and for the owner
 
 
@@ -53,12 +54,15 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
         _say({"error": str(error)})
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
+    usual = sys.getswitchinterval()
     try:
+        sys.setswitchinterval(STARTING)
         starting = Starting(session)
         from .desktop_server import serve  # takes a third of a start, while X server and window manager start
 
         starting.wait()
         own = serve(session, order)
+        sys.setswitchinterval(usual)
         _say({"display": session.display})
         _watch(session, own, owner)
     except (RuntimeError, OSError) as error:

@@ -10,10 +10,6 @@ import _thread
 import os
 import sys
 
-TYPE_CHECKING = False  # typing takes milliseconds to import
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _FAMILY_WILD = 0xFFFF  #: of an Xauthority entry: any address
 PROGRAM = "Xvfb"
 
@@ -58,7 +54,7 @@ class XServer:
         finally:
             os.close(write)
 
-    def _spawn(self, folder: str, command: Sequence[str], env: dict[str, str]) -> int:
+    def _spawn(self, folder: str, command: list[str], env: dict[str, str]) -> int:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

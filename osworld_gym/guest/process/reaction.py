@@ -11,7 +11,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import inf
 
 from .processes import SOON, any_running, state_of
@@ -112,13 +111,15 @@ def used(pid: int) -> int | None:
         return None
 
 
-@dataclass(slots=True)
 class _Program:
     """What is known of one process."""
 
-    used: int
-    worked: float  # monotonic time in seconds of its last run, except for runs in which a timer did nothing
-    due: float | None  # monotonic time in seconds at which its main loop wakes; None: not known
+    __slots__ = ("due", "used", "worked")
+
+    def __init__(self, used: int, worked: float, due: float | None) -> None:
+        self.used = used  # processor time in nanoseconds; -1 before the first look
+        self.worked = worked  # monotonic time in seconds of its last run, except for runs in which a timer did nothing
+        self.due = due  # monotonic time in seconds at which its main loop wakes; None: not known
 
 
 class Reaction:

@@ -13,8 +13,6 @@ explains each rule and the measurements behind it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from PIL import Image, ImageChops
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels
@@ -31,13 +29,13 @@ MANY = 400  # with more changed cells than this, the change is new content witho
 KEPT = 64  # regions remembered
 
 
-@dataclass(slots=True)
 class _Region:
     """What a region looked like before its last change, and when that was."""
 
-    box: Box
-    earlier: bytes
-    at: float
+    __slots__ = ("at", "box", "earlier")
+
+    def __init__(self, box: Box, earlier: bytes, at: float) -> None:
+        self.box, self.earlier, self.at = box, earlier, at
 
 
 class RepeatingChanges:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 from Xlib import X, Xatom, error
@@ -19,8 +18,7 @@ POLL = 0.01  # seconds between two polls of the window list
 NUDGE = 0.15  # seconds between two messages that wake the window manager
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """One window of an application. Position and size are those of its content, without the frame, in screen pixels."""
 
     id: int
@@ -39,7 +37,7 @@ class Window:
         return self.x, self.y, self.width, self.height
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return self._asdict()
 
 
 #: names on OSWorld's machine → names here, in titles and classes
