@@ -69,7 +69,13 @@ class Times:
 
     reset: list[float] = field(default_factory=list)
     step: list[float] = field(default_factory=list)
+    click: list[float] = field(default_factory=list)  #: those of ``step`` that are clicks
     score: list[float] = field(default_factory=list)
+
+    def add_click(self, number: int) -> None:
+        """Lists the last step as a click, if action ``number`` is one."""
+        if ACTIONS[number % len(ACTIONS)].kind == "click":
+            self.click.append(self.step[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ def official_round(env: Any, times: Times, steps: int, slept: Sleeps) -> None:
     for n in range(steps):
         code = to_pyautogui([ACTIONS[n % len(ACTIONS)]])
         frames.append(timed(times.step, partial(env.step, code, slept.after_action))[0]["screenshot"])
+        times.add_click(n)
     if not all(frames) or timed(times.score, score) != 1.0:
         raise RuntimeError("OSWorld's client got no screenshot, or scored an untouched file as changed")
 
@@ -121,6 +128,7 @@ def our_round(episode: Episode, times: Times, steps: int, seed: int) -> None:
     for n in range(steps):
         text = format_response("Next.", [ACTIONS[n % len(ACTIONS)]])
         results.append(timed(times.step, partial(episode.act, text)))
+        times.add_click(n)
     last = timed(times.score, partial(episode.end, StopReason.max_steps))
     if any(result.stop is not None for result in results) or last.reward != 1.0:
         raise RuntimeError(f"our episode failed: {[result.info for result in (*results, last)]}")
@@ -154,6 +162,7 @@ def rows(official: Times, ours: Times, counted: Sleeps) -> list[Row]:
     parts = (
         ("reset + first observation", official.reset, ours.reset, counted.after_reset),
         ("step", official.step, ours.step, counted.after_action),
+        ("click", official.click, ours.click, counted.after_action),
         ("score", official.score, ours.score, counted.before_score),
     )
     for name, theirs, mine, sleep in parts:
