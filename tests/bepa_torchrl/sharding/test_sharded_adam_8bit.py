@@ -39,7 +39,7 @@ def test_each_rank_steps_on_its_rows_and_a_resumed_run_goes_on_to_the_last_bit(t
     batches = made_batches(made_policy())
     expected = train(exact, make_adamw(trainable(exact), lr=1e-3), batches, local_passes)
     for ours, theirs in zip(json.loads((tmp_path / "whole-0.json").read_text()), expected, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05, abs=0.02)  # of AdamW with float32 moments
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-3)  # of AdamW with float32 moments
     with pytest.raises(CheckpointError, match=r"8-bit moments in the blocks of 2 ranks, which 1 cannot .*ranks=2"):
         load_sharded(policy, make_adamw(trainable(policy), kind="adamw_8bit"), tmp_path / "whole")
     codes = run_ranks(train_in_8_bits, 3, tmp_path, "whole", slice(0), "third")
