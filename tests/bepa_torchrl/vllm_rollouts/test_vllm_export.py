@@ -25,7 +25,7 @@ def test_the_export_of_two_ranks_has_the_log_probs_of_one_process(options: dict[
     """The engine reads the folder itself; prompts have no, one and two images."""
     from bepa_torchrl.policies.vllm.engine import Engine
 
-    assert run_ranks(train_and_export, 2, tmp_path, options) == [0, 0], errors_of(tmp_path)
+    assert run_ranks(train_and_export, 2, tmp_path, options, deadline=600.0) == [0, 0], errors_of(tmp_path)
     alone = made_policy(**options)
     prompts = probe_prompts(alone.processor)
     spec = engine_spec(alone, kv_cache_gb=0.25, max_rows=4, adapters=None)

