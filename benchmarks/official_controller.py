@@ -166,6 +166,8 @@ def rows(official: Times, ours: Times, counted: Sleeps) -> list[Row]:
         ("score", official.score, ours.score, counted.before_score),
     )
     for name, theirs, mine, sleep in parts:
+        if not theirs or not mine:
+            continue  # none was measured
         for label, part in (("p50", 0.5), ("p99", 0.99)):
             with_sleep = quantile(theirs, part) + sleep
             out.append(Row(f"{name}, {label}, with its sleeps", with_sleep, quantile(mine, part)))
