@@ -65,10 +65,13 @@ class XServer:
         return os.posix_spawnp(PROGRAM, command, env, file_actions=files, setsid=True)
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Its exit status, negative for a signal, 0 if another call has reaped it; None while it runs."""
         with self._lock:
             if self._status is None:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:  # by process.processes.end_tree
+                    pid, status = self.pid, 0
                 self._status = os.waitstatus_to_exitcode(status) if pid else None
             return self._status
 
