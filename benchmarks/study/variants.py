@@ -134,9 +134,10 @@ STALENESS = (
     _stale(4),
     _stale(
         4,
+        "train.old_log_probs=all",
         "loss.rollout_correction=token",
-        name="bepa_stale4_token",
-        about="the same as `bepa_stale4` with truncated importance weights, per token, capped at 2",
+        name="bepa_stale4_corrected",
+        about="`bepa_stale4` with the trainer's own old log-probs and truncated importance weights, per token, cap 2",
     ),
 )
 PARTS = {

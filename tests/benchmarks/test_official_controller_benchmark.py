@@ -58,6 +58,6 @@ def test_a_short_run() -> None:
     command = [sys.executable, "-m", "benchmarks.official_controller", "--rounds", "2", "--steps", "5"]
     got = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     ratios = {name: float(x) for name, x in re.findall(r"^\| (.*?) \|.* ([\d.]+)× \|$", got.stdout, re.M)}
-    assert len(ratios) == 12, got.stdout + got.stderr
+    assert len(ratios) == 16, got.stdout + got.stderr
     assert ratios["reset + first observation, p50, with its sleeps"] >= 10
     assert ratios["step, p50, with its sleeps"] > 2  # a busy machine; the benchmark itself requires 5

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 
-from .processes import SOON, any_running, state_of
+from .processes import any_running, state_of
 
-HORIZON = SOON / 1000  #: seconds after its last work within which a program's timer is awaited
+#: seconds after its last work within which a program's timer is awaited: LibreOffice's toolbars follow by one of 0.3
+HORIZON = 0.32
 LIGHT = 1_000_000  #: nanoseconds: a program that its timer woke and that used less has done nothing
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of the kernel: the time of all threads of a process, in nanoseconds
 
