@@ -28,8 +28,7 @@ from bepa_torchrl.experts import split_source
 from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.errors import check_family
-from bepa_torchrl.policies.vllm.errors import engine_version as check_engine
+from bepa_torchrl.policies.vllm.errors import check_family, engine_version
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
@@ -186,7 +185,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLL
     check_family(policy.model.config.model_type)
     engine = settings.policy.engine
     if engine.url is None:
-        check_engine()
+        engine_version()
     from bepa_torchrl.policies.vllm.policy import VLLMPolicy
 
     return VLLMPolicy(
