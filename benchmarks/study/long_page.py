@@ -23,9 +23,9 @@ PANELS = tuple(Panel(key, f"evaluation, {part}") for key, part in EVALUATED.item
 
 
 def long_section(study: Study, folder: Path) -> list[str]:
-    """Markdown lines, and the figure in ``folder``; none if no long variant has results of :data:`LEAST` seeds."""
+    """Markdown lines, and the figure in ``folder``; none unless two variants have results of :data:`LEAST` seeds."""
     names = [variant.name for variant in LONG if len(study.get(variant.name, ())) >= LEAST]
-    if not names:
+    if len(names) < 2:
         return []
     draw(study, names, PANELS, folder / "long.png")
     lines = ["## Long runs", "", *_introduction(study, names), "", *success_table(study, names, LEAST), ""]
