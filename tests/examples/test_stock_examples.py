@@ -1,4 +1,4 @@
-"""The examples with a stock collector, replay buffer and optimiser, and the snippets of docs/torchrl.md."""
+"""The examples with TorchRL's parts, stock and asynchronous, and the snippets of docs/torchrl.md."""
 
 from __future__ import annotations
 
@@ -29,10 +29,19 @@ def test_stock_replay_buffer_takes_optimiser_steps() -> None:
     assert all(abs(loss) < 10 for loss in losses)
 
 
+@pytest.mark.timeout(300)
+def test_asynchronous_batches_are_sampled_by_the_weights_that_were_sent() -> None:
+    """A batch is admitted at most one update before its own: its rows are of its version or the one before."""
+    versions = runpy.run_path(str(ROOT / "examples" / "async_collector.py"))["main"](3)
+    assert versions[0] == [0]
+    assert set(versions[1]) <= {0, 1}
+    assert set(versions[2]) <= {1, 2}
+
+
 def test_the_pages_snippets_are_lines_of_the_examples() -> None:
     examples = {
         line.strip()
-        for name in ("stock_collector", "stock_replay_buffer", "torchrl_collector")
+        for name in ("stock_collector", "stock_replay_buffer", "torchrl_collector", "async_collector")
         for line in (ROOT / "examples" / f"{name}.py").read_text().splitlines()
     }
     page = (ROOT / "docs" / "torchrl.md").read_text()
