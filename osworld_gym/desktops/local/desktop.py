@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -94,9 +95,14 @@ class LocalDesktop(PreparedDesktop):
 
     def _let_go(self) -> Callable[[], None]:
         process, self._guest_process = self._guest_process, None
-        if process is not None:
-            process.end()  # milliseconds
-        return lambda: None
+        if process is None:
+            return lambda: None
+        if self._setting.port:  # the next desktop needs the same port
+            process.end()
+            return lambda: None
+        ending = threading.Thread(target=process.end, name="ending")
+        ending.start()
+        return ending.join
 
     def forwarded(self, port: int) -> tuple[str, int] | None:
         process = self._guest_process
