@@ -54,6 +54,7 @@ def test_local_is_a_cluster_of_its_own_although_another_one_runs_here(monkeypatc
             desktops=3,
             replicas=1,
             gpus_per_replica=0.0,
+            shrink_after=None,
             max_rows=1,
             answer_seconds=1.0,
         )
