@@ -161,8 +161,10 @@ def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
         port = probe.getsockname()[1]
     rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=x", "--local-addr=127.0.0.1")
 
-    def of(number: int, *arguments: str) -> tuple[tuple[str, ...], Path]:
-        return ("--nnodes=2", "--nproc-per-node=1", *rendezvous, *TRAIN, *arguments), tmp_path / f"log-{number}"
+    def of(number: int, *arguments: str, rendezvous_on: int = 0) -> tuple[tuple[str, ...], Path]:
+        host = f"--rdzv-conf=is_host={int(number == rendezvous_on)}"
+        machine = ("--nnodes=2", "--nproc-per-node=1", *rendezvous, host)
+        return (*machine, *TRAIN, *arguments), tmp_path / f"log-{number}"
 
     return of
 
@@ -192,24 +194,28 @@ def test_two_methods_on_two_machines(settings: list[str], tmp_path: Path, two_ma
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("rendezvous_on", [0, 1])
 def test_a_rank_that_is_lost_on_another_machine_ends_the_run(
-    settings: list[str], tmp_path: Path, two_machines: Any
+    settings: list[str], tmp_path: Path, two_machines: Any, rendezvous_on: int
 ) -> None:
-    """The first machine's torchrun does not notice it; rank 0 does."""
+    """Rank 0 notices it; or its torchrun does, if torchrun's rendezvous was on the lost machine."""
     run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=500", "train.rank_timeout=60"]
     with ExitStack() as stack:
         agents, logs = [], []
         for number in (0, 1):
-            arguments, log = two_machines(number, *run)
+            arguments, log = two_machines(number, *run, rendezvous_on=rendezvous_on)
             agents.append(stack.enter_context(torchrun(*arguments, log=log, GLOO_SOCKET_IFNAME="lo")))
             logs.append(log)
         await_iteration(tmp_path / "x", agents, logs[0])
         (leading,) = (i for i, agent in enumerate(agents) if has_rank(agent, 0))
         rank_of(agents[1 - leading], 1).kill()
         assert ends(agents[leading], logs[leading]) != 0
-    line = next(line for line in logs[leading].read_text().splitlines() if line.startswith("level2: "))
-    assert "another rank has exited" in line or "rank 1 of 2 has not answered" in line
-    assert "go on with resume=true, from the newest checkpoint" in line
+    lines = [line for line in logs[leading].read_text().splitlines() if line.startswith(("level2: ", "bepa train: "))]
+    ways = ["level2: another rank has exited", "level2: rank 1 of 2 has not answered"]
+    if rendezvous_on != leading:
+        ways.append("bepa train: ended by torchrun, which does so if another rank has exited")
+    assert any(line.startswith(tuple(ways)) for line in lines), logs[leading].read_text()
+    assert all("go on with resume=true, from the newest checkpoint" in line for line in lines)
 
 
 def test_a_rank_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
