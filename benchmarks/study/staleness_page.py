@@ -27,7 +27,8 @@ _INTRODUCTION = """
 BEPA with `collect.mode=async`, at equal numbers of episodes and updates. `bepa` collects in lock-step, which is a
 staleness of 0. Simulated desktops answer at once and share two cores with the training, so that nothing is gained in
 wall time here: what asynchronous rollouts save where desktops take their time is in [cluster.md](cluster.md). This is
-what they cost.
+what they cost. Seconds are what a run took beside the other jobs of the machine, many for some runs and few for
+others: they do not compare the methods.
 """
 
 
