@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.content.media import make_avi, make_wav
+from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi, make_wav
 from osworld_gym.tasks.suites.desktop.words import (
     MUSIC,
     VIDEOS,
@@ -30,6 +30,20 @@ STATUS = (
     "print(u.urlopen(r, timeout=5).read().decode())"
 )
 ASK = ["python3", "-c", STATUS]
+#: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if there is sky below the
+#: menu and grass above the controls; otherwise seeks again, whereupon VLC redraws
+_FILM_SHOWN = f"""
+import sys
+from PIL import ImageGrab
+screen = ImageGrab.grab().convert("RGB")
+middle = screen.width // 2
+found = screen.getpixel((middle, screen.height // 10)) + screen.getpixel((middle, screen.height * 9 // 10))
+if all(abs(value - int(wanted)) < 40 for value, wanted in zip(found, sys.argv[1:])):
+    print("film shown")
+else:
+    sys.argv[1:] = ["command=seek&val=0"]
+    {STATUS}
+"""
 #: folders where VLC may write its snapshots
 SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-size", "+0")
 
@@ -37,12 +51,14 @@ SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-
 def film() -> list[Data]:
     """Setup: a film in VLC that was played once and is paused at its start.
 
-    It is opened after the window has its final size: a frame drawn while the window grows may stay small.
+    It is opened after the window has its final size: a frame drawn while the window grows may stay small. The screen
+    being still is not enough: on a loaded machine, VLC was seen without the film's picture after the seek.
     """
     answers = {"command": ASK, "until": {"returncode": 0}}
     play_it = {"command": [*ASK, "command=in_play&input=file:///home/user/Videos/film.avi"]}
     paused = {"command": ASK, "until": {"stdout": '"state":"paused"'}}
     back = {"command": [*ASK, "command=seek&val=0"], "until": {"stdout": '"time":0'}}
+    drawn = {"command": ["python3", "-c", _FILM_SHOWN, *map(str, SKY + GRASS)], "until": {"stdout": "film shown"}}
     return [
         bytes_step(f"{VIDEOS}/film.avi", make_avi(seconds=3)),
         *started("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *ALL),
@@ -51,6 +67,7 @@ def film() -> list[Data]:
         *shown("film.avi"),
         {"type": "execute", "parameters": paused},
         {"type": "execute", "parameters": back},
+        {"type": "execute", "parameters": drawn},
         {"type": "sleep", "parameters": {"seconds": 2}},
     ]
 
