@@ -1,13 +1,15 @@
 """Hyper-parameters: every method gets the same trials on the validation tasks, with a seed of their own.
 
-Four trials of 12 iterations; the best two go on to the study's 40, since a rate that learns fastest at first can fail
-later. Methods without iterations (SFT alone) are trained to the end in their trials.
+Four trials of 12 iterations, and two more for a method whose winner was at an edge of the first four; the best two go
+on to the study's 40, since a rate that learns fastest at first can fail later. Methods without iterations (SFT alone)
+are trained to the end in their trials. A trial whose score is in ``tuned.json`` is not run again: remove it to search
+anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,8 +36,8 @@ _LOW, _MIDDLE, _HIGH = "optimizer.lr=1e-4", "optimizer.lr=3e-4", "optimizer.lr=1
 #: learning rates with four updates per iteration, and one with a single update
 _RL = ((_LOW,), (_MIDDLE,), (_HIGH,), (_HIGH, "train.minibatch_groups=16"))
 _SFT = tuple(product(("sft.lr=1e-4", "sft.lr=3e-4"), ("sft.epochs=1", "sft.epochs=5")))
-#: four trials for each method
-GRIDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+_Grid = tuple[tuple[str, ...], ...]
+_FIRST: Mapping[str, _Grid] = {
     **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), _RL),
     "luffy": tuple(product((_MIDDLE, _HIGH), ("algo.gamma=0.1", "algo.gamma=0.3"))),
     "sft": _SFT,
@@ -44,16 +46,27 @@ GRIDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
                (_HIGH, "sft.weight=0.1")),
     "sft_rl": tuple(product((_MIDDLE, _HIGH), ("sft.lr=3e-5", "sft.lr=1e-4"))),
 }  # fmt: skip
+_BEYOND_THE_EDGE: Mapping[str, _Grid] = {
+    "level1": (("optimizer.lr=3e-3", "train.minibatch_groups=16"), (_MIDDLE, "train.minibatch_groups=16")),
+    "level2": (("optimizer.lr=3e-5",), (_MIDDLE, "train.minibatch_groups=16")),
+    "luffy": ((_MIDDLE, "algo.gamma=1.0"), (_LOW, "algo.gamma=0.3")),
+    "sft": (("sft.lr=3e-5", "sft.epochs=1"), ("sft.lr=3e-5", "sft.epochs=5")),
+    "sft_self": (("sft.lr=1e-3", "sft.epochs=5"), ("sft.lr=3e-4", "sft.epochs=20")),
+    "rl_sft": ((_LOW, "sft.weight=0.1"), (_LOW, "sft.weight=0.01")),
+    "sft_rl": ((_MIDDLE, "sft.lr=1e-5"), (_LOW, "sft.lr=3e-5")),
+}
+GRIDS: Mapping[str, _Grid] = {algo: (*grid, *_BEYOND_THE_EDGE.get(algo, ())) for algo, grid in _FIRST.items()}
 CHOICES = Path(__file__).with_name("tuned.json")  #: the winners and all validation scores
 FINALISTS = 2  #: of each method's trials, go on
 
 
 def trials() -> list[Run]:
-    """Every run of the search."""
+    """Every run of the search without a kept score."""
     return [
         Run(trial_variant(algo, number), seed, settings)
         for algo, grid in GRIDS.items()
         for number, settings in enumerate(grid)
+        if number not in kept_scores(algo, "scores")
         for seed in SEEDS
     ]
 
@@ -71,18 +84,24 @@ def final_variant(algo: str, number: int) -> Variant:
 
 
 def finals(folder: Path) -> list[Run]:
-    """The runs that go on: the best trials of every method that has iterations.
+    """The runs that go on, without those with a kept score: the best trials of every method that has iterations.
 
     Raises:
         ResultError: a trial's result is missing or damaged.
     """
     found = []
     for algo, grid in GRIDS.items():
-        if ALGOS[algo].rl:
-            scores = scores_of(folder, algo, trial_variant)
-            best = sorted(scores, key=scores.__getitem__, reverse=True)[:FINALISTS]
-            found += [Run(final_variant(algo, number), seed, grid[number]) for number in sorted(best) for seed in SEEDS]
+        new = [number for number in finalists(folder, algo) if number not in kept_scores(algo, "longer")]
+        found += [Run(final_variant(algo, number), seed, grid[number]) for number in new for seed in SEEDS]
     return found
+
+
+def finalists(folder: Path, algo: str) -> list[int]:
+    """The numbers of a method's best trials; none for a method without iterations. Raises as :func:`finals`."""
+    if not ALGOS[algo].rl:
+        return []
+    scores = scores_of(folder, algo, "scores", range(len(GRIDS[algo])))
+    return sorted(sorted(scores, key=scores.__getitem__, reverse=True)[:FINALISTS])
 
 
 def choose(folder: Path) -> dict[str, object]:
@@ -92,31 +111,41 @@ def choose(folder: Path) -> dict[str, object]:
         ResultError: a result is missing or damaged.
     """
     found: dict[str, object] = {}
-    going_on = {run.variant.name for run in finals(folder)}
     for algo, grid in GRIDS.items():
-        short = scores_of(folder, algo, trial_variant)
-        long = scores_of(folder, algo, final_variant, [n for n in short if final_variant(algo, n).name in going_on])
-        last = long or short
+        short = scores_of(folder, algo, "scores", range(len(grid)))
+        going_on = {*finalists(folder, algo), *kept_scores(algo, "longer")}
+        longer = scores_of(folder, algo, "longer", sorted(going_on))
+        last = longer or short
         best = max(last, key=last.__getitem__)
         found[algo] = {
             "settings": list(grid[best]),
             "scores": {" ".join(grid[number]): value for number, value in short.items()},
-            "longer": {" ".join(grid[number]): value for number, value in long.items()},
+            "longer": {" ".join(grid[number]): value for number, value in longer.items()},
         }
     write_text(CHOICES, json.dumps(found, indent=1) + "\n")
     return found
 
 
-def scores_of(
-    folder: Path, algo: str, variant: Callable[[str, int], Variant], numbers: Sequence[int] | None = None
-) -> dict[int, float]:
-    """Number of the trial → its score, the mean over :data:`SEEDS`; of all trials, or of some.
+def kept_scores(algo: str, length: str) -> dict[int, float]:
+    """Number of the trial → its score in ``tuned.json``; ``length``: ``scores`` (12 iterations) or ``longer``."""
+    if not CHOICES.exists():
+        return {}
+    kept = json.loads(CHOICES.read_text(encoding="utf-8")).get(algo, {}).get(length, {})
+    return {number: kept[name] for number, settings in enumerate(GRIDS[algo]) if (name := " ".join(settings)) in kept}
+
+
+def scores_of(folder: Path, algo: str, length: str, numbers: Iterable[int]) -> dict[int, float]:
+    """Number of the trial → its score: the kept one, or the mean over :data:`SEEDS` of its results in ``folder``.
 
     Raises:
         ResultError: a result is missing or damaged.
     """
-    found = {}
-    for number in range(len(GRIDS[algo])) if numbers is None else numbers:
+    variant = {"scores": trial_variant, "longer": final_variant}[length]
+    kept, found = kept_scores(algo, length), {}
+    for number in numbers:
+        if number in kept:
+            found[number] = kept[number]
+            continue
         paths = [folder / f"{variant(algo, number).name}-{seed}.json" for seed in SEEDS]
         if missing := [path.name for path in paths if not path.exists()]:
             raise ResultError(f"{folder}: no {missing[0]}; run `python -m benchmarks.study --tune`")

@@ -305,6 +305,24 @@ def test_the_best_trials_go_on_and_the_last_score_chooses(tmp_path: Path, monkey
     assert "| sft | `optimizer.lr=1` | 50.0 |  |" in tuning_table()
 
 
+def test_a_wider_grid_runs_its_new_trials_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials 0 and 1 are kept; of the new ones, 2 is better than both after 12 iterations, and worse after 40."""
+    grid = tuple((f"optimizer.lr={number}",) for number in range(4))
+    monkeypatch.setattr("benchmarks.study.tuning.GRIDS", {"grpo": grid})
+    monkeypatch.setattr("benchmarks.study.tuning.CHOICES", tmp_path / "tuned.json")
+    kept = {"optimizer.lr=0": 0.25, "optimizer.lr=1": 0.5}
+    (tmp_path / "tuned.json").write_text(json.dumps({"grpo": {"settings": [*grid[1]], "scores": kept, "longer": kept}}))
+    assert [run.variant.name for run in trials()] == ["tune_grpo_2", "tune_grpo_3"]
+    for name, successes in (("2", 6), ("3", 1), ("2_long", 3)):
+        counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
+        result(f"tune_grpo_{name}", 100, 0, counts=counts).write(tmp_path)
+    assert [run.variant.name for run in finals(tmp_path)] == ["tune_grpo_2_long"]
+    choose(tmp_path)
+    assert tuned("grpo") == grid[1]
+    assert trials() == finals(tmp_path) == []
+    assert "| grpo | `optimizer.lr=2` | 75.0 | 37.5 |" in tuning_table()
+
+
 @pytest.mark.slow
 def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

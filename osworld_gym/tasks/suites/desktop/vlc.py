@@ -30,8 +30,8 @@ STATUS = (
     "print(u.urlopen(r, timeout=5).read().decode())"
 )
 ASK = ["python3", "-c", STATUS]
-#: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if there is sky below the
-#: menu and grass above the controls; otherwise seeks again, whereupon VLC redraws
+#: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if there is sky below
+#: the menu and grass above the controls; otherwise seeks again, whereupon VLC redraws
 _FILM_SHOWN = f"""
 import sys
 from PIL import ImageGrab
