@@ -27,8 +27,6 @@ CHANGEABLE = (
     "storage",
     "storage_wait",
 )
-#: 8-bit moments are in blocks of each rank's rows: they fit the same number of ranks only
-_RANKS, _KIND = "train.ranks", "optimizer.kind"
 _GROUPS = {"env": "sim", "policy": "tiny", "algo": "bepa", "experiment": "null"}  #: with their defaults
 _IDENTITY = ("name", "runs", "resume")
 
@@ -56,15 +54,15 @@ def changed_settings(
         for key in sorted(key for key in old.keys() | new.keys() if key == written or key.startswith(f"{written}.")):
             if key in old and key in new and old[key] == new[key]:
                 continue
-            if _changeable(key) and key in new and not (key == _RANKS and old.get(_KIND) == "adamw_8bit"):
+            if _changeable(key) and key in new:
                 changes[key] = new[key]
             else:
                 refused.append(f"{key}: {_shown(old, key)} → {_shown(new, key)}")
     if refused:
         names = ", ".join(f"{name}*" if name.endswith(".") else name for name in CHANGEABLE)
         raise RecordError(
-            f"resume=true cannot change {'; '.join(refused)}; it may change {names} (train.ranks not with "
-            "optimizer.kind=adamw_8bit). Leave these out, or start a run with another name="
+            f"resume=true cannot change {'; '.join(refused)}; it may change {names}. "
+            "Leave these out, or start a run with another name="
         )
     return changes
 

@@ -17,12 +17,12 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.sharding.broadcast import broadcast_rows
-from bepa_torchrl.sharding.checkpoint import SHARDS_FOLDER, load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.sharding.export import export_policy, gathered_weights
 from bepa_torchrl.sharding.followers import HINT
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.process_group import RankLostError
-from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.training.checkpoint import Loaded
 
 #: seconds in which the exit of another rank is noticed after a collective operation failed
@@ -109,7 +109,7 @@ class Leader:
         export_policy(self.policy, path, dtype=dtype)
 
     def save(self, optimizer: Optimizer, path: Path) -> None:
-        """Writes the shards of the policy and the optimiser (:func:`bepa_torchrl.sharding.checkpoint.save_sharded`)."""
+        """Writes the shards of the policy and the optimiser (``save_sharded``)."""
         self._followers.send({"do": "save", "path": str(path.absolute())})
         save_sharded(self.policy, optimizer, path)
 

@@ -12,10 +12,10 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.sharding.broadcast import broadcast_rows
-from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.sharding.export import export_policy, gathered_weights
 from bepa_torchrl.sharding.gradient import ShardedPasses
-from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.training.optimization_step import take_step
 
 #: (phase) → the loss and the optimiser of its steps

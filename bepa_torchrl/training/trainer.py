@@ -19,7 +19,7 @@ from torchrl.trainers.algorithms import GRPOTrainer
 
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
-from bepa_torchrl.sharding.checkpoint import SHARDS_FOLDER, load_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded
 from bepa_torchrl.training.checkpoint import Checkpoints, Loaded, Weights, components_in
 from bepa_torchrl.training.optimization_step import GroupStepper, minibatches
 

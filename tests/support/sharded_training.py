@@ -21,12 +21,12 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.sharding.export import export_policy
 from bepa_torchrl.sharding.gradient import ShardedPasses
 from bepa_torchrl.sharding.policy import shard_policy
 from bepa_torchrl.sharding.process_group import join_process_group
-from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights
@@ -186,8 +186,11 @@ def resume_whole(folder: Path, source: str, batches: slice, target: str, options
         (folder / f"{target}.json").write_text(json.dumps(outputs))
 
 
-def train_in_8_bits(folder: Path, source: str | None, batches: slice, target: str) -> None:
-    """A rank: as :func:`resume_sharded` with 8-bit AdamW in float32, compared with plain tensors of its rows."""
+def train_in_8_bits(folder: Path, source: str | None, batches: slice, target: str, whole: bool = False) -> None:
+    """A rank: as :func:`resume_sharded` with 8-bit AdamW in float32, compared with plain tensors of its rows.
+
+    ``whole``: ``source`` is what :func:`save_whole` wrote.
+    """
     join_process_group(timeout=60)
     policy = made_policy()
     every = made_batches(policy)
@@ -196,7 +199,10 @@ def train_in_8_bits(folder: Path, source: str | None, batches: slice, target: st
     shard_policy(policy, mesh)
     optimizer = make_adamw(trainable(policy), kind="adamw_8bit", lr=1e-3)
     assert isinstance(optimizer, LocalShards)
-    if source is not None:
+    if source is not None and whole:
+        load_whole_weights(policy, folder / source / "weights")
+        load_whole_optimizer(optimizer, folder / source / "stepper")
+    elif source is not None:
         load_sharded(policy, optimizer, folder / source)
     weights = [weight for weight in trainable(policy) if weight.to_local().numel()]
     plain = [torch.nn.Parameter(weight.to_local().detach().clone()) for weight in weights]

@@ -42,18 +42,6 @@ def test_the_number_of_ranks_may_change(ranks: int) -> None:
     assert asked(f"train.ranks={ranks}", **{"train.ranks": ranks}) == {"train.ranks": ranks}
 
 
-def test_the_number_of_ranks_stays_with_8_bit_moments() -> None:
-    saved, requested = (
-        {"optimizer": {"kind": "adamw_8bit"}, "train": {"ranks": ranks, "keep": keep}}
-        for ranks, keep in ((2, 1), (1, 3))
-    )
-    assert changed_settings(saved, requested, ["train.keep=3"], []) == {"train.keep": 3}
-    with pytest.raises(
-        RecordError, match=r"cannot change train\.ranks: 2 → 1; .* \(train\.ranks not with optimizer\.k"
-    ):
-        changed_settings(saved, requested, ["train.keep=3", "train.ranks=1"], [])
-
-
 def test_what_stays_equal_may_be_repeated() -> None:
     assert asked("experiment=smoke", "optimizer.lr=1e-6", "train.iterations=12") == {}
 

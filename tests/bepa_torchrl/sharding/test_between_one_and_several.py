@@ -21,8 +21,8 @@ from sharded_training import (
 from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.policies.transformers.lora import Lora
-from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
-from bepa_torchrl.sharding.whole_checkpoint import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.training.optimization_step import local_passes, trainable
 from bepa_torchrl.training.precision import MasterAdamW
 
@@ -106,7 +106,7 @@ def test_checkpoints_of_another_model_or_optimiser_are_refused(tmp_path: Path) -
     others = {"frozen": ["visual"]}, {"lora": Lora(rank=4, alpha=8)}
     for options in others:
         other = made_policy(**options)
-        with pytest.raises(CheckpointError, match=r"not of AdamW or not of these \d+ trained parameters"):
+        with pytest.raises(CheckpointError, match=r"not of this AdamW or not of these \d+ trained parameters"):
             load_whole_optimizer(optimizer_of(other), tmp_path / "saved" / "stepper")
     before = whole_weights(adapted := made_policy(lora=Lora(rank=4, alpha=8)))
     with pytest.raises(CheckpointError, match="is of another model: names or shapes"):
@@ -116,7 +116,7 @@ def test_checkpoints_of_another_model_or_optimiser_are_refused(tmp_path: Path) -
     for parameter in policy.parameters():
         eight_bit.state[parameter] = {"state1": torch.zeros(1), "step": torch.tensor(1.0)}
     save_whole(policy, eight_bit, tmp_path / "other")
-    with pytest.raises(CheckpointError, match=r"not of AdamW .* optimizer\.kind"):
+    with pytest.raises(CheckpointError, match=r"not of this AdamW .* optimizer\.kind"):
         load_whole_optimizer(optimizer, tmp_path / "other" / "stepper")
     (tmp_path / "saved" / "weights" / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="no weights that can be read"):

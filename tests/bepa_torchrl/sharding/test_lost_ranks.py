@@ -14,7 +14,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
 from bepa_torchrl.rollout.old_log_prob import fill_old_log_probs
-from bepa_torchrl.sharding.checkpoint import load_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import load_sharded
 from bepa_torchrl.sharding.process_group import RankLostError
 
 pytestmark = pytest.mark.slow

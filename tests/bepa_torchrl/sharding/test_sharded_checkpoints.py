@@ -13,7 +13,7 @@ from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import load_policy
-from bepa_torchrl.sharding.checkpoint import load_sharded, save_sharded
+from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.training.optimization_step import local_passes
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ state, which numbers the parameters in the order of its groups and has the float
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchrl.checkpoint import CheckpointError
 
-from bepa_torchrl.sharding.checkpoint import local_rows, saved_parameters
+from bepa_torchrl.sharding.checkpoints.moments_8bit import divide_state
+from bepa_torchrl.sharding.checkpoints.row_ranges import local_rows
+from bepa_torchrl.sharding.checkpoints.sharded import saved_parameters
 from bepa_torchrl.storage.state import open_state
 from bepa_torchrl.training.checkpoint import VERSION_FILE, WEIGHTS_FILE
 from bepa_torchrl.training.local_shards import LocalShards
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATE_8BIT = ("state1", "state2")  #: bitsandbytes' names, with scales besides if they have 8 bits
 
 
 @torch.no_grad()
@@ -57,47 +60,56 @@ def load_whole_optimizer(optimizer: Optimizer, path: Path) -> None:
     """Loads AdamW's state and, over the rounded weights, the float32 masters if there are any, in place.
 
     Args:
-        optimizer: AdamW of float32 parameters, sharded or whole; its learning rates and other options stay.
+        optimizer: AdamW of float32 parameters, sharded or whole; its learning rates and other options stay. 8-bit
+            moments are rounded once more, to the blocks of this rank's rows.
         path: folder of the component.
 
     Raises:
-        CheckpointError: the state is damaged, of another optimiser or of other parameters, or of 8 bits; nothing is
-            changed.
+        CheckpointError: the state is damaged, of another optimiser or of other parameters; nothing is changed.
     """
-    if isinstance(optimizer, LocalShards):
-        raise CheckpointError(
-            f"{path} has 8-bit moments in the blocks of one process, which ranks cannot divide; "
-            "resume with train.ranks=1"
-        )
+    kinds = _STATE_8BIT if isinstance(optimizer, LocalShards) else _MOMENTS
     try:
         saved = open_state(path)["optimizer"]
         numbers = [int(number) for group in saved["param_groups"] for number in group["params"]]
-        states = {int(number): state for number, state in saved["state"].items()}
+        states = {int(number): _flat(state) for number, state in saved["state"].items()}
         masters = {int(number): master for number, master in saved.get("master", {}).items()}
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} has no state of an optimiser that can be read: {error}") from error
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if len(numbers) != len(parameters) or not all(
-        _fits(states.get(number, {}), masters.get(number), parameter)
+        _fits(states.get(number, {}), masters.get(number), parameter, kinds)
         for number, parameter in zip(numbers, parameters, strict=True)
     ):
         raise CheckpointError(
-            f"{path} is not of AdamW or not of these {len(parameters)} trained parameters; resume with the policy, "
-            "optimizer.kind, optimizer.vision_lr and train.frozen with which it was saved"
+            f"{path} is not of this AdamW or not of these {len(parameters)} trained parameters; resume with the "
+            "policy, optimizer.kind, optimizer.vision_lr and train.frozen with which it was saved"
         )
     for number, parameter in zip(numbers, parameters, strict=True):
         if number in masters:
             _copy_rows(parameter, masters[number])
-        if state := states.get(number):
+        state = states.get(number)
+        if state and isinstance(optimizer, LocalShards):
+            whole = {
+                name: torch.as_tensor(value if isinstance(value, int) else value[...]) for name, value in state.items()
+            }
+            divide_state(optimizer, parameter, [(0, whole)])
+        elif state:
             moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
             for moment, tensor in moments.items():
                 _copy_rows(tensor, state[moment])
             optimizer.state[parameter] = {"step": state["step"][...].clone(), **moments}
 
 
-def _fits(state: Mapping[str, Any], master: Any | None, parameter: Tensor) -> bool:
-    whole = [*(state[moment] for moment in _MOMENTS if moment in state), *([] if master is None else [master])]
-    complete = set(state) in (set(), {"step", *_MOMENTS})
+def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state without the mapping in which bitsandbytes saves a part of it."""
+    own = {name: value for name, value in state.items() if not isinstance(value, Mapping)}
+    return own | {name: value for part in state.values() if isinstance(part, Mapping) for name, value in part.items()}
+
+
+def _fits(state: Mapping[str, Any], master: Any | None, parameter: Tensor, kinds: Sequence[str]) -> bool:
+    """Whether a state is empty or has these kinds of moments in the parameter's shape."""
+    whole = [*(state[kind] for kind in kinds if kind in state), *([] if master is None else [master])]
+    complete = not state or {"step", *kinds} <= set(state)
     return complete and all(tensor.get_shape() == list(parameter.shape) for tensor in whole)
 
 

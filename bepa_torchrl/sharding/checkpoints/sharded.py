@@ -5,7 +5,7 @@
     sharded.json                written last: policy version, number of files, each tensor's shape
 
 Of a policy with adapters the adapters' weights alone are saved, as in one process.
-8-bit moments are blocks of a rank's rows: ``rows/<name of the state>/<name>``, for the same number of ranks only.
+8-bit moments are those of a rank's rows (:mod:`bepa_torchrl.sharding.checkpoints.moments_8bit`).
 A shard is a range of a tensor's first dimension; the file's metadata has its first row. torch's own distributed
 checkpoints have the same layout, but their index is a pickle.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.optim import Optimizer
 from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.policies.transformers.lora import adapter_weights
+from bepa_torchrl.sharding.checkpoints.moments_8bit import (
+    divide_states,
+    has_8bit_moments,
+    load_rows_states,
+    rows_states,
+)
+from bepa_torchrl.sharding.checkpoints.row_ranges import Part, join_rows, local_rows
 from bepa_torchrl.sharding.process_group import rank_failures
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.precision import master_of
@@ -37,7 +42,6 @@ from osworld_gym.atomic import new_folder
 
 SHARDS_FOLDER = "shards"  #: in the folder of a run's checkpoint component
 _INDEX = "sharded.json"
-_ROWS = "rows"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -63,7 +67,8 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
         local, start = local_rows(tensor)
         if len(local) and (rank == 0 or isinstance(tensor, DTensor)):
             shards[name], starts[name] = local.detach().cpu().contiguous(), str(start)
-    shards |= _rows_states(policy, optimizer)
+    if isinstance(optimizer, LocalShards):
+        shards |= rows_states(saved_parameters(policy), optimizer)
     save_file(shards, partial / _file(rank, ranks), metadata=starts)
     _barrier()
     if rank == 0:
@@ -94,8 +99,7 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
             those of this optimiser.
 
     Raises:
-        CheckpointError: the folder is incomplete, of another model or kind of optimiser, or has 8-bit moments of
-            another number of ranks; nothing is changed.
+        CheckpointError: the folder is incomplete, or of another model or kind of optimiser; nothing is changed.
     """
     source = Path(path)
     try:
@@ -109,7 +113,7 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     saved = {name: shape for name, shape in index["shapes"].items() if name.startswith("model/")}
     if saved != {name: shape for name, shape in expected.items() if name.startswith("model/")}:
         raise CheckpointError(f"{source} is of another model: names or shapes of its weights differ")
-    _check_blocks(index, optimizer, source)
+    _check_kind(index, optimizer, source)
     found = _read(handles, index["shapes"], policy, optimizer)
     for name, parameter in saved_parameters(policy).items():
         updated = master_of(optimizer, parameter)
@@ -121,43 +125,17 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
             for moment in ("exp_avg", "exp_avg_sq"):
                 state[moment] = torch.zeros_like(updated)
                 local_rows(state[moment])[0].copy_(found[f"{moment}/{name}"])
-    if isinstance(optimizer, LocalShards):
-        _load_rows_states(handles[_rank()], policy, optimizer)
+    if isinstance(optimizer, LocalShards) and index["ranks"] == _ranks():
+        load_rows_states(handles[_rank()], saved_parameters(policy), optimizer)
+    elif has_8bit_moments(optimizer):
+        divide_states(handles, saved_parameters(policy), optimizer)
     policy.version = int(index["policy_version"])
 
 
-def _rows_states(policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The state of this rank's rows, of an optimiser with state per block."""
-    if not isinstance(optimizer, LocalShards):
-        return {}
-    trained = [weight for group in optimizer.param_groups for weight in group["params"]]
-    names = {id(parameter): name for name, parameter in saved_parameters(policy).items()}
-    return {
-        f"{_ROWS}/{kind}/{names[id(weight)]}": value
-        for weight in trained
-        for kind, value in optimizer.rows_state(weight).items()
-    }
-
-
-def _load_rows_states(file: Any, policy: Any, optimizer: LocalShards) -> None:
-    parameters, states = saved_parameters(policy), defaultdict[str, dict[str, Tensor]](dict)
-    for key in list(file.keys()):
-        if key.startswith(f"{_ROWS}/"):
-            _, kind, name = key.split("/", 2)
-            states[name][kind] = file.get_tensor(key)
-    for name, state in states.items():
-        optimizer.set_rows_state(parameters[name], state)
-
-
-def _check_blocks(index: Mapping[str, Any], optimizer: Optimizer, source: Path) -> None:
-    """Raises CheckpointError if the optimiser's state has blocks and these do not fit."""
+def _check_kind(index: Mapping[str, Any], optimizer: Optimizer, source: Path) -> None:
+    """Raises CheckpointError if moments of 8 bits were saved and the optimiser has others, or the other way round."""
     blocks = index.get("blocks", False)
-    if blocks and index["ranks"] != _ranks():
-        raise CheckpointError(
-            f"{source} has 8-bit moments in the blocks of {index['ranks']} ranks, which {_ranks()} cannot divide; "
-            f"resume with train.ranks={index['ranks']}"
-        )
-    if blocks != isinstance(optimizer, LocalShards):
+    if blocks != has_8bit_moments(optimizer):
         saved, own = ("adamw_8bit", "adamw") if blocks else ("adamw", "adamw_8bit")
         raise CheckpointError(f"{source} was saved with optimizer.kind={saved} and cannot be resumed with {own}")
 
@@ -179,20 +157,11 @@ def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimiz
 
 def _rows(handles: list[Any], key: str, start: int, count: int, shape: list[int]) -> Tensor:
     """Rows ``start`` to ``start + count`` of a tensor, from the files whose shards overlap them."""
-    parts = []
-    for handle in handles:
-        first = (handle.metadata() or {}).get(key)
-        if first is None:
-            continue
-        shard = handle.get_slice(key)
-        offset, rows = int(first), shard.get_shape()[0]
-        low, high = max(start, offset), min(start + count, offset + rows)
-        if low < high:
-            parts.append((low, shard[low - offset : high - offset]))
-    found = [part for _, part in sorted(parts, key=lambda item: item[0])]
-    if sum(len(part) for part in found) != count:
-        raise CheckpointError(f"the shards of {key} are incomplete: restore the folder from a copy")
-    return torch.cat(found) if found else torch.zeros(0, *shape[1:])
+    if not count:
+        return torch.zeros(0, *shape[1:])
+    firsts = [(handle, (handle.metadata() or {}).get(key)) for handle in handles]
+    shards = [(int(first), handle.get_slice(key)) for handle, first in firsts if first is not None]
+    return join_rows([Part(first, shard.get_shape()[0], shard) for first, shard in shards], start, count, key)
 
 
 def saved_parameters(policy: Any) -> dict[str, Tensor]:
@@ -212,15 +181,6 @@ def _tensors(policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
 
 def _row_shape(tensor: Tensor) -> torch.Size:
     return tensor.shape if tensor.ndim else torch.Size([1])
-
-
-def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """This rank's rows (a view), and the index of the first one."""
-    if not isinstance(tensor, DTensor):
-        return (tensor if tensor.ndim else tensor[None]), 0
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    local: Tensor = tensor.to_local()
-    return local, offset[0] if offset else 0
 
 
 def _file(rank: int, ranks: int) -> str:
