@@ -2,8 +2,8 @@
 
 Four trials of 12 iterations, and two more for a method whose winner was at an edge of the first four; the best two go
 on to the study's 40, since a rate that learns fastest at first can fail later. Methods without iterations (SFT alone)
-are trained to the end in their trials. A trial whose score is in ``tuned.json`` is not run again: remove it to search
-anew.
+are trained to the end in their trials. A trial whose score is in ``tuned.json`` is not run again: to search from the
+start, remove that file.
 """
 
 from __future__ import annotations

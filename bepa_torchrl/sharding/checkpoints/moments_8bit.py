@@ -59,17 +59,20 @@ def divide_states(files: Sequence[Any], parameters: Mapping[str, Tensor], optimi
             if (first := starts.get(f"model/{name}")) is not None:
                 parts[name].append((int(first), state))
     for name, found in parts.items():
-        divide_state(optimizer, parameters[name], found)
+        divide_state(optimizer, parameters[name], found, name)
 
 
 @torch.no_grad()
-def divide_state(optimizer: Optimizer, parameter: Tensor, parts: Sequence[tuple[int, Mapping[str, Tensor]]]) -> None:
+def divide_state(
+    optimizer: Optimizer, parameter: Tensor, parts: Sequence[tuple[int, Mapping[str, Tensor]]], name: str
+) -> None:
     """Gives an 8-bit AdamW this rank's rows of the moments of a parameter.
 
     Args:
         optimizer: of plain tensors or of a rank's rows.
         parameter: sharded or whole.
         parts: the first row of each part, and its state in the optimiser that saved it.
+        name: of the parameter, for an error.
 
     Raises:
         CheckpointError: rows are missing.
@@ -79,18 +82,16 @@ def divide_state(optimizer: Optimizer, parameter: Tensor, parts: Sequence[tuple[
     local, start = local_rows(parameter)
     if not local.numel():
         return
-    moments = [(first, moments_of(state)) for first, state in parts]
-    first_moment, second_moment = (
-        join_rows(
-            [Part(first, len(pair[number]), pair[number]) for first, pair in moments], start, len(local), str(number)
-        ).reshape(local.shape)
-        for number in (0, 1)
-    )
-    step = int(parts[0][1]["step"])
+    saved = [(first, moments_of(state)) for first, state in parts]
+
+    def rows_of(number: int) -> Tensor:
+        found = [Part(first, len(moments[number]), moments[number]) for first, moments in saved]
+        return join_rows(found, start, len(local), f"the moments of {name}").reshape(local.shape)
+
+    inner, rows = optimizer, master_of(optimizer, parameter)
     if isinstance(optimizer, LocalShards):
-        set_moments(optimizer.inner, optimizer.rows(parameter), step, (first_moment, second_moment))
-    else:
-        set_moments(optimizer, master_of(optimizer, parameter), step, (first_moment, second_moment))
+        inner, rows = optimizer.inner, optimizer.rows(parameter)
+    set_moments(inner, rows, int(parts[0][1]["step"]), (rows_of(0), rows_of(1)))
 
 
 def _states(file: Any) -> States:

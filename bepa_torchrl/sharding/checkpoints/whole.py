@@ -92,7 +92,7 @@ def load_whole_optimizer(optimizer: Optimizer, path: Path) -> None:
             whole = {
                 name: torch.as_tensor(value if isinstance(value, int) else value[...]) for name, value in state.items()
             }
-            divide_state(optimizer, parameter, [(0, whole)])
+            divide_state(optimizer, parameter, [(0, whole)], f"parameter {number}")
         elif state:
             moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
             for moment, tensor in moments.items():
