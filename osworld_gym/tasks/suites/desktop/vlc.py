@@ -52,7 +52,7 @@ def film() -> list[Data]:
     """Setup: a film in VLC that was played once and is paused at its start.
 
     It is opened after the window has its final size: a frame drawn while the window grows may stay small. The screen
-    being still is not enough: on a loaded machine, VLC was seen without the film's picture after the seek.
+    being still is not enough: on a loaded machine, two starts differed in the film's picture, and only there.
     """
     answers = {"command": ASK, "until": {"returncode": 0}}
     play_it = {"command": [*ASK, "command=in_play&input=file:///home/user/Videos/film.avi"]}
