@@ -9,7 +9,7 @@ FOLDERS = ("Desktop", "Documents", "Downloads", "Pictures", ".config", ".cache",
 _GTK3 = """[Settings]
 gtk-cursor-blink=false
 gtk-enable-animations=false
-gtk-double-click-time=250
+gtk-double-click-time=400
 gtk-recent-files-enabled=false
 gtk-font-name=DejaVu Sans 10
 gtk-theme-name=Adwaita
@@ -17,7 +17,7 @@ gtk-icon-theme-name=Adwaita
 """
 
 _GTK2 = """gtk-cursor-blink = 0
-gtk-double-click-time = 250
+gtk-double-click-time = 400
 gtk-recent-files-enabled = 0
 gtk-font-name = "DejaVu Sans 10"
 gtk-icon-theme-name = "Adwaita"

@@ -41,6 +41,7 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
     from pathlib import Path
 
     from .process.processes import become_subreaper
+    from .process.program_clock import RATE
     from .session import Session, Starting
 
     become_subreaper()
@@ -48,8 +49,10 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
         signal.signal(number, _leave)
     try:
         folder, home, runtime = (Path(order[name]) for name in ("folder", "home", "runtime"))
-        session = Session(x, folder, home, runtime, size=(order["width"], order["height"]), marker=order["marker"])
-    except (RuntimeError, OSError) as error:
+        size = (order["width"], order["height"])
+        clock = order.get("office_clock", RATE)
+        session = Session(x, folder, home, runtime, size=size, marker=order["marker"], clock=clock)
+    except (RuntimeError, ValueError, OSError) as error:
         x.kill()
         _say({"error": str(error)})
         shutil.rmtree(order["folder"], ignore_errors=True)

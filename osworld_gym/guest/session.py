@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .home import make_home
 from .process.processes import MARKER, end_tree
+from .process.program_clock import office_clock
 from .shims import set_up
 from .x_server import XServer, cookie_entry, write_private
 
@@ -67,12 +68,22 @@ class Session:
         runtime: XDG_RUNTIME_DIR, missing or empty.
         size: (width, height) of the screen in pixels.
         marker: the value of the marker variable in the environment of every process.
+        clock: how many times as fast as time LibreOffice's clock runs.
 
     Raises:
         RuntimeError: a program is missing.
     """
 
-    def __init__(self, x: XServer, folder: Path, home: Path, runtime: Path, size: tuple[int, int], marker: str) -> None:
+    def __init__(
+        self,
+        x: XServer,
+        folder: Path,
+        home: Path,
+        runtime: Path,
+        size: tuple[int, int],
+        marker: str,
+        clock: float,
+    ) -> None:
         missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
         if missing:
             raise RuntimeError(f"missing Debian packages; fix: apt-get install {' '.join(missing)}")
@@ -86,7 +97,7 @@ class Session:
         self.manager_ready = folder / "openbox-ready"
         for path in (folder, runtime):
             path.mkdir(mode=0o700, exist_ok=True)
-        self.env = self._environment(marker, runtime)
+        self.env = self._environment(marker, runtime) | office_clock(clock)
         self._children: dict[str, subprocess.Popen[bytes] | XServer] = {"Xvfb": x}
         self._closing = False
         self.display = -1

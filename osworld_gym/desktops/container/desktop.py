@@ -21,6 +21,7 @@ from osworld_gym.desktops.guest_server.prepared_desktop import MEMORY, PreparedD
 from osworld_gym.desktops.local.admission import ADMISSION
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.ports import FORWARDED, SERVER
+from osworld_gym.guest.process.program_clock import RATE
 
 if TYPE_CHECKING:
     import docker
@@ -46,10 +47,12 @@ class ContainerDesktop(PreparedDesktop):
         cpus: limit of CPU cores; None: all.
         pids: limit of processes and threads.
         network: ``none``, or a network of the engine for the desktop's programs. The host requires none.
+        office_clock: how many times as fast as time LibreOffice's clock runs, so that its frames come sooner; 1: as the
+            machine's (docs/desktop.md).
 
     Raises:
         DesktopError: ``never_ready``: no SDK, no engine, or no image; the message has the command that fixes it.
-        ValueError: the screen is smaller than 64 or larger than 8192 pixels.
+        ValueError: the screen is smaller than 64 or larger than 8192 pixels, or the clock's rate is not 1 to 10.
     """
 
     def __init__(
@@ -64,8 +67,9 @@ class ContainerDesktop(PreparedDesktop):
         cpus: float | None = None,
         pids: int = 2048,
         network: str = "none",
+        office_clock: float = RATE,
     ) -> None:
-        super().__init__(width, height, apps)
+        super().__init__(width, height, apps, office_clock)
         self._engine = engine()
         self._shares = is_local(self._engine)
         self.image = find_image(self._engine, image)

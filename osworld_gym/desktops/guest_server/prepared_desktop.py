@@ -11,6 +11,7 @@ from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.ports import SERVER
+from osworld_gym.guest.process.program_clock import RATE, check_rate
 
 MEMORY = 256  # MiB that a desktop requires without applications
 SEED = 20.0  # seconds for a prepared desktop to apply a seed
@@ -27,16 +28,20 @@ class PreparedDesktop(GuestDesktop):
         width: screen width in pixels.
         height: screen height in pixels.
         apps: commands started on every reset; each one's window is awaited.
+        office_clock: how many times as fast as time LibreOffice's clock runs, if libfaketime is installed.
 
     Raises:
-        ValueError: the screen is smaller than 64 or larger than 8192 pixels.
+        ValueError: the screen is smaller than 64 or larger than 8192 pixels, or the clock's rate is not 1 to 10.
     """
 
-    def __init__(self, width: int, height: int, apps: Sequence[str | Sequence[str]]) -> None:
+    def __init__(
+        self, width: int, height: int, apps: Sequence[str | Sequence[str]], office_clock: float = RATE
+    ) -> None:
         if not all(SMALLEST <= side <= LARGEST for side in (width, height)):
             raise ValueError(f"width and height: expected {SMALLEST} to {LARGEST} pixels, got {width}×{height}")
+        check_rate(office_clock)
         super().__init__(width, height)
-        self._apps = tuple(apps)
+        self._apps, self._office_clock = tuple(apps), office_clock
         self._token, self._prepared = "", False
         self._closings = 0  # number of close() calls, so that a running reset notices one
 
@@ -87,7 +92,7 @@ class PreparedDesktop(GuestDesktop):
                 self._check_open(closings)
                 self._token = self._new_token()
                 order = {"width": width, "height": height, "seed": seed, "token": self._token}
-                self._client = self._start(order)
+                self._client = self._start(order | {"office_clock": self._office_clock})
                 self._unsettled = False
                 for command in self._apps:
                     self.launch(command, shell=False, window=True)

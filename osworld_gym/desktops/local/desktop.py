@@ -22,6 +22,7 @@ from osworld_gym.desktops.local.admission import ADMISSION
 from osworld_gym.desktops.local.guest_process import MODULES, GuestProcess, Limits, Setting
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.ports import SERVER
+from osworld_gym.guest.process.program_clock import RATE
 
 #: program that the desktop requires → Debian package
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus-daemon"}
@@ -47,12 +48,14 @@ class LocalDesktop(PreparedDesktop):
         processes: limit of its processes and threads.
         proxy: ``host:port`` of an HTTP proxy that this machine can reach; inside it is at ``127.0.0.1:3128``, and
             ``http_proxy`` is set to it. None: no network.
+        office_clock: how many times as fast as time LibreOffice's clock runs, so that its frames come sooner; 1: as the
+            machine's (docs/desktop.md).
 
     Raises:
         DesktopError: ``never_ready``: this machine lacks a program or a module; the message has the command that
             installs it.
-        ValueError: the screen is smaller than 64 or larger than 8192 pixels, a limit is too small, or ``template`` or
-            ``proxy`` is invalid.
+        ValueError: the screen is smaller than 64 or larger than 8192 pixels, a limit is too small, the clock's rate is
+            not 1 to 10, or ``template`` or ``proxy`` is invalid.
     """
 
     def __init__(
@@ -67,10 +70,11 @@ class LocalDesktop(PreparedDesktop):
         disk: int = 1024,
         processes: int = 2048,
         proxy: str | None = None,
+        office_clock: float = RATE,
     ) -> None:
         if home not in ("auto", "overlay", "copy"):
             raise ValueError(f"home: expected auto, overlay or copy, got {home!r}")
-        super().__init__(width, height, apps)
+        super().__init__(width, height, apps, office_clock)
         self._guest_process: GuestProcess | None = None
         missing = missing_requirements(isolated)
         if missing:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from .processes import any_running, state_of
+from .program_clock import clock_rate
 
-#: seconds after its last work within which a program's timer is awaited: LibreOffice's toolbars follow by one of 0.3
+#: seconds of a program's own clock after its last work within which a timer of its is awaited: LibreOffice's toolbars
+#: follow by one of 0.3
 HORIZON = 0.32
 LIGHT = 1_000_000  #: nanoseconds: a program that its timer woke and that used less has done nothing
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of the kernel: the time of all threads of a process, in nanoseconds
@@ -113,14 +115,32 @@ def used(pid: int) -> int | None:
 
 
 class _Program:
-    """What is known of one process."""
+    """What is known of one process.
 
-    __slots__ = ("due", "used", "worked")
+    Args:
+        start: monotonic time in seconds of the action.
+        horizon: seconds after its last work within which a timer of its is awaited.
+    """
 
-    def __init__(self, used: int, worked: float, due: float | None) -> None:
-        self.used = used  # processor time in nanoseconds; -1 before the first look
-        self.worked = worked  # monotonic time in seconds of its last run, except for runs in which a timer did nothing
-        self.due = due  # monotonic time in seconds at which its main loop wakes; None: not known
+    __slots__ = ("due", "horizon", "timed", "used", "used_before", "worked")
+
+    def __init__(self, start: float, horizon: float) -> None:
+        self.horizon = horizon
+        self.used = -1  # processor time in nanoseconds; -1 before the first look
+        self.used_before = -1  # the same before its present or last run
+        self.timed = False  # whether its timer began that run
+        self.worked = start  # monotonic time in seconds of its last run, except for runs in which a timer did nothing
+        self.due: float | None = None  # monotonic time in seconds at which its main loop wakes; None: not known
+
+    def looked_at(self, used: int, now: float) -> bool:
+        """Notes that it has run since the last look; whether that was work, not a timer that did nothing."""
+        if self.due is not None:  # else the same run goes on
+            self.used_before, self.timed = self.used, now >= self.due
+        light = self.timed and used - self.used_before < LIGHT
+        if self.used >= 0 and not light:
+            self.worked = now
+        self.used = used
+        return not light
 
 
 class Reaction:
@@ -129,11 +149,14 @@ class Reaction:
     Args:
         programs: lists the processes that draw.
         session: lists the X server, the window manager and the message bus. Their timers draw nothing.
+
+    Attributes:
+        idle_since: monotonic time in seconds since which no process has worked, as of the last look.
     """
 
     def __init__(self, programs: Callable[[], Iterable[int]], session: Callable[[], Iterable[int]]) -> None:
         self._programs, self._session = programs, session
-        self._start = self._since = self._looked = time.monotonic()
+        self._start = self.idle_since = self._looked = time.monotonic()
         self._seen: dict[int, _Program] = {}
         self._others: dict[int, int | None] = {}
         self._list()
@@ -142,22 +165,23 @@ class Reaction:
         """Lists the processes again; whether there are new ones."""
         programs = [pid for pid in self._programs() if pid != os.getpid()]
         new = [pid for pid in programs if pid not in self._seen]
-        found = {pid: self._seen.get(pid) or _Program(-1, self._start, None) for pid in programs}
+        found = {pid: self._seen.get(pid) or self._program(pid) for pid in programs}
         self._seen, self._others = found, {pid: self._others.get(pid) for pid in self._session()}
         return bool(new)
 
+    def _program(self, pid: int) -> _Program:
+        return _Program(self._start, HORIZON / clock_rate(pid))
+
     def calm_since(self, now: float) -> float:
-        """Looks at every process; monotonic time since which none has run or had a reason to; ``now`` if one has."""
+        """Looks at every process; :attr:`idle_since`, or ``now`` if a timer is due that the last work may have set."""
         ran = [self._ran(pid, program, now) for pid, program in self._seen.items()]
         for pid, before in self._others.items():
             self._others[pid] = used(pid)
             ran.append(self._others[pid] != before)
         self._looked = now
         if any(ran) or any_running((*self._seen, *self._others)):
-            self._since = now
-        elif any(self._pending(program, now) for program in self._seen.values()):
-            return now
-        return self._since
+            self.idle_since = now
+        return now if any(self._pending(program, now) for program in self._seen.values()) else self.idle_since
 
     @property
     def worked(self) -> float:
@@ -165,26 +189,25 @@ class Reaction:
         return max((program.worked for program in self._seen.values()), default=self._start)
 
     def _ran(self, pid: int, program: _Program, now: float) -> bool:
+        """Whether a program has run since the last look, unless its timer woke it and it did nothing.
+
+        A timer that draws makes the X server run, which counts. LibreOffice has one of 150 ms after an edit.
+        """
         time_used = used(pid)
         if time_used is None or time_used == program.used:
             return False  # what ends a process also wakes its parent
-        woken = program.due is not None and now >= program.due and time_used - program.used < LIGHT
-        if not woken and program.used >= 0:
-            program.worked = now
-        program.used, program.due = (
-            time_used,
-            _wakes(pid, self._looked),
-        )  # at the earliest: it slept since the last look
-        return True
+        worked = program.looked_at(time_used, now)
+        program.due = _wakes(pid, self._looked)  # at the earliest: it slept since the last look
+        return worked
 
     def _pending(self, program: _Program, now: float) -> bool:
         """Whether a timer that the program may have set when it last worked has not fired yet, or is not known."""
-        end = program.worked + HORIZON
+        end = program.worked + program.horizon
         return program.due is None or (now < end and program.due < end)
 
     def complete(self) -> bool:
         """Whether no process has started unseen; looked at before the wait ends, since listing takes milliseconds."""
         if self._list():
-            self._since = time.monotonic()
+            self.idle_since = time.monotonic()
             return False
         return True

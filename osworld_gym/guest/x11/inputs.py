@@ -18,7 +18,7 @@ from .keyboard import Keyboard, name_keysym
 LEFT, RIGHT = 1, 3
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 WHEEL_CLICKS = 5  # OSWorld's UI-TARS adapter scrolls by 5
-DOUBLE_CLICK = 0.25  # seconds; the desktop's GTK settings use the same value
+DOUBLE_CLICK = 0.4  # seconds; the desktop's GTK settings use the same value
 DOUBLE_CLICK_DISTANCE = 8  # pixels
 DRAG_STEPS = 8
 LONG_PRESS = 0.8  # seconds

@@ -118,7 +118,7 @@ class Screen:
             if reaction is not None:
                 calm = now - max(reaction.calm_since(now), changed)
                 if woken < reaction.worked:
-                    if calm >= ASLEEP:
+                    if now - max(reaction.idle_since, changed) >= ASLEEP:  # timers may be due: no need to wait for them
                         self._nudge(True)
                         woken = now
                 elif calm >= CALM and reaction.complete():

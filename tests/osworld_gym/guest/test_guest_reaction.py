@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from osworld_gym.guest.process import reaction
-from osworld_gym.guest.process.reaction import HORIZON, Reaction, used, wakes
+from osworld_gym.guest.process.reaction import HORIZON, LIGHT, Reaction, used, wakes
 
 NOW = 1000.0
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="system calls are known by their x86-64 numbers")
@@ -115,7 +115,8 @@ def test_a_timer_that_repeats_is_not_awaited_for_ever() -> None:
 
 
 def test_a_far_timer_is_not_awaited() -> None:
-    seen = reaction._Program(1, NOW, NOW + 10)
+    seen = reaction._Program(NOW, HORIZON)
+    seen.due = NOW + 10
     watched = Reaction(lambda: [], lambda: [])
     assert not watched._pending(seen, NOW)
     seen.due = NOW + HORIZON - 0.01
@@ -123,6 +124,22 @@ def test_a_far_timer_is_not_awaited() -> None:
     assert not watched._pending(seen, NOW + HORIZON)
     seen.due = None
     assert watched._pending(seen, NOW + 10), "what a program waits for is not known"
+
+
+def test_a_timer_that_does_nothing_is_not_work() -> None:
+    program = reaction._Program(NOW, HORIZON)
+    assert program.looked_at(5 * LIGHT, NOW), "what it did before the first look is not known"
+    program.due = NOW + 0.1
+    assert program.looked_at(6 * LIGHT, NOW + 0.05), "an event woke it before its timer"
+    assert program.worked == NOW + 0.05
+    program.due = NOW + 0.1
+    assert not program.looked_at(6 * LIGHT + LIGHT // 2, NOW + 0.1), "its timer woke it"
+    assert program.worked == NOW + 0.05
+    program.due = None  # seen while it runs: the same run goes on
+    assert not program.looked_at(6 * LIGHT + LIGHT * 3 // 4, NOW + 0.11)
+    program.due = None
+    assert program.looked_at(7 * LIGHT, NOW + 0.12), "it did something after all"
+    assert program.worked == NOW + 0.12
 
 
 def test_a_new_program_is_not_overlooked() -> None:

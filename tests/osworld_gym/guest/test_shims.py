@@ -63,6 +63,15 @@ def test_libreoffice_gets_no_splash_and_its_own_name(run: Run) -> None:
     assert run("localc x").stdout == "localc --nologo x\n"
 
 
+def test_libreoffice_gets_a_faster_clock_but_a_conversion_does_not(run: Run, programs: Path) -> None:
+    # not an existing library: the linker only warns about it
+    (programs / "localc").write_text('#!/bin/sh\necho "$LD_PRELOAD" "$FAKETIME" "$NO_FAKE_STAT"\n')
+    faster = {"OSWORLD_GYM_FAKETIME": "/no/faketime.so", "OSWORLD_GYM_OFFICE_CLOCK": "4"}
+    assert run("localc x", **faster).stdout == "/no/faketime.so +0 x4 1\n"
+    assert run("localc --headless --convert-to pdf x", **faster).stdout.strip() == ""
+    assert run("localc x").stdout.strip() == ""
+
+
 def test_pkill_chrome_means_chromium_too(run: Run) -> None:
     assert run("pkill chrome").stdout == "pkill chrom(e|ium)\n"
     assert run("pkill -9 google-chrome").stdout == "pkill -9 chrom(e|ium)\n"
