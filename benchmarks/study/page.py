@@ -18,6 +18,7 @@ from benchmarks.study.markdown import wrapped
 from benchmarks.study.notes import filled
 from benchmarks.study.provenance import commits_text
 from benchmarks.study.records import Result, ResultError, check_same, read_result
+from benchmarks.study.scratch_page import scratch_section
 from benchmarks.study.solvable import solvable_section
 from benchmarks.study.staleness_page import staleness_section
 from benchmarks.study.tables import difference_table, success_table
@@ -90,7 +91,10 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any]) -> None:
     study = read_study(folder)
     if not any(len(results) >= MIN_SEEDS for results in study.values()):
         raise ResultError(f"{folder}: no variant has results of {MIN_SEEDS} seeds, fewer give no interval")
-    lines = _introduction([result for results in study.values() for result in results], measured)
+    lines = _introduction(
+        [result for results in study.values() for result in results],
+        [*base_section(measured), "", *scratch_section(measured, folder / "base")],
+    )
     lines += ["![Differences to GRPO in points, with 95 % intervals](results/differences.png)", ""]
     for part, variants in PARTS.items():
         own = _SECTIONS.get(part)
@@ -146,7 +150,7 @@ def training_section(study: Study, folder: Path) -> list[str]:
     ]
 
 
-def _introduction(results: Sequence[Result], measured: Mapping[str, Any]) -> list[str]:
+def _introduction(results: Sequence[Result], base: Sequence[str]) -> list[str]:
     """How the results were made, the base policy, and the tuning, Markdown lines."""
     lines = [
         "# Results on the simulated desktop",
@@ -164,8 +168,7 @@ def _introduction(results: Sequence[Result], measured: Mapping[str, Any]) -> lis
         "",
         "## The base policy",
         "",
-        *base_section(measured),
-        "",
+        *base,
     ]
     if tuning := tuning_table():
         lines += ["## Hyper-parameters", "", *wrapped(_TUNING), "", *tuning, ""]
