@@ -1,6 +1,6 @@
 """Hyper-parameters: every method gets the same trials on the validation tasks, with a seed of their own.
 
-Four trials of 12 iterations, and two more for a method whose winner was at an edge of the first four; the best two go
+Four trials of 12 iterations, and two more for a method whose winner was at an edge of those; the best two go
 on to the study's 40, since a rate that learns fastest at first can fail later. Methods without iterations (SFT alone)
 are trained to the end in their trials. A trial whose score is in ``tuned.json`` is not run again: to search from the
 start, remove that file.
@@ -51,7 +51,10 @@ _BEYOND_THE_EDGE: Mapping[str, _Grid] = {
     "level2": (("optimizer.lr=3e-5",), (_MIDDLE, "train.minibatch_groups=16")),
     "luffy": ((_MIDDLE, "algo.gamma=1.0"), (_LOW, "algo.gamma=0.3")),
     "sft": (("sft.lr=3e-5", "sft.epochs=1"), ("sft.lr=3e-5", "sft.epochs=5")),
-    "sft_self": (("sft.lr=1e-3", "sft.epochs=5"), ("sft.lr=3e-4", "sft.epochs=20")),
+    "sft_self": (
+        *(("sft.lr=1e-3", "sft.epochs=5"), ("sft.lr=3e-4", "sft.epochs=20")),
+        *(("sft.lr=3e-4", "sft.epochs=40"), ("sft.lr=3e-4", "sft.epochs=80")),  # the winner was at an edge again
+    ),
     "rl_sft": ((_LOW, "sft.weight=0.1"), (_LOW, "sft.weight=0.01")),
     "sft_rl": ((_MIDDLE, "sft.lr=1e-5"), (_LOW, "sft.lr=3e-5")),
 }

@@ -64,7 +64,7 @@ def test_the_settings_of_every_run_load_and_differ(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("benchmarks.study.tuning.CHOICES", tmp_path / "none.json")  # all trials are to be run
     runs += trials()
     assert len({json.dumps(kept_settings(run.settings())) for run in runs}) == len(runs)
-    assert {len(grid) for grid in GRIDS.values()} == {4, 6}
+    assert {len(grid) for grid in GRIDS.values()} == {4, 6, 8}
     assert len(GRIDS["bepa"]) == 4  # where methods have unequal numbers of trials, BEPA has the fewest
     long = Run(VARIANTS["bepa_long"], 3).settings()
     assert (long.train.iterations, long.seed, long.algo.name) == (150, 3, "bepa")
