@@ -18,11 +18,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_disk import small_disk
+from smallest_run import smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -39,18 +38,8 @@ LONG = "longer-than-the-80-columns-of-a-console-" * 2
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The smallest run that trains: level2's injected expert traces give a random model something to learn."""
-    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
     return [
-        "experiment=smoke",
-        "algo=level2",
-        "compare=[]",
-        f"policy.checkpoint={checkpoint}",
-        "policy.max_new_tokens=8",
-        "env.max_steps=1",
-        "env.desktops=4",
-        "env.train_limit=2",
-        "env.held_out_limit=1",
+        *smallest_run(tmp_path_factory.mktemp("p")),
         "eval.every=0",
         "eval.final_episodes=0",
         "record.every=1",

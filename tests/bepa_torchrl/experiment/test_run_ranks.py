@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 from safetensors.torch import load_file
+from smallest_run import TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INFRASTRUCTURE
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights, damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -31,24 +31,7 @@ METHOD = "level2"
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two optimiser steps per iteration, so that old log-probs are computed, on injected traces and own rollouts."""
-    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
-    return [
-        "experiment=smoke",
-        f"algo={METHOD}",
-        "compare=[]",
-        f"policy.checkpoint={checkpoint}",
-        "policy.max_new_tokens=8",
-        "env.max_steps=1",
-        "env.desktops=4",
-        "env.train_limit=2",
-        "env.held_out_limit=1",
-        "eval.every=1",
-        "eval.final_episodes=1",
-        "record.every=0",
-        "train.minibatch_groups=1",
-        "train.rank_timeout=200",
-    ]
+    return [*smallest_run(tmp_path_factory.mktemp("p")), *TWO_STEPS]
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from typing import Any
 
 import psutil
 import pytest
+from smallest_run import TWO_STEPS, smallest_run
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
 from bepa_torchrl.experiment.run_record import read_lines
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.sharding.torchrun import TorchrunFollowers, TorchrunJob, torchrun_job
-from bepa_torchrl.testing import small_checkpoint
 
 DEADLINE = 400.0
 TRAIN = ("-m", "bepa_torchrl", "train")
@@ -44,23 +44,7 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    checkpoint = TransformersPolicy(small_checkpoint(), preset="compact").save(tmp_path_factory.mktemp("p") / "random")
-    return [
-        "experiment=smoke",
-        "algo=level2",
-        "compare=[]",
-        f"policy.checkpoint={checkpoint}",
-        "policy.max_new_tokens=8",
-        "env.max_steps=1",
-        "env.desktops=4",
-        "env.train_limit=2",
-        "env.held_out_limit=1",
-        "eval.every=1",
-        "eval.final_episodes=1",
-        "record.every=0",
-        "train.minibatch_groups=1",
-        "train.rank_timeout=200",
-    ]
+    return [*smallest_run(tmp_path_factory.mktemp("p")), *TWO_STEPS]
 
 
 @contextmanager
