@@ -10,10 +10,11 @@ import re
 from glob import glob
 
 RATE = 4.0  #: LibreOffice's clock against time
+SLOWEST, FASTEST = 1.0, 10.0  #: the rates that are allowed
 #: environment variables that ``shims/bin/libreoffice`` reads
 RATE_VARIABLE, LIBRARY_VARIABLE = "OSWORLD_GYM_OFFICE_CLOCK", "OSWORLD_GYM_FAKETIME"
 _LIBRARIES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
-_FAKETIME = re.compile(rb"(?:^|\0)FAKETIME=\+0 x([0-9.]+)(?:\0|$)")  # as that script writes it
+_FAKETIME = re.compile(rb"(?:^|\0)FAKETIME=\+0 x([0-9]{1,3}(?:\.[0-9]{1,9})?)(?:\0|$)")  # as that script writes it
 
 
 def office_clock(rate: float) -> dict[str, str]:
@@ -33,15 +34,18 @@ def office_clock(rate: float) -> dict[str, str]:
 
 def check_rate(rate: float) -> None:
     """Raises ValueError if the rate is not between 1 and 10."""
-    if not 1 <= rate <= 10:
+    if not SLOWEST <= rate <= FASTEST:
         raise ValueError(f"office_clock: expected 1 (the machine's clock) to 10 times as fast, got {rate}")
 
 
 def clock_rate(pid: int) -> float:
-    """How fast a program's clock runs; 1 for the machine's, and if the program has ended."""
+    """How fast a program's clock runs; 1 for the machine's, and if the program has ended.
+
+    Between 1 and 10 in any case: a policy can start programs with any environment.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             found = _FAKETIME.search(file.read())
     except OSError:
         return 1.0
-    return 1.0 if found is None else float(found[1])
+    return 1.0 if found is None else min(max(float(found[1]), SLOWEST), FASTEST)

@@ -16,6 +16,11 @@ from osworld_gym.guest.process import program_clock
 from osworld_gym.guest.process.program_clock import clock_rate, office_clock
 from osworld_gym.guest.process.reaction import HORIZON, Reaction
 
+#: value of FAKETIME → the rate of the clock; a policy may set any value
+RATES = (
+    *(("+0 x4", 4.0), ("+0 x2.5", 2.5), ("-1d", 1.0)),
+    *(("+0 x0", 1.0), ("+0 x.", 1.0), ("+0 x1.2.3", 1.0), ("+0 x999", 10.0), ("+0 x" + "9" * 400, 1.0)),
+)
 FIX = "libfaketime or the template of the desktop's HOME is missing; fix: osworld-gym install-desktop"
 
 
@@ -47,7 +52,7 @@ def test_a_useless_rate_is_refused(rate: float) -> None:
 def test_the_rate_of_a_program_is_that_of_its_environment() -> None:
     command = [sys.executable, "-c", "print(1, flush=True); input()"]
     assert clock_rate(os.getpid()) == 1.0
-    for value, rate in (("+0 x4", 4.0), ("+0 x2.5", 2.5), ("-1d", 1.0)):
+    for value, rate in RATES:
         env = os.environ | {"FAKETIME": value}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child:
             assert child.stdout is not None
