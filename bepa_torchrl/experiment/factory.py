@@ -323,6 +323,7 @@ def _make_stepper(
         max_tokens=settings.train.max_tokens,
         clip_norm=settings.optimizer.clip_norm,
         passes=local_passes if leader is None else leader.passes,
+        nonfinite_steps=settings.train.nonfinite_steps,
     )
 
 

@@ -171,6 +171,7 @@ class MethodRun:
             seed=config.seed,
             on_epoch=lambda epoch, metrics: self._line(0, "sft", metrics | {"epoch": float(epoch)}),
             passes=local_passes if self.leader is None else self.leader.passes,
+            nonfinite_steps=config.train.nonfinite_steps,
         )
 
     def _reinforce(self, env: OSWorldEnv, start: Path | None) -> None:

@@ -7,7 +7,14 @@ batch, T padded response positions (left-padded, see ``mask_BT``), V vocabulary.
 from bepa_torchrl.functional.advantage import STD_RULES, group_advantage
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
-from bepa_torchrl.functional.ratio import CORRECTION_LEVELS, log_ratio, per_step, truncated_importance
+from bepa_torchrl.functional.ratio import (
+    CORRECTION_LEVELS,
+    MAX_LOG_RATIO,
+    log_ratio,
+    per_step,
+    ratio,
+    truncated_importance,
+)
 from bepa_torchrl.functional.statistics import (
     approximate_kl,
     clip_fraction,
@@ -28,6 +35,7 @@ from bepa_torchrl.functional.surrogate import (
 __all__ = [
     "AGGREGATIONS",
     "CORRECTION_LEVELS",
+    "MAX_LOG_RATIO",
     "STD_RULES",
     "UNITS",
     "approximate_kl",
@@ -44,6 +52,7 @@ __all__ = [
     "masked_mean",
     "per_step",
     "probability_histogram",
+    "ratio",
     "row_denominators",
     "shaped_surrogate",
     "surrogate",

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 CORRECTION_LEVELS = ("token", "sequence")  #: of :func:`truncated_importance`
+#: largest absolute log ratio that is exponentiated, nats; above 88.7 float32 has no exp. Beyond it the gradient is 0.
+#: The bound is verl's (``verl/trainer/ppo/core_algos.py``)
+MAX_LOG_RATIO = 20.0
 
 
 def log_ratio(log_prob_BT: Tensor, old_log_prob_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -20,6 +23,17 @@ def log_ratio(log_prob_BT: Tensor, old_log_prob_BT: Tensor, mask_BT: Tensor) -> 
         ``[B, T]``; no gradient flows from masked positions.
     """
     return torch.where(mask_BT, log_prob_BT, 0.0) - torch.where(mask_BT, old_log_prob_BT, 0.0)
+
+
+def ratio(log_ratio: Tensor) -> Tensor:
+    """``exp(log_ratio)`` of a log ratio clamped to ±:data:`MAX_LOG_RATIO`: finite, with a finite gradient.
+
+    Without the clamp a token whose clipped branch is the loss has the gradient ``0 * inf`` once its ratio overflows.
+
+    Args:
+        log_ratio: any shape, nats; NaN stays NaN.
+    """
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def truncated_importance(difference_BT: Tensor, mask_BT: Tensor, *, cap: float = 2.0, level: str = "token") -> Tensor:
@@ -47,7 +61,7 @@ def truncated_importance(difference_BT: Tensor, mask_BT: Tensor, *, cap: float =
     difference = torch.where(mask_BT, difference_BT.detach(), 0.0)
     if level == "sequence":
         difference = difference.sum(-1, keepdim=True).expand_as(difference)
-    return torch.where(mask_BT, difference.exp().clamp_max(cap), 1.0)
+    return torch.where(mask_BT, ratio(difference).clamp_max(cap), 1.0)
 
 
 def per_step(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bepa_torchrl.functional.ratio import MAX_LOG_RATIO
+
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of the values where the mask is true, ``[]``; NaN if it is true nowhere."""
@@ -23,8 +25,12 @@ def clip_fraction(clipped_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def approximate_kl(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean of ``(r - 1) - log r`` over tokens of the old policy, ``[]`` >= 0: estimates KL(old, new) in nats."""
-    return masked_mean(torch.expm1(log_ratio_BT) - log_ratio_BT, mask_BT)
+    """Mean of ``(r - 1) - log r`` over tokens of the old policy, ``[]`` >= 0: estimates KL(old, new) in nats.
+
+    Log ratios are clamped to ±:data:`~bepa_torchrl.functional.ratio.MAX_LOG_RATIO`.
+    """
+    clamped = log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return masked_mean(torch.expm1(clamped) - clamped, mask_BT)
 
 
 def effective_sample_size(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -1,9 +1,14 @@
-"""Policy-gradient losses per token, to be minimised: clipped, unclipped, and LUFFY's shaped form."""
+"""Policy-gradient losses per token, to be minimised: clipped, unclipped, and LUFFY's shaped form.
+
+Every ratio is that of a clamped log ratio (:func:`bepa_torchrl.functional.ratio.ratio`).
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from bepa_torchrl.functional.ratio import ratio
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -16,7 +21,7 @@ def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
     Returns:
         ``[..., T]``.
     """
-    return -log_ratio.exp() * advantage
+    return -ratio(log_ratio) * advantage
 
 
 def clipped_surrogate(
@@ -44,9 +49,9 @@ def clipped_surrogate(
     """
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(torch.as_tensor(1 - low).to(ratio), torch.as_tensor(1 + high).to(ratio))
-    loss = torch.maximum(-ratio * advantage, -clipped * advantage)
+    r = ratio(log_ratio)
+    clipped = r.clamp(torch.as_tensor(1 - low).to(r), torch.as_tensor(1 + high).to(r))
+    loss = torch.maximum(-r * advantage, -clipped * advantage)
     if dual_clip is None:
         return loss
     return torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
@@ -69,8 +74,8 @@ def clip_binds(
     Returns:
         ``[..., T]`` bool.
     """
-    ratio = log_ratio.exp()
-    return ((ratio < 1 - low) & (advantage < 0)) | ((ratio > 1 + high) & (advantage > 0))
+    r = ratio(log_ratio)
+    return ((r < 1 - low) & (advantage < 0)) | ((r > 1 + high) & (advantage > 0))
 
 
 def luffy_shaping(probability: Tensor, *, gamma: float = 0.1) -> Tensor:

@@ -15,7 +15,7 @@ from bepa_torchrl import functional as F
 from bepa_torchrl.data import keys
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
-from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask, scoring_keys
+from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask, row_names, scoring_keys
 
 
 class BEPALoss(GRPOLoss):
@@ -174,8 +174,8 @@ class BEPALoss(GRPOLoss):
 
         Raises:
             KeyError: a key is missing in the rows.
-            ValueError: an advantage that is not ``[1, 1]`` per row, an old log-probability that is not finite, a
-                denominator that is not positive, or an actor with mismatching shapes.
+            ValueError: an advantage that is not ``[1, 1]`` per row or not finite, an old log-probability or one of the
+                sampler that is not finite, a denominator that is not positive, or an actor with mismatching shapes.
         """
         rows = tensordict.copy()
         denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
@@ -209,6 +209,9 @@ class BEPALoss(GRPOLoss):
     def _inputs(self, rows: TensorDictBase) -> LossInputs:
         k = self.tensor_keys
         advantage = per_row(rows, k.advantage, (1, 1), "one advantage for the whole response").squeeze(-1)
+        if not torch.isfinite(advantage).all():
+            bad = ~torch.isfinite(advantage).squeeze(-1)
+            raise ValueError(f"{k.advantage!r} must be finite; it is not on {row_names(rows, bad)}")
         off_policy = per_row(rows, k.off_policy, (1,), "False on rows that the policy sampled").bool()
         dist = self.actor_network.get_dist(rows, logits_key="logits")
         log_prob = dist.log_prob(padded(rows, k.action, fill=-100))
@@ -217,12 +220,12 @@ class BEPALoss(GRPOLoss):
         advantage, off_policy = advantage.to(log_prob.device), off_policy.to(log_prob.device)
         if not self.off_policy_has_ratio:
             old = torch.where(off_policy, log_prob.detach(), old)
-        if not torch.isfinite(old[mask]).all():
-            raise ValueError(f"{k.sample_log_prob!r} must be finite on responses; compute it under the old policy")
+        _check_finite(rows, k.sample_log_prob, old, mask)
         log_prob = torch.where(mask, log_prob, 0.0)
         difference = None
         if self.rollout_correction != "off":
             sampled = self._stored(rows, k.rollout_log_prob, log_prob)
+            _check_finite(rows, k.rollout_log_prob, sampled, mask & ~off_policy)
             difference = torch.where(mask & ~off_policy, old.detach() - sampled, 0.0)
         if self.unit == "step":
             difference = None if difference is None else F.per_step(difference, mask)[0]
@@ -242,3 +245,13 @@ class BEPALoss(GRPOLoss):
         if values.shape != log_prob.shape:
             raise ValueError(f"{key!r} is {list(values.shape)}, the actor's log_prob {list(log_prob.shape)}")
         return values
+
+
+def _check_finite(rows: TensorDictBase, key: NestedKey, values: Tensor, mask: Tensor) -> None:
+    """Raises ValueError if values ``[B, T]`` are not finite where the mask is true; the message names the rows."""
+    bad = (~torch.isfinite(values) & mask).any(-1)
+    if bad.any():
+        raise ValueError(
+            f"{key!r} must be finite on responses; it is not on {row_names(rows, bad)}: what sampled or scored these "
+            "rows returned NaN or infinity for one of their tokens"
+        )

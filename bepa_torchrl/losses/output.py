@@ -78,7 +78,7 @@ class SFTLossOutput(TensorClass["nocast"]):  # type: ignore[name-defined]
 @torch.no_grad()
 def diagnostics(inputs: LossInputs, objective: Objective) -> dict[str, torch.Tensor]:
     """The metrics as scalars; keys are fields of :class:`BEPALossOutput`."""
-    ratio = inputs.log_ratio.exp()
+    ratio = F.ratio(inputs.log_ratio)
     off = inputs.mask & inputs.off_policy
     on = inputs.mask & ~inputs.off_policy
     return {

@@ -8,6 +8,10 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
+from bepa_torchrl.data import keys as K
+
+NAMED_ROWS = 3  #: rows that a message names
+
 
 def response_lengths(rows: TensorDictBase, key: NestedKey) -> Tensor:
     """Response tokens of each row, ``[R]`` int64."""
@@ -61,3 +65,20 @@ def scoring_keys(actor: Any) -> list[NestedKey]:
     """The entries that the actor's ``get_dist`` reads: its ``scoring_keys``, or without them its ``in_keys``."""
     found = getattr(actor, "scoring_keys", None) or getattr(actor, "in_keys", None)
     return list(found or ())
+
+
+def row_name(row: TensorDictBase) -> str:
+    """A row in messages: its task, group, slot and step, as far as it has them."""
+    parts = [f"task {row[K.TASK_ID]}" if K.TASK_ID in row.keys(True) else "a row"]
+    for name, key in (("group", K.GROUP_ID), ("slot", K.SLOT), ("step", K.STEP)):
+        value = row.get(key, None)
+        if value is not None:
+            parts.append(f"{name} {int(value)}")
+    return " ".join(parts)
+
+
+def row_names(rows: TensorDictBase, chosen: Tensor) -> str:
+    """The rows ``[B]`` where ``chosen`` bool ``[B]`` is true, the first :data:`NAMED_ROWS` by name."""
+    found = [row for row, wanted in zip(rows.unbind(0), chosen.tolist(), strict=True) if wanted]
+    more = f" and {len(found) - NAMED_ROWS} more" if len(found) > NAMED_ROWS else ""
+    return ", ".join(map(row_name, found[:NAMED_ROWS])) + more

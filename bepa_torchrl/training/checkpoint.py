@@ -25,6 +25,7 @@ from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, C
 
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
+from bepa_torchrl.training.finite import check_finite
 from osworld_gym.atomic import sync, sync_tree
 
 WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`Weights`
@@ -44,7 +45,13 @@ class Weights:
         self.policy = policy
 
     def dump(self, path: Path) -> None:
-        """Writes the weights into the folder ``path``. Raises OSError if writing fails."""
+        """Writes the weights into the folder ``path``.
+
+        Raises:
+            OSError: writing fails.
+            NonFiniteError: a weight is NaN or infinite; nothing is written, older checkpoints stay.
+        """
+        check_finite(self.policy.model.named_parameters(), "the policy's weights")
         try:
             if adapters := adapter_weights(self.policy.model):
                 own = {name: weight.detach().contiguous() for name, weight in adapters.items()}

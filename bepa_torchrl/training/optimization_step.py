@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import TrainablePolicy
 from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_advice
 from bepa_torchrl.sharding.process_group import rank_failures
+from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, check_finite, optimizer_tensors, warn_not_taken
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def gradient_step(
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
     gradient are exactly 0) still count in it, and micro-batches are summed. If ``keep`` leaves no row, no step is
-    taken.
+    taken; nor if the gradient is not finite, which is logged with the rows.
 
     Args:
         keep: which rows are computed; None: all.
@@ -95,7 +97,7 @@ def gradient_step(
     Returns:
         The merged scalars of the loss, and ``loss``, ``grad_norm`` (before clipping), ``rows``, ``rows_computed``,
         ``micro_batches``, and ``tokens_computed``: prompt and response tokens that went through the model, each
-        shared prefix once.
+        shared prefix once. ``steps_not_finite``: 1 if the gradient was not finite, so that no step was taken.
         All are over the units (response tokens, or steps) of every row. With ``keep``, metrics that require log-probs
         under the current weights (``kl_approx``, ``ESS``, ``ratio_*``, ``log_prob_*``) are also returned over the
         units of the computed rows, as ``<name>_rows_with_signal``, and only so where
@@ -109,12 +111,15 @@ def gradient_step(
     rows.set(K.DENOMINATOR, loss.denominators(rows))
     every = row_list(rows)
     used = every if keep is None else [row for row, wanted in zip(every, keep, strict=True) if wanted]
-    counts = {"rows": float(len(every)), "rows_computed": float(len(used))}
+    counts = {"rows": float(len(every)), "rows_computed": float(len(used)), "steps_not_finite": 0.0}
     if not used:
         return {"loss": 0.0, "grad_norm": 0.0} | counts
     outputs, computed, norm = take_step(
         loss, optimizer, used, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes
     )
+    if not math.isfinite(norm):
+        warn_not_taken(norm, loss, used)
+        counts["steps_not_finite"] = 1.0
     counts |= computed
     merged = merge_metrics(outputs)
     if keep is not None:
@@ -139,6 +144,9 @@ def take_step(
 ) -> tuple[list[dict[str, float]], dict[str, float], float]:
     """The passes over rows that have their denominators, clipping, and the optimiser's step.
 
+    If the gradient is not finite, weights and optimiser stay as they are; on every rank, since the norm is that of all
+    shards.
+
     Returns:
         What ``passes`` returns, and the gradient's norm before clipping.
 
@@ -152,7 +160,10 @@ def take_step(
     with optimizer_advice("a step allocates the moments of", parameters):
         with rank_failures():
             norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-        optimizer.step()
+        if math.isfinite(norm):
+            optimizer.step()
+        else:
+            optimizer.zero_grad(set_to_none=True)
     return outputs, counts, norm
 
 
@@ -186,6 +197,7 @@ class GroupStepper(OptimizationStepper):
         max_tokens: tokens per forward and backward pass.
         clip_norm: maximum gradient norm.
         passes: where micro-batches are computed (:func:`gradient_step`).
+        nonfinite_steps: optimiser steps in a row that may have a gradient that is not finite.
 
     ``outputs`` collects one dict of scalars per optimiser step since :meth:`drain`.
     """
@@ -198,13 +210,19 @@ class GroupStepper(OptimizationStepper):
         max_tokens: int = MAX_TOKENS,
         clip_norm: float = 1.0,
         passes: Passes = local_passes,
+        nonfinite_steps: int = STEPS_IN_A_ROW,
     ) -> None:
+        self.finite_steps = FiniteSteps(nonfinite_steps)
         self.policy, self.optimizer = policy, optimizer
         self.max_tokens, self.clip_norm, self.passes = max_tokens, clip_norm, passes
         self.outputs: list[dict[str, float]] = []
 
     def step(self, trainer: BEPATrainer, sub_batch: TensorDictBase) -> TensorDictBase:
-        """One optimiser step on the rows of complete groups; returns ``loss`` and ``grad_norm`` as scalars ``[]``."""
+        """One optimiser step on the rows of complete groups; returns ``loss`` and ``grad_norm`` as scalars ``[]``.
+
+        Raises:
+            NonFiniteError: the gradients of too many steps in a row were not finite.
+        """
         loss = trainer.loss_module
         output = gradient_step(
             loss,
@@ -216,19 +234,23 @@ class GroupStepper(OptimizationStepper):
             clip_norm=self.clip_norm,
             passes=self.passes,
         )
-        self.policy.version += output["rows_computed"] > 0
+        self.policy.version += output["rows_computed"] > 0 and not output["steps_not_finite"]
         self.outputs.append(output)
+        self.finite_steps.count(output)
         return TensorDict({key: torch.tensor(output[key]) for key in ("loss", "grad_norm")})
 
     def drain(self) -> dict[str, float]:
         """Metrics since the last call: means (maxima of ``*_max_*``) over the optimiser steps, and their number.
 
-        Steps are weighted equally; maxima are maxima. A metric that one of the steps knows for its rows with signal
-        only is left out; the one named ``<name>_rows_with_signal`` has every step.
+        Steps are weighted equally; maxima are maxima. Steps that were not taken are counted, and in no mean. A metric
+        that one of the steps knows for its rows with signal only is left out; the one named ``<name>_rows_with_signal``
+        has every step.
         """
         outputs, self.outputs = self.outputs, []
-        taken = [output for output in outputs if output["rows_computed"] > 0]
-        names = dict.fromkeys(key for output in taken for key in output)
+        skipped = sum(output["steps_not_finite"] for output in outputs)
+        used = [output for output in outputs if output["rows_computed"] > 0]
+        taken = [output for output in used if not output["steps_not_finite"]]
+        names = dict.fromkeys(key for output in taken for key in output if key != "steps_not_finite")
         means = {}
         for name in names:
             if any(name + SUFFIX in output and name not in output for output in taken):
@@ -237,11 +259,13 @@ class GroupStepper(OptimizationStepper):
             means[name] = max(values) if "_max_" in name else sum(values) / len(values)
         return means | {
             "optimizer_steps": float(len(taken)),
-            "optimizer_steps_without_signal": float(len(outputs) - len(taken)),
+            "optimizer_steps_without_signal": float(len(outputs) - len(used)),
+            "optimizer_steps_not_finite": skipped,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state."""
+        """The optimiser's state. Raises NonFiniteError if an element of it is not finite."""
+        check_finite(optimizer_tensors(self.optimizer), "the optimiser's state")
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ Bytes per trained parameter (weight + gradient + master + Adam's two moments):
 - bfloat16 or float16, :class:`~bepa_torchrl.training.adam_8bit.MasterAdamW8bit`: 2 + 4 + 4 + 2 = 12;
 - bfloat16 or float16 without master weights: 2 + 2 + 0 + 4 = 8, but it does not learn at a rate of 1e-6.
 
-The gradient is accumulated in float32, too: after each backward pass a weight's gradient is added to its master's and
-freed, so that a sum over many micro-batches is not rounded to half precision. For 7.6e9 parameters 18 bytes are
+The gradient is accumulated in float32, too (``Tensor.grad_dtype``), so that a sum over many micro-batches is not
+rounded to half precision; a master has its weight's gradient as its own. For 7.6e9 parameters 18 bytes are
 137 GB; sampling and scoring use the half-precision weights alone.
 """
 
@@ -38,7 +38,7 @@ Parameters = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 
-#: model weight → the latest :class:`MasterWeights` of it, which receives its gradients
+#: model weight → the latest :class:`MasterWeights` of it
 _owners: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -47,9 +47,10 @@ class MasterWeights(Optimizer):
 
     To be combined with an optimiser: ``class MasterAdamW(MasterWeights, AdamW)``.
 
-    ``param_groups`` contains the float32 copies; their ``grad`` is the float32 sum of all gradients since
-    ``zero_grad``, so clipping and schedulers work as usual. ``backward()`` leaves no gradient on the model's weights
-    themselves. A weight belongs to the optimiser created last; an earlier one raises in ``step``.
+    ``param_groups`` contains the float32 copies. A weight's ``grad`` is the float32 sum of all gradients since
+    ``zero_grad`` of the optimiser or of the module, and its copy has the same tensor, so clipping and schedulers work
+    as usual. A gradient that is set by hand counts likewise; it must be float32. A weight belongs to the optimiser
+    created last; an earlier one raises in ``step``.
 
     Args:
         parameters: the model's weights, of any floating dtypes, or parameter groups of them.
@@ -69,7 +70,9 @@ class MasterWeights(Optimizer):
         me = weakref.ref(self)
         for weight, master in zip(self.weights, self.masters, strict=True):
             _owners[weight] = me
-            weight.register_post_accumulate_grad_hook(_mover(me, weakref.ref(master)))
+            weight.grad = None if weight.grad is None else weight.grad.to(torch.float32)
+            weight.grad_dtype = torch.float32
+            weight.register_post_accumulate_grad_hook(_sharer(me, weakref.ref(master)))
 
     def master_of(self, weight: Tensor) -> Tensor:
         """The float32 copy of a weight; a weight that is not trained itself."""
@@ -84,9 +87,20 @@ class MasterWeights(Optimizer):
         """
         if any(_owners.get(weight) is None or _owners[weight]() is not self for weight in self.weights):
             raise RuntimeError("another optimiser was made for these weights later; step that one, or make a new one")
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            master.grad = weight.grad  # set by hand, or removed by the module's zero_grad
         result: float | None = super().step(closure)
         self._round()
         return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Removes the gradients of the weights and of their copies, or sets them to 0."""
+        super().zero_grad(set_to_none)
+        for weight in self.weights:
+            if set_to_none:
+                weight.grad = None
+            elif weight.grad is not None:
+                weight.grad.zero_()
 
     @torch.no_grad()
     def _round(self) -> None:
@@ -158,6 +172,9 @@ def make_adamw(
     groups = _groups(parameters)
     weights = _members(groups)
     masters = master_weights and any(weight.dtype in HALF_PRECISION for weight in weights)
+    if not masters:
+        for weight in weights:
+            weight.grad_dtype = weight.dtype  # an earlier optimiser with master weights may have made it float32
     plain, with_masters = _eight_bit(weights) if kind == "adamw_8bit" else (AdamW, MasterAdamW)
     with optimizer_advice("the optimiser copies", weights):
         return with_masters(groups, **options) if masters else plain(groups, **options)
@@ -195,17 +212,14 @@ def _copy_of(weight: Tensor) -> Tensor:
     return torch.nn.Parameter(weight.detach().to(torch.float32, copy=True))
 
 
-def _mover(
+def _sharer(
     owner: weakref.ReferenceType[MasterWeights], master: weakref.ReferenceType[Tensor]
 ) -> Callable[[Tensor], None]:
-    """A hook that adds a weight's gradient to its master's after a backward pass, and frees it."""
+    """A hook after a backward pass: the copy has its weight's gradient, without a copy of it."""
 
-    def move(weight: Tensor) -> None:
+    def share(weight: Tensor) -> None:
         copy = master()
-        if copy is None or weight.grad is None or _owners.get(weight) is not owner:
-            return
-        gradient = weight.grad.to(torch.float32)
-        copy.grad = gradient if copy.grad is None else copy.grad.add_(gradient)
-        weight.grad = None
+        if copy is not None and _owners.get(weight) is owner:
+            copy.grad = weight.grad
 
-    return move
+    return share

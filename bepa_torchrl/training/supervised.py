@@ -13,6 +13,7 @@ from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.policies.base import TrainablePolicy
+from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps
 from bepa_torchrl.training.optimization_step import Passes, gradient_step, local_passes
 
 
@@ -28,6 +29,7 @@ def fine_tune(
     seed: int,
     on_epoch: Callable[[int, dict[str, float]], None],
     passes: Passes = local_passes,
+    nonfinite_steps: int = STEPS_IN_A_ROW,
 ) -> None:
     """Token cross-entropy on every row of the traces, ``epochs`` times in a seeded order.
 
@@ -38,23 +40,27 @@ def fine_tune(
         seed: seed of the order of the rows.
         on_epoch: called after each epoch with its number (from 1) and its metrics.
         passes: where micro-batches are computed (:func:`~bepa_torchrl.training.optimization_step.gradient_step`).
+        nonfinite_steps: optimiser steps in a row that may have a gradient that is not finite.
 
     Raises:
         ValueError: ``traces`` is empty.
+        NonFiniteError: the gradients of too many steps in a row were not finite.
     """
     rows = [row for task_id in sorted(traces.task_ids()) for row in row_list(traces.get_trace(task_id))]
     if not rows:
         raise ValueError("no trace to fine-tune on: the expert, or the policy with its plans, solved no training task")
-    loss = SFTLoss(policy)
+    loss, finite_steps = SFTLoss(policy), FiniteSteps(nonfinite_steps)
     for epoch in range(epochs):
         order = np.random.default_rng(derive_seed(seed, Stream.FINE_TUNING, epoch)).permutation(len(rows))
-        outputs = []
+        outputs: list[float] = []
         for start in range(0, len(rows), batch):
             part = _rows(rows, order[start : start + batch].tolist())
             step = gradient_step(loss, optimizer, part, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes)
-            outputs.append(step)
-            policy.version += 1
-        mean = sum(output["loss"] for output in outputs) / len(outputs)
+            finite_steps.count(step)
+            if not step["steps_not_finite"]:
+                outputs.append(step["loss"])
+                policy.version += 1
+        mean = sum(outputs) / len(outputs) if outputs else float("nan")
         on_epoch(epoch + 1, {"sft/loss": mean, "sft/optimizer_steps": float(len(outputs)), "rows": float(len(rows))})
 
 

@@ -30,6 +30,7 @@ from bepa_torchrl.sharding.process_group import join_process_group
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights
+from bepa_torchrl.training.finite import NonFiniteError
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, local_passes, trainable
 from bepa_torchrl.training.precision import make_adamw
@@ -219,6 +220,40 @@ def train_in_8_bits(folder: Path, source: str | None, batches: slice, target: st
     policy.version += len(outputs)
     save_sharded(policy, optimizer, folder / target)
     (folder / f"{target}-{rank()}.json").write_text(json.dumps(outputs))
+
+
+def meet_a_gradient_that_is_not_finite(folder: Path) -> None:
+    """In the second of three steps the gradient of rank 1's rows is NaN: no rank takes it; nor saves NaN weights."""
+    join_process_group(timeout=60)
+    policy = made_policy()
+    batches = made_batches(policy)[:1] * 3
+    mesh = init_device_mesh("cpu", (2,))
+    shard_policy(policy, mesh)
+    optimizer = optimizer_of(policy)
+    weight = next(p for p in policy.parameters() if p.requires_grad and p.to_local().numel())
+    outputs, states = [], []
+    for number, batch in enumerate(batches):
+        hook = weight.register_post_accumulate_grad_hook(_spoil) if number == 1 and rank() == 1 else None
+        outputs += train(policy, optimizer, [batch], ShardedPasses(mesh))
+        states.append((whole_weights(policy), float(optimizer.state[weight]["step"])))
+        if hook is not None:
+            hook.remove()
+    assert [output["steps_not_finite"] for output in outputs] == [0.0, 1.0, 0.0]
+    assert [steps for _, steps in states] == [1.0, 1.0, 2.0]
+    assert all(torch.equal(value, states[0][0][name]) for name, value in states[1][0].items())
+    moved = [not torch.equal(value, states[1][0][name]) for name, value in states[2][0].items()]
+    assert any(moved) or rank() > 0  # the whole weights are rank 0's
+    assert all(torch.isfinite(value).all() for value in states[2][0].values())
+    if rank() == 1:
+        with torch.no_grad():
+            weight.to_local().view(-1)[0] = torch.nan
+    with pytest.raises(NonFiniteError, match="1 weights and moments have elements that are not finite"):
+        save_sharded(policy, optimizer, folder / "saved")
+    assert not (folder / "saved").exists()
+
+
+def _spoil(weight: Any) -> None:
+    weight.grad.to_local().fill_(torch.nan)
 
 
 def lose_a_rank(folder: Path, how: str) -> None:

@@ -27,6 +27,8 @@ class TrainSettings:
             ``cuda:0`` to ``cuda:N-1``, or on the CPU; 1: the method's process has all of them. The results do not
             depend on it, except for rounding (of 8-bit moments, in other blocks). Torchrun's number of processes, if it
             starts the run.
+        nonfinite_steps: optimiser steps in a row that may have a gradient that is not finite, and are not taken; one
+            more ends the run.
         rank_timeout: seconds until a rank that does not answer ends the run, with ``ranks`` above 1.
         save_every: iterations between checkpoints.
         keep: checkpoints kept, the newest ones.
@@ -39,6 +41,7 @@ class TrainSettings:
     old_log_probs: Literal["injected", "all"]
     frozen: tuple[str, ...]
     ranks: Positive
+    nonfinite_steps: Count
     rank_timeout: PositiveFloat
     save_every: Positive
     keep: Positive

@@ -36,6 +36,7 @@ from bepa_torchrl.sharding.checkpoints.moments_8bit import (
 )
 from bepa_torchrl.sharding.checkpoints.row_ranges import Part, join_rows, local_rows
 from bepa_torchrl.sharding.process_group import rank_failures
+from bepa_torchrl.training.finite import NonFiniteError, is_finite
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.precision import master_of
 from osworld_gym.atomic import new_folder
@@ -55,13 +56,15 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     Raises:
         FileExistsError: ``path`` exists; nothing is overwritten.
         RankLostError: another rank has exited or is late; ``path`` does not exist then.
+        NonFiniteError: a weight or moment of a rank is NaN or infinite, on every rank; nothing is written.
     """
+    tensors = _tensors(policy, optimizer)
+    _check_finite(tensors)
     target, rank, ranks = Path(path), _rank(), _ranks()
     if target.exists():
         raise FileExistsError(f"{target} exists; checkpoints are not overwritten: name another folder")
     partial = target.with_name(f".{target.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
-    tensors = _tensors(policy, optimizer)
     shards, starts = {}, {}
     for name, tensor in tensors.items():
         local, start = local_rows(tensor)
@@ -87,6 +90,21 @@ def save_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
         partial.rmdir()
     _barrier()
     return target
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Raises NonFiniteError on every rank if a part of one of them is not finite."""
+    bad = torch.tensor([not is_finite(tensor) for tensor in tensors.values()], dtype=torch.int32)
+    if dist.is_initialized():
+        bad = bad.to(next(iter(tensors.values())).device)
+        with rank_failures():
+            dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    names = [name for name, wrong in zip(tensors, bad.tolist(), strict=True) if wrong]
+    if names:
+        raise NonFiniteError(
+            f"{len(names)} weights and moments have elements that are not finite, such as {names[0]}; "
+            "go on from a checkpoint before (resume=true), with a lower optimizer.lr"
+        )
 
 
 @torch.no_grad()

@@ -391,7 +391,12 @@ def damaged(actor, loss, key, value):
         (keys.ADVANTAGE, lambda row: row[keys.OLD_LOG_PROB][:, None], ValueError, "whole response"),
         (keys.OFF_POLICY, None, KeyError, "off_policy"),
         (keys.OLD_LOG_PROB, None, KeyError, "log_probs"),
-        (keys.OLD_LOG_PROB, lambda row: row[keys.OLD_LOG_PROB] * math.nan, ValueError, "under the old policy"),
+        (
+            keys.OLD_LOG_PROB,
+            lambda row: row[keys.OLD_LOG_PROB] * math.nan,
+            ValueError,
+            "must be finite on responses; it is not on task task-0 group",
+        ),
         (keys.OLD_LOG_PROB, lambda _: torch.zeros(9), ValueError, "actor's log_prob"),
     ],
 )

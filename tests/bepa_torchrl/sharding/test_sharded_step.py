@@ -10,7 +10,12 @@ import pytest
 import torch
 from process_groups import errors_of, run_ranks
 from safetensors.torch import load_file
-from sharded_training import score_in_half_precision, train_alone, train_sharded
+from sharded_training import (
+    meet_a_gradient_that_is_not_finite,
+    score_in_half_precision,
+    train_alone,
+    train_sharded,
+)
 
 from bepa_torchrl.policies.transformers.lora import Lora
 
@@ -64,3 +69,7 @@ def test_half_precision_passes_are_those_of_a_half_precision_checkpoint(
 ) -> None:
     """Buffers stay float32 (rotary frequencies): the same rounding as in one process."""
     assert run_ranks(score_in_half_precision, 1, tmp_path, frozen) == [0], errors_of(tmp_path)
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_is_applied_on_none(tmp_path: Path) -> None:
+    assert run_ranks(meet_a_gradient_that_is_not_finite, 2, tmp_path) == [0, 0], errors_of(tmp_path)

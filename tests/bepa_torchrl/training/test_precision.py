@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -85,9 +86,69 @@ def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
     weight.sum().backward()
     for _ in range(1000):
         (weight * (1 / 1024)).sum().backward()
-    assert weight.grad is None
-    assert optimizer.masters[0].grad is not None
-    assert optimizer.masters[0].grad.item() == 1 + 1000 / 1024
+    assert weight.grad is not None
+    assert weight.grad is optimizer.masters[0].grad  # no second copy of it
+    assert weight.grad.item() == 1 + 1000 / 1024
+
+
+def one_step(set_gradient: Callable[[torch.nn.Module], None]) -> tuple[float, float]:
+    """A bfloat16 weight of 1 and its master after a step of 0.1 along the sign of the gradient; none without one."""
+    module = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    optimizer = MasterAdamW(module.parameters(), lr=0.1, weight_decay=0.0)
+    set_gradient(module)
+    optimizer.step()
+    return module.weight.item(), optimizer.masters[0].item()
+
+
+def test_a_gradient_set_by_hand_counts() -> None:
+    def by_hand(module: torch.nn.Module) -> None:
+        module.weight.grad = torch.full((1, 1), 2.0)
+
+    weight, master = one_step(by_hand)
+    assert master == pytest.approx(0.9)
+    assert weight == pytest.approx(0.9, abs=0.004)
+    module = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
+    optimizer = MasterAdamW(module.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="grad_dtype"):
+        module.weight.grad = torch.ones(1, 1, dtype=torch.bfloat16)
+    optimizer.zero_grad()
+
+
+def test_zero_grad_of_the_module_removes_the_gradient() -> None:
+    def zeroed(module: torch.nn.Module) -> None:
+        quadratic(module.weight, 0.0)
+        module.zero_grad()
+
+    assert one_step(zeroed) == (1.0, 1.0)
+
+    def zeroed_and_again(module: torch.nn.Module) -> None:
+        quadratic(module.weight, 0.0)  # towards 0
+        module.zero_grad()
+        quadratic(module.weight, 2.0)  # away from it
+
+    assert one_step(zeroed_and_again)[1] == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_of_the_optimizer_removes_the_gradient(set_to_none: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = MasterAdamW([weight], lr=0.1, weight_decay=0.0)
+    quadratic(weight, 0.0)
+    optimizer.zero_grad(set_to_none=set_to_none)
+    optimizer.step()
+    assert optimizer.masters[0].tolist() == [1.0, 1.0]
+
+
+def test_an_optimizer_without_masters_gets_gradients_of_the_weights_dtype_again() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    MasterAdamW([weight], lr=0.1)
+    plain = make_adamw([weight], master_weights=False, lr=0.1)
+    quadratic(weight, 0.0)
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.bfloat16
+    plain.step()
 
 
 def test_resume_goes_on_from_the_master_weights() -> None:

@@ -120,7 +120,11 @@ def test_step_without_any_signal_is_not_taken(learner: ScriptedLearner, batch: T
     stepper.step(_Trainer(BEPALoss(learner)), batch)  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip(before, parameters, strict=True))
     assert learner.version == 0
-    assert stepper.drain() == {"optimizer_steps": 0.0, "optimizer_steps_without_signal": 1.0}
+    assert stepper.drain() == {
+        "optimizer_steps": 0.0,
+        "optimizer_steps_without_signal": 1.0,
+        "optimizer_steps_not_finite": 0.0,
+    }
 
 
 def test_unknown_frozen_part_is_refused(learner: ScriptedLearner) -> None:
