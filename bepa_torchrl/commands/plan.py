@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from bepa_torchrl.sizing.plan import PlanRequest
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
-_PARTS = ("prefill", "decode", "old_log_probs", "update")
+_PARTS = ("prefill", "decode", "preparation", "old_log_probs", "update")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--prefix-cache",
         action="store_true",
-        help="rollouts keep past turns' key-value cache, as policy.rollout=vllm does",
+        help="assume that rollouts keep past turns' key-value cache, whatever memory that takes",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(program=plan)
@@ -96,7 +97,6 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         episodes=collect.groups * collect.group_size,
         updates=train.inner_epochs,
         old_log_probs=train.old_log_probs == "all" and not single_step,
-        prefix_cache=options.prefix_cache or vllm,
     )
     return PlanRequest(
         model=model,
@@ -108,11 +108,16 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         mfu=options.mfu,
         decode_speed=options.decode_speed,
         desktops=settings.env.desktops,
+        max_rows=settings.policy.max_rows,
+        max_batch_tokens=settings.policy.max_batch_tokens,
+        window=settings.policy.max_prompt_tokens + settings.policy.max_new_tokens,
         element=4 if settings.policy.dtype == "float32" else 2,
         train_vision="visual" not in train.frozen,
         rank=options.rank,
         tune=options.tune,
-        engine_cache=int(engine.kv_cache_gb * 1e9) if vllm and engine.url is None else None,
+        engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
+        engine_elsewhere=engine.url is not None,
+        prefix_cache=options.prefix_cache,
     )
 
 
@@ -208,7 +213,16 @@ def _verdict(choice: Mapping[str, Any]) -> str:
 
 
 def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
+    cache, window = found["engine_cache"], found["window_bytes"]
+    if cache is not None and cache < window:
+        yield (
+            f"vLLM will not start: a prompt and response of the maximum length need {window / 1e9:.1f} GB of key-value "
+            f"cache, it has {cache / 1e9:g}; set policy.engine.kv_cache_gb={math.ceil(window / 1e9)} or more, or a "
+            "smaller policy.max_prompt_tokens"
+        )
     if found["best"] is None:
+        if cache is not None and cache < window and any(choice["fits"] for choice in found["choices"]):
+            return
         engine = any(choice["bytes_per_gpu"]["engine"] for choice in found["choices"])
         yield (
             "nothing fits: use more GPUs (--gpus), a smaller screen, fewer steps, or fewer images in the prompt"
@@ -222,3 +236,8 @@ def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in found['settings'].items())}"
     sampler = "" if found["gpu"]["count"] == 1 else ", by one GPU that samples alone"
     yield f"assumed: MFU {found['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"
+    if cache is not None and not found["prefixes_fit"]:
+        yield (
+            "the engine's cache does not hold the turns of all desktops, so that each prompt is computed from its "
+            "start: a larger policy.engine.kv_cache_gb, or fewer env.desktops"
+        )

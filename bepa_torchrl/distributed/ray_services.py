@@ -16,6 +16,7 @@ from torch import Tensor
 from bepa_torchrl.distributed.ray_cluster import CALLERS, ActorClient, check_version, described
 from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.rollout.weight_sync import on_cpu
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
 
@@ -116,7 +117,7 @@ class ServicePool:
             DesktopError: a service has not loaded them in time, or cannot be started.
         """
         with self._lock:
-            self._current = (ray.put(list(weights)), version)
+            self._current = (ray.put(on_cpu(weights)), version)
             with ThreadPoolExecutor(len(self.actors)) as threads:
                 list(threads.map(self._load, self.actors))
 

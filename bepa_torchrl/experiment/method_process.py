@@ -66,7 +66,7 @@ from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 
 #: folder of the inference engine's copies of the weights
-_ENGINE = "engine"
+_ENGINE = ".engine"  # hidden: scratch, which storage= must not upload
 #: a user creates this file in the method's folder to restart the workers of ``collect.mode=async`` on Ray
 RESTART_WORKERS = "restart_workers"
 #: task sets whose success rates are among an iteration's metrics

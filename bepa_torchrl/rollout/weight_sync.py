@@ -15,6 +15,11 @@ from bepa_torchrl.policies.base import SyncedPolicy, TrainablePolicy
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
 
 
+def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Weights for another process, which may have no accelerator, or not the one of this process."""
+    return [(name, weight.detach().cpu()) for name, weight in weights]
+
+
 class _TrainedWeightSync(WeightSyncScheme):
     """Sends the weights in training whenever the collector asks, all of them, to all that sample."""
 

@@ -5,7 +5,7 @@ Model FLOPs utilisation (MFU) counts a forward pass and two of its size backward
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from bepa_torchrl.sizing.flops import Flops, Training, backward, forward
 from bepa_torchrl.sizing.gpus import Gpu
@@ -25,28 +25,40 @@ class Iteration:
         episodes: rollouts of the iteration.
         updates: passes over their rows.
         old_log_probs: whether the old log-probs take a forward pass.
-        prefix_cache: whether the rollout engine keeps a past turn's key-value cache and image features.
     """
 
     episodes: int
     updates: int
     old_log_probs: bool
-    prefix_cache: bool
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows, each of which reads their screenshots."""
+        return self.updates + int(self.old_log_probs)
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Seconds of an iteration by part, desktops and evaluations excluded."""
+    """Seconds of an iteration by part, desktops and evaluations excluded.
+
+    Args:
+        prefill: prompts of the rollouts.
+        decode: responses of the rollouts.
+        preparation: screenshots decoded and cut into patches, by one thread while the GPU waits.
+        old_log_probs: a forward pass over the rows.
+        update: forward and backward passes over the rows; groups without a signal are counted as trained.
+    """
 
     prefill: float
     decode: float
+    preparation: float
     old_log_probs: float
     update: float
 
     @property
     def total(self) -> float:
         """The sum of all parts."""
-        return self.prefill + self.decode + self.old_log_probs + self.update
+        return float(sum(asdict(self).values()))
 
 
 def episode_forward(model: ModelShape, episode: EpisodeShape, grid: Grid, rank: int = 0) -> Flops:
@@ -72,16 +84,6 @@ def rows_forward(model: ModelShape, episode: EpisodeShape, grid: Grid) -> Flops:
     return forward(model, [row.tokens for row in rows], [grid] * images, episode.steps * episode.response)
 
 
-def prefill_flops(model: ModelShape, episode: EpisodeShape, grid: Grid, *, prefix_cache: bool) -> Flops:
-    """The prompts of an episode's rollout, without the decoded responses."""
-    if prefix_cache:
-        lengths = [sequence.tokens for sequence in episode.sequences()]
-        return forward(model, lengths, [grid] * sum(s.images for s in episode.sequences()), 0)
-    prompts = [episode.prompt(step) for step in range(1, episode.steps + 1)]
-    images = sum(episode.kept_images(step) for step in range(1, episode.steps + 1))
-    return forward(model, prompts, [grid] * images, 0)
-
-
 def decode_speed(model: ModelShape, device: Gpu, rows: int, context: float, element: int) -> float:
     """Tokens per second of one GPU that decodes ``rows`` sequences at once, bound by the memory's bandwidth.
 
@@ -96,37 +98,3 @@ def decode_speed(model: ModelShape, device: Gpu, rows: int, context: float, elem
     weights = element * (text.layers * text.layer_matrices + text.hidden * text.vocabulary)
     read = weights + rows * context * kv_bytes(text, element)
     return rows * BANDWIDTH_USE * device.bandwidth / read
-
-
-def iteration_seconds(
-    model: ModelShape,
-    episode: EpisodeShape,
-    grid: Grid,
-    work: Iteration,
-    training: Training,
-    *,
-    flops_per_second: float,
-    sampling_share: float,
-    tokens_per_second: float,
-) -> Seconds:
-    """Time of one iteration, without desktops and evaluations; groups without a signal are counted as trained.
-
-    Args:
-        model: the model.
-        episode: every episode is taken to have all its steps.
-        grid: a screenshot's patches.
-        work: what is computed.
-        training: what is trained.
-        flops_per_second: of all GPUs, at the expected utilisation.
-        sampling_share: share of the GPUs that sample, in (0, 1].
-        tokens_per_second: decoded by the GPUs that sample.
-    """
-    once = episode_forward(model, episode, grid, training.rank).total
-    update = once + episode_backward(model, episode, grid, training).total
-    prefill = prefill_flops(model, episode, grid, prefix_cache=work.prefix_cache).total
-    return Seconds(
-        prefill=work.episodes * prefill / (flops_per_second * sampling_share),
-        decode=work.episodes * episode.steps * episode.response / tokens_per_second,
-        old_log_probs=work.episodes * once / flops_per_second if work.old_log_probs else 0.0,
-        update=work.updates * work.episodes * update / flops_per_second,
-    )

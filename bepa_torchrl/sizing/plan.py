@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from bepa_torchrl.sizing import duration
-from bepa_torchrl.sizing.duration import Iteration
+from bepa_torchrl.sizing import duration, sampling
+from bepa_torchrl.sizing.duration import Iteration, Seconds
 from bepa_torchrl.sizing.flops import Flops, recomputed
 from bepa_torchrl.sizing.gpus import gpu
 from bepa_torchrl.sizing.memory import kv_bytes, trained_parameters
 from bepa_torchrl.sizing.model import ModelShape
 from bepa_torchrl.sizing.recipes import Choice, best, choices, recipes
+from bepa_torchrl.sizing.sampling import Sampling
 from bepa_torchrl.sizing.tokens import EpisodeShape, Grid
 
 
@@ -29,12 +30,16 @@ class PlanRequest:
         mfu: model FLOPs utilisation of training and prefill, in (0, 1].
         decode_speed: tokens per second of the GPU that samples; None: estimated by the memory's bandwidth.
         desktops: episodes that run at once.
+        max_rows: maximum rows of a sampling batch.
+        max_batch_tokens: maximum tokens of a batch of the built-in sampler.
+        window: maximum tokens of a prompt and its response.
         element: bytes per element of the model's dtype.
         train_vision: whether full training trains the vision tower.
         rank: rank of LoRA adapters.
         tune: which recipes are considered; None: all.
-        engine_cache: bytes of the key-value cache of the inference engine on the GPU that samples; None: the built-in
-            sampler, or an engine on another machine.
+        engine_cache: bytes of the key-value cache of an inference engine; None: the built-in sampler.
+        engine_elsewhere: whether the engine is on another machine, so that its memory is not counted.
+        prefix_cache: whether rollouts are taken to keep past turns' keys and values whatever memory that takes.
     """
 
     model: ModelShape
@@ -46,18 +51,24 @@ class PlanRequest:
     mfu: float
     decode_speed: float | None
     desktops: int
+    max_rows: int
+    max_batch_tokens: int
+    window: int
     element: int
     train_vision: bool
     rank: int
     tune: Literal["full", "lora"] | None
     engine_cache: int | None = None
+    engine_elsewhere: bool = False
+    prefix_cache: bool = False
 
 
 def make_plan(request: PlanRequest) -> dict[str, Any]:
-    """The plan: ``parameters``, ``tokens``, ``flops_per_episode``, ``gpu``, ``choices``, ``best``, ``seconds``.
+    """The plan, with the keys of the dict below.
 
     Bytes, seconds and floating-point operations are plain numbers. FLOPs are of the best choice, or, if none fits, of
-    the first one; ``seconds`` is None then.
+    the first one; ``seconds`` is None then. ``window_bytes`` are those of the keys and values of one prompt and
+    response of the maximum length; ``prefixes_fit`` says whether an engine's cache holds the turns of all desktops.
 
     Raises:
         ValueError: an unknown GPU.
@@ -70,7 +81,7 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
             train_vision=request.train_vision,
             rank=request.rank,
             shards=request.gpus,
-            engine_cache=request.engine_cache,
+            engine_cache=None if request.engine_elsewhere else request.engine_cache,
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]
@@ -84,7 +95,9 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
         "kv_cache_bytes_per_token": kv_bytes(request.model.text, request.element),
         "choices": [_described(request, choice) for choice in found],
         "best": None if chosen is None else chosen.name,
-        "seconds": None if chosen is None else _seconds(request, chosen),
+        "window_bytes": request.window * kv_bytes(request.model.text, request.element),
+        "engine_cache": request.engine_cache,
+        **({"seconds": None, "prefixes_fit": None} if chosen is None else _rollouts_and_updates(request, chosen)),
     }
 
 
@@ -146,20 +159,48 @@ def _described(request: PlanRequest, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _seconds(request: PlanRequest, choice: Choice) -> dict[str, float]:
-    device, episode = gpu(request.gpu), request.episode
-    rows = max(1, min(choice.rollouts, request.desktops, request.work.episodes))
-    context = sum(row.tokens for row in episode.rows()) / episode.steps
-    estimated = duration.decode_speed(request.model, device, rows, context, request.element)
-    speed = estimated if request.decode_speed is None else request.decode_speed
-    seconds = duration.iteration_seconds(
-        request.model,
-        episode,
-        request.grid,
-        request.work,
-        choice.recipe.training,
-        flops_per_second=request.gpus * request.mfu * device.flops,
-        sampling_share=1 / request.gpus,  # with train.ranks rank 0 samples alone
-        tokens_per_second=speed,
+def _rollouts_and_updates(request: PlanRequest, choice: Choice) -> dict[str, Any]:
+    """The entries ``seconds`` and ``prefixes_fit`` of the plan."""
+    how, per_token = _sampling(request, choice), kv_bytes(request.model.text, request.element)
+    prefixes = request.prefix_cache or sampling.prefixes_fit(request.episode, how, per_token)
+    seconds = _seconds(request, choice, how, prefixes=prefixes)
+    responses = request.work.episodes * request.episode.steps * request.episode.response
+    speed = {"decoded_tokens_per_second": responses / seconds.decode}
+    return {"seconds": {**asdict(seconds), "total": seconds.total, **speed}, "prefixes_fit": prefixes}
+
+
+def _sampling(request: PlanRequest, choice: Choice) -> Sampling:
+    engine = request.engine_cache is not None
+    longest = max(row.tokens for row in request.episode.rows())
+    free = choice.rollouts * longest * kv_bytes(request.model.text, request.element)
+    patches = request.grid.patches * request.model.vision.patch_inputs * request.element
+    features = sampling.cached_features(request.model, request.grid, request.element)
+    return Sampling(
+        desktops=min(request.desktops, request.work.episodes),
+        max_rows=request.max_rows,
+        max_batch_tokens=None if engine else request.max_batch_tokens,
+        cache=free if request.engine_cache is None else request.engine_cache,
+        keeps_prefixes=engine,
+        step_seconds=0.0 if engine else sampling.SAMPLER_STEP,
+        image_cache=sampling.PATCH_CACHE // patches if engine else features,
     )
-    return {**asdict(seconds), "total": seconds.total, "decoded_tokens_per_second": speed}
+
+
+def _seconds(request: PlanRequest, choice: Choice, how: Sampling, *, prefixes: bool) -> Seconds:
+    model, episode, work, training = request.model, request.episode, request.work, choice.recipe.training
+    device = gpu(request.gpu)
+    rate = request.mfu * device.flops  # of one GPU; with train.ranks rank 0 samples alone
+    prefill = sampling.prefill_flops(model, episode, request.grid, prefixes=prefixes).total
+    once = duration.episode_forward(model, episode, request.grid, training.rank).total
+    update = once + duration.episode_backward(model, episode, request.grid, training).total
+    if request.decode_speed is None:
+        decode = sampling.decode_seconds(model, device, episode, work.episodes, how, request.element)
+    else:
+        decode = work.episodes * episode.steps * episode.response / request.decode_speed
+    return Seconds(
+        prefill=work.episodes * prefill / rate,
+        decode=decode,
+        preparation=sampling.preparation_seconds(episode, request.grid, work.episodes, work.passes, how),
+        old_log_probs=work.episodes * once / (rate * request.gpus) if work.old_log_probs else 0.0,
+        update=work.updates * work.episodes * update / (rate * request.gpus),
+    )

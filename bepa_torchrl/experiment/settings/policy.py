@@ -32,8 +32,8 @@ class EngineSettings:
     Args:
         kv_cache_gb: memory of its key-value cache, 10^9 bytes.
         max_restarts: maximum number of restarts after exits of its process, per process of the run.
-        tolerance: maximum difference of its log-probs to the trainer's after a weight sync, nats; None: 1e-4 for
-            float32, 5e-2 for half precision.
+        tolerance: maximum mean absolute difference of its log-probs to the trainer's after a weight sync, nats; None:
+            1e-4 for float32, 0.1 for half precision.
         adapters: how LoRA adapters reach it at a weight sync: ``separate``, alone, on top of the checkpoint's weights;
             ``merged``, with all weights; ``auto``, alone if nothing else is trained and vLLM can have them. In rollout
             services (``collect.mode=async``) always merged.

@@ -45,7 +45,7 @@ class EngineMetrics:
             self._sync_seconds += seconds
 
     def verified(self, errors: Sequence[float]) -> None:
-        """Keeps the probe's largest difference of log-probs, nats."""
+        """Keeps the largest of the probe's mean differences of log-probs, nats, one per kind of prompt."""
         with self._lock:
             self._probe_error = max(self._probe_error, *errors)
 

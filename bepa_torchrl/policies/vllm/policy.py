@@ -34,6 +34,7 @@ from bepa_torchrl.policies.vllm.weight_sync.folder import temporary_folder
 from bepa_torchrl.policies.vllm.weight_sync.probe import (
     PROBE_KEYS,
     PROBE_TOKENS,
+    TOLERANCES,
     ProbeResult,
     check_probe,
     check_same_weights,
@@ -43,8 +44,6 @@ from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 
 _log = logging.getLogger(__name__)
-#: maximum difference of log-probs between engine and trainer, nats
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 
 
 class VLLMPolicy:
@@ -60,7 +59,8 @@ class VLLMPolicy:
         kv_cache_gb: memory of the engine's key-value cache, 10^9 bytes.
         max_rows: maximum rows that the engine computes at once.
         max_restarts: maximum number of restarts after exits of the engine.
-        tolerance: maximum difference of log-probs after a sync, nats; None: 1e-4 for float32, 5e-2 for half precision.
+        tolerance: maximum mean absolute difference of log-probs after a sync, nats; None: 1e-4 for float32, 0.1 for
+            half precision (:func:`.weight_sync.probe.check_probe`).
         start_timeout: seconds until a start that has not finished is an error.
         stall_timeout: seconds without a finished row until the engine counts as exited.
         adapters: how the trainer's LoRA adapters reach the engine: ``separate``, alone, added to weights that it keeps;
@@ -278,13 +278,13 @@ class VLLMPolicy:
             self.version, self.weights.fingerprint, tuple(sampled), tuple(values.cpu() for values in scored)
         )
         check_probe(result, self._verified, tolerance=self.tolerance)
-        self._metrics.verified(result.errors())
+        self._metrics.verified([values.mean for values in result.differences().values()])
         self._verified = result
 
     def _probe(self) -> list[Response]:
         """The engine's responses to the probe. An exit is an error here, since it may be the sync's fault."""
         temperature, tokens = self.trainer.temperature or 1.0, min(PROBE_TOKENS, self.max_new_tokens)
-        rows = [EngineRow(p, key, temperature, tokens) for p, key in zip(self._probes, PROBE_KEYS, strict=False)]
+        rows = [EngineRow(p, key, temperature, tokens) for p, key in zip(self._probes, PROBE_KEYS, strict=True)]
         outputs = self.engine.generate(rows)
         return [Response("", output.tokens, output.log_probs) for output in outputs]
 

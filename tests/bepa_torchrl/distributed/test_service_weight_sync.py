@@ -20,7 +20,7 @@ from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.distributed.env_worker import EnvWorker
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.rollout_service import RolloutService
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, on_cpu
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
 
 GROUPS, SIZE = 2, 2
@@ -130,3 +130,12 @@ def test_a_collector_without_a_scheme_for_the_policy_is_refused() -> None:
         pass
     with pytest.raises(RuntimeError, match="belongs to no collector"):
         ServiceWeightSync(lambda _weights, _version: None).send()
+
+
+def test_weights_for_another_process_are_copied_to_the_cpu() -> None:
+    """Without an accelerator here, a tensor without data shows that it is asked for: it cannot be copied."""
+    weight = torch.ones(2, requires_grad=True)
+    ((name, sent),) = on_cpu([("weight", weight)])
+    assert (name, sent.device.type, sent.requires_grad) == ("weight", "cpu", False)
+    with pytest.raises(NotImplementedError, match="no data"):
+        on_cpu([("weight", torch.ones(2, device="meta"))])

@@ -15,7 +15,8 @@ from vllm_engine import OPTIONS
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.policies.vllm.errors import WeightSyncError
-from bepa_torchrl.policies.vllm.policy import TOLERANCES, VLLMPolicy
+from bepa_torchrl.policies.vllm.policy import VLLMPolicy
+from bepa_torchrl.policies.vllm.weight_sync.probe import TOLERANCES
 from bepa_torchrl.testing import small_checkpoint
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +11,24 @@ import torch
 from packaging.version import Version
 
 from bepa_torchrl.data.prompt import Response
+from bepa_torchrl.experiment.method_process import _ENGINE
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.policies.vllm import arguments
 from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError, check_version
 from bepa_torchrl.policies.vllm.image_ranges import image_ranges
 from bepa_torchrl.policies.vllm.rows import EngineSpec
 from bepa_torchrl.policies.vllm.weight_sync.folder import complete_weights, fingerprint
-from bepa_torchrl.policies.vllm.weight_sync.probe import ProbeResult, check_probe, check_same_weights, probe_prompts
+from bepa_torchrl.policies.vllm.weight_sync.probe import (
+    NAMES,
+    PROBE_KEYS,
+    PROBE_ROWS,
+    ProbeResult,
+    check_probe,
+    check_same_weights,
+    difference,
+    probe_prompts,
+)
+from bepa_torchrl.storage.mirror import staging
 from bepa_torchrl.testing import small_checkpoint
 
 
@@ -115,10 +127,35 @@ def test_a_synced_engine_passes() -> None:
 
 
 def test_an_engine_with_other_log_probs_is_refused() -> None:
-    with pytest.raises(WeightSyncError, match=r"version 3 .* by 2\.0e-01 > 0\.0001 nats \(text 2\.0e-01\)"):
+    with pytest.raises(WeightSyncError, match=r"version 3 .* by a mean of text 1\.0e-01 .*at most 0\.0001 nats"):
         check_probe(result(3, [-2.0, -1.0], [-2.2, -1.0]), None, tolerance=1e-4)
     with pytest.raises(WeightSyncError):
         check_probe(result(3, [float("nan")], [-2.2]), None, tolerance=1e-4)
+
+
+def test_the_difference_of_log_probs_by_hand() -> None:
+    """d = -0.2, 0.1: mean |d| 0.15; exp(-0.2) - 1 + 0.2 = 0.018731, exp(0.1) - 1 - 0.1 = 0.005171, mean 0.011951."""
+    found = difference(torch.tensor([-2.0, -1.0]), torch.tensor([-2.2, -0.9]))
+    assert found.mean == pytest.approx(0.15, abs=1e-6)
+    assert found.kl == pytest.approx(0.011951, abs=1e-6)
+
+
+def test_one_token_may_differ_by_rounding_but_not_by_nats() -> None:
+    """A bfloat16 logit of 20 has steps of 0.125: one such token of 16 is rounding, one that is off by 2 nats is not."""
+    trainer = [-1.0] * 16
+    check_probe(result(1, [-1.125, *trainer[1:]], trainer), None, tolerance=0.1)
+    with pytest.raises(WeightSyncError, match="KL"):
+        check_probe(result(1, [-3.0, *trainer[1:]], trainer), None, tolerance=0.1)
+
+
+def test_each_kind_of_prompt_is_checked_alone() -> None:
+    """Wrong image features change a third of the tokens; their mean must not be diluted by those of text."""
+    rows = [torch.tensor([-1.0, -1.0])] * 6
+    tokens = torch.tensor([1, 2])
+    engine = [values - 0.15 * (i % 3 == 1) for i, values in enumerate(rows)]
+    sampled = tuple(Response("", tokens, values) for values in engine)
+    with pytest.raises(WeightSyncError, match=r"text 0\.0e\+00 .*, one image 1\.5e-01"):
+        check_probe(ProbeResult(1, "w", sampled, tuple(rows)), None, tolerance=0.1)
 
 
 @pytest.mark.parametrize(("tolerance", "moved"), [(1e-4, 5e-5), (1e-4, 5e-6), (5e-2, 3e-2), (5e-2, 1e-3), (5e-2, 1e-5)])
@@ -160,16 +197,39 @@ def test_the_fingerprint_of_weights() -> None:
 def test_an_engine_started_again_must_sample_the_same() -> None:
     recorded = result(1, [-2.0, -1.0], []).sampled
     check_same_weights(recorded, recorded, tolerance=1e-4)
-    with pytest.raises(WeightSyncError):
+    with pytest.raises(
+        WeightSyncError, match=r"2 of 2 tokens are the same, their log-probs differ by a mean of 5\.0e-02"
+    ):
         check_same_weights(result(1, [-2.0, -1.1], []).sampled, recorded, tolerance=1e-4)
-    with pytest.raises(WeightSyncError):
+    with pytest.raises(WeightSyncError, match="0 of 2 tokens are the same"):
         check_same_weights(result(1, [-2.0, -1.0], [], token=2).sampled, recorded, tolerance=1e-4)
+
+
+def test_a_token_that_rounding_changed_does_not_end_a_run() -> None:
+    """What follows it is another text, which is not compared."""
+    recorded = (Response("", torch.arange(8), torch.full((8,), -1.0)),)
+    tokens, log_probs = torch.arange(8), torch.full((8,), -1.0)
+    tokens[5:], log_probs[5:] = 99, -7.0
+    check_same_weights((Response("", tokens, log_probs),), recorded, tolerance=0.1)
+    tokens[3:] = 99
+    with pytest.raises(WeightSyncError, match="3 of 8 tokens"):
+        check_same_weights((Response("", tokens, log_probs),), recorded, tolerance=0.1)
+
+
+def test_the_engines_folder_is_not_uploaded(tmp_path: Path) -> None:
+    """It is in the run's folder, of which storage= uploads every file that is not hidden: 16.6 GB a sync."""
+    for name in ("config.yaml", f"{_ENGINE}/weights-1/model.safetensors"):
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text(name)
+    capture = staging.capture(tmp_path / "run", {})
+    assert list(capture.states) == ["config.yaml"]
 
 
 def test_probe_prompts_are_longer_than_a_cache_block() -> None:
     policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=1024)
     prompts = probe_prompts(policy.processor)
-    assert [len(prompt.images) for prompt in prompts] == [0, 1, 2]
+    assert [len(prompt.images) for prompt in prompts] == [0, 1, 2] * PROBE_ROWS
+    assert len(set(PROBE_KEYS)) == len(prompts) == len(NAMES) * PROBE_ROWS
     assert 128 < len(prompts[0].tokens) < len(prompts[1].tokens) < len(prompts[2].tokens) <= 1024
 
 

@@ -177,13 +177,50 @@ def test_an_engine_decides_what_fits(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.splitlines()[-1].endswith(", or an engine elsewhere (policy.engine.url)")
 
 
-def test_an_engine_has_a_prefix_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ("policy=uitars15_7b", "experiment=paper")
-    asked, engine, elsewhere, without = (
-        planned(capsys, *settings, *added)["seconds"]["prefill"]
-        for added in (("--prefix-cache",), VLLM, (*VLLM, ELSEWHERE), ())
+def test_an_engines_prefix_cache_helps_if_it_holds_the_turns_of_all_desktops(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """8 desktops x 42,684 tokens x 57,344 bytes are 19.6 GB; in a smaller cache the block needed next is gone."""
+    settings = ("policy=uitars15_7b", "experiment=paper", "env.desktops=8", "--gpu", "h200", "--tune", "lora")
+    large, small = ("policy.engine.kv_cache_gb=20", "policy.engine.kv_cache_gb=19")
+    asked, engine, elsewhere, too_small, without = (
+        planned(capsys, *added, *settings)
+        for added in (("--prefix-cache",), (*VLLM, large), (*VLLM, ELSEWHERE, large), (*VLLM, small), ())
     )
-    assert asked == engine == elsewhere < without / 7
+    fits = [found["prefixes_fit"] for found in (asked, engine, elsewhere, too_small, without)]
+    assert fits == [True, True, True, False, False]
+    seconds = [found["seconds"]["prefill"] for found in (asked, engine, elsewhere, too_small, without)]
+    assert seconds[0] == seconds[1] == seconds[2] < seconds[3] / 7
+    assert seconds[3] == seconds[4]
+
+
+def test_decoding_by_the_batches_that_fit_the_token_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    """65,536 tokens hold 16 (max_rows), 10, 7, 5, 4 … rows; each of their 120 tokens takes at least 30 ms."""
+    settings = ("experiment=osworld_7b_lora", "--gpu", "h200", "--tune", "lora", "--prompt-tokens", "600")
+    found = planned(capsys, *settings)
+    rows = [max(1, min(16, 65_536 // prompt)) for prompt in found["tokens"]["prompts"]]
+    assert rows == [16, 10, 7, 5, 4, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1]
+    expected = sum(128 * 120 * 0.03 / count for count in rows)
+    assert found["seconds"]["decode"] == pytest.approx(expected, rel=0.01)
+    assert expected == pytest.approx(3_456, rel=0.02)
+
+
+def test_preparing_screenshots_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """0.1 s each; 32 desktops' screenshots do not fit the cache: 1 + … + 15 = 120 per episode, 15 in the update."""
+    found = planned(capsys, "experiment=osworld_7b_lora", "--tune", "lora")
+    assert found["seconds"]["preparation"] == pytest.approx(128 * (120 + 15) * 0.1)
+    few = planned(capsys, "experiment=osworld_7b_lora", "env.desktops=1", "env.max_steps=13", "--tune", "lora")
+    assert few["seconds"]["preparation"] == pytest.approx(128 * (13 + 13) * 0.1)  # the cache holds 13
+
+
+def test_a_cache_below_one_window_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM refuses to start then, after it has loaded the weights."""
+    assert main(["plan", "policy=qwen3vl_8b", *VLLM, "--gpu", "h200"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("vLLM will not start: a prompt and response of the maximum length need 9.7 GB")
+    assert "set policy.engine.kv_cache_gb=10 or more" in last
+    assert main(["plan", "policy=qwen3vl_8b", *VLLM, "policy.engine.kv_cache_gb=10", "--gpu", "h200"]) == 0
+    assert "will not start" not in capsys.readouterr().out
 
 
 def test_decoding_reads_weights_and_cache() -> None:

@@ -47,7 +47,7 @@ def train(
         launcher._prepare(config, folder, policy, launcher.make_tasks(config), Console(quiet=True))
     RunRecord(folder / rollout).begin(settings_to_yaml(config))
     assert MethodRun(folder / rollout).run() == 0
-    assert not (folder / rollout / "engine").exists() or not list((folder / rollout / "engine").iterdir())
+    assert not (folder / rollout / ".engine").exists() or not list((folder / rollout / ".engine").iterdir())
     return (
         read_lines(folder / rollout / "iterations.jsonl"),
         read_lines(folder / rollout / "episodes.jsonl"),
