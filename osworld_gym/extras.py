@@ -11,6 +11,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "lora": ("peft",),
     "adam8bit": ("bitsandbytes",),
     "ray": ("ray",),
+    "endpoint": ("openai",),
 }
 
 
