@@ -48,8 +48,8 @@ def _flatten_space(space: AnyText) -> spaces.Box:
     return spaces.Box(0, PADDING, (space.max_length,), np.int32)
 
 
-@flatten.register(AnyText)  # type: ignore[misc]  # mypy: AnyText is no Space[T], as the fallback takes
-def _flatten(space: AnyText, x: str) -> NDArray[np.int32]:
+@flatten.register(AnyText)
+def _flatten(space: AnyText, x: str) -> NDArray[np.int32]:  # type: ignore[misc]  # the fallback takes a generic Space
     if not space.contains(x):
         raise ValueError(
             f"expected a text of at most {space.max_length} characters, got {len(x)}; shorten it, or use a vector "
@@ -60,8 +60,8 @@ def _flatten(space: AnyText, x: str) -> NDArray[np.int32]:
     return flat
 
 
-@unflatten.register(AnyText)  # type: ignore[misc]
-def _unflatten(_space: AnyText, x: NDArray[np.int32]) -> str:
+@unflatten.register(AnyText)
+def _unflatten(_space: AnyText, x: NDArray[np.int32]) -> str:  # type: ignore[misc]
     return x[x < PADDING].astype("<i4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
