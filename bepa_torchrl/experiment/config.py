@@ -90,7 +90,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
     if settings.policy.lora.adapter is not None and settings.policy.lora.rank is None:
         raise ConfigError("policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones")
     try:
-        check_history(settings.policy.history, settings.policy.history_images)
+        check_history(settings.policy.history, settings.policy.history_images, preset=settings.policy.preset)
     except ValueError as error:
         raise ConfigError(f"policy.history: {error}") from error
     return settings

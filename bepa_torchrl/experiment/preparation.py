@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Any
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
@@ -36,7 +36,8 @@ from bepa_torchrl.experts import (
 )
 from bepa_torchrl.policies.base import ActingPolicy
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from osworld_gym.atomic import new_folder, write_text
+from bepa_torchrl.storage import read_folder, write_folder
+from osworld_gym.atomic import new_folder
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError
@@ -249,6 +250,9 @@ def final_evaluation(
     return out
 
 
+_BASE: dict[str, Any] = {"format": "bepa_torchrl.base_policy", "version": 1}  #: of the base policy's evaluation
+
+
 def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folder: Path) -> None:
     """Writes the folder atomically."""
     with new_folder(folder) as part:
@@ -257,7 +261,7 @@ def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folde
         prepared.self_rolled.dumps(part / "self_rolled")
         prepared.manifest.save(part / "manifest.json")
         base = {name: evaluation.to_json() for name, evaluation in prepared.base.items()}
-        write_text(part / "base.json", json.dumps({"base": base, "metrics": prepared.metrics}, indent=1))
+        write_folder(part / "base", **_BASE, meta={"base": base, "metrics": prepared.metrics}, fill=lambda _: None)
 
 
 def load_preparation(folder: Path) -> Preparation:
@@ -269,6 +273,6 @@ def load_preparation(folder: Path) -> Preparation:
     converted, self_rolled = TaskTraceCache(), TaskTraceCache()
     converted.loads(folder / "converted")
     self_rolled.loads(folder / "self_rolled")
-    data = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+    data = read_folder(folder / "base", **_BASE).meta
     base = {name: Evaluation.from_json(counts) for name, counts in data["base"].items()}
     return Preparation(Manifest.load(folder / "manifest.json"), converted, self_rolled, base, data["metrics"])

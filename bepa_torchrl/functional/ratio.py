@@ -40,13 +40,15 @@ def truncated_importance(difference_BT: Tensor, mask_BT: Tensor, *, cap: float =
     """Weights ``min(pi_old / pi_rollout, cap)`` that correct for tokens sampled by another implementation of pi_old.
 
     An inference engine computes slightly other log-probs than the trainer (kernels, half precision). Truncated
-    importance sampling: Ionides 2008; per token as in verl's rollout correction, per sequence as the unbiased form.
+    importance sampling: Ionides 2008; both levels as in verl's rollout correction. Neither level is unbiased. The cap
+    biases both, and a row is one step of an episode, so that ``sequence`` ignores how the episode's other steps were
+    sampled; only for episodes of one step, and weights below the cap, is it the exact importance weight.
 
     Args:
         difference_BT: ``[B, T]`` nats, ``log pi_old - log pi_rollout`` of the sampled tokens.
         mask_BT: ``[B, T]`` bool, response tokens.
         cap: upper bound of a weight, above 0.
-        level: ``token``: one weight per token; ``sequence``: one per row, from the sum over its tokens.
+        level: ``token``: one weight per token; ``sequence``: one per row (step), from the sum over its tokens.
 
     Returns:
         ``[B, T]``, without gradient; 1 where the mask is false.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -15,7 +16,15 @@ from bepa_torchrl import functional as F
 from bepa_torchrl.data import keys
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
-from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask, row_names, scoring_keys
+from bepa_torchrl.losses.rows import (
+    check_batch,
+    padded,
+    per_row,
+    response_lengths,
+    response_mask,
+    row_names,
+    scoring_keys,
+)
 
 
 class BEPALoss(GRPOLoss):
@@ -132,6 +141,13 @@ class BEPALoss(GRPOLoss):
             )
         super().__setattr__(name, value)
 
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
+        """Raises NotImplementedError: the rows have their advantages already."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no value estimator, got {value_type} {hyperparams}: it reads one advantage per "
+            f"row; set {self.tensor_keys.advantage!r} by TraceReplacement or functional.group_advantage"
+        )
+
     def _set_in_keys(self) -> None:
         """The entries that forward reads: those that the actor scores, and the loss's."""
         k = self.tensor_keys
@@ -174,9 +190,12 @@ class BEPALoss(GRPOLoss):
 
         Raises:
             KeyError: a key is missing in the rows.
-            ValueError: an advantage that is not ``[1, 1]`` per row or not finite, an old log-probability or one of the
-                sampler that is not finite, a denominator that is not positive, or an actor with mismatching shapes.
+            ValueError: no rows, or a batch other than a lazy stack ``[B]``; an advantage that is not ``[1, 1]`` per
+                row or not finite, an old log-probability or one of the sampler that is not finite, a denominator that is
+                not positive, or an actor with mismatching shapes.
+            NotImplementedError: in ``torch.vmap``.
         """
+        check_batch(tensordict, self.tensor_keys.action)
         rows = tensordict.copy()
         denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
         if not (denominator > 0).all():

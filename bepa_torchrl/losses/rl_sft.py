@@ -41,10 +41,11 @@ class RLSFTLoss(BEPALoss):
 
     def denominators(self, rows: TensorDictBase) -> Tensor:
         """``[R, 1]`` float32: as in :class:`BEPALoss` for on-policy rows; for the expert's, their response tokens."""
+        lengths = response_lengths(rows, self.tensor_keys.action)
         off = rows.get(self.tensor_keys.off_policy).reshape(-1)
         out = torch.empty(len(off), 1)
         if off.any():
-            out[off] = float(response_lengths(rows, self.tensor_keys.action)[off].sum().clamp_min(1))
+            out[off] = float(lengths[off].sum().clamp_min(1))
         if not off.all():
             out[~off] = super().denominators(rows[~off])
         return out

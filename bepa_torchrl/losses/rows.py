@@ -5,16 +5,46 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import LazyStackedTensorDict, NestedKey, TensorDictBase
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 
 from bepa_torchrl.data import keys as K
 
 NAMED_ROWS = 3  #: rows that a message names
 
 
+def check_batch(rows: TensorDictBase, tokens: NestedKey) -> None:
+    """Checks that rows are a batch ``[B]`` that a loss can read, before anything reads them.
+
+    Raises:
+        ValueError: no rows, another number of batch dimensions, or responses in one nested tensor.
+        NotImplementedError: in ``torch.vmap``.
+    """
+    if rows.batch_dims != 1:
+        raise ValueError(
+            f"expected rows [B], got batch size {list(rows.batch_size)}; flatten them: rows.reshape(-1), or "
+            "lazy_stack([row]) of a single row"
+        )
+    if not len(rows):
+        raise ValueError(
+            "expected at least one row, got an empty batch; skip the update, as when GroupRows has completed no group"
+        )
+    if any(level.key() == TransformType.Vmap for level in get_interpreter_stack() or ()):
+        raise NotImplementedError(
+            "expected a call outside torch.vmap, got one inside: responses differ in length and are checked by value; "
+            "call the loss in a loop, once per batch or set of weights"
+        )
+    if not isinstance(rows, LazyStackedTensorDict) and getattr(rows.get(tokens, None), "is_nested", False):
+        raise ValueError(
+            f"expected a lazy stack of rows, got a dense batch whose {tokens!r} is a nested tensor; "
+            "use lazy_stack(list(rows.unbind(0)))"
+        )
+
+
 def response_lengths(rows: TensorDictBase, key: NestedKey) -> Tensor:
-    """Response tokens of each row, ``[R]`` int64."""
+    """Response tokens of each row, ``[R]`` int64. Raises as :func:`check_batch`."""
+    check_batch(rows, key)
     return torch.tensor([row.get(key).shape[0] for row in rows.unbind(0)])
 
 

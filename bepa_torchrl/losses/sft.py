@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -12,7 +13,7 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.losses.output import SFTLossOutput
-from bepa_torchrl.losses.rows import padded, per_row, response_lengths, response_mask, scoring_keys
+from bepa_torchrl.losses.rows import check_batch, padded, per_row, response_lengths, response_mask, scoring_keys
 
 
 class SFTLoss(LossModule):
@@ -42,6 +43,12 @@ class SFTLoss(LossModule):
         own = [self.tensor_keys.action, self.tensor_keys.denominator]
         self.in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
+        """Raises NotImplementedError: this loss has no advantages."""
+        raise NotImplementedError(
+            f"SFTLoss has no value estimator, got {value_type} {hyperparams}: it has no advantages; leave the call out"
+        )
+
     def denominators(self, rows: TensorDictBase) -> Tensor:
         """All response tokens of the optimiser step, on each of its rows: ``[R, 1]`` float32."""
         total = response_lengths(rows, self.tensor_keys.action).sum().clamp_min(1)
@@ -52,8 +59,10 @@ class SFTLoss(LossModule):
 
         Raises:
             KeyError: the response tokens or the denominator are missing.
-            ValueError: an actor with mismatching shapes.
+            ValueError: no rows, a batch other than a lazy stack ``[B]``, or an actor with mismatching shapes.
+            NotImplementedError: in ``torch.vmap``.
         """
+        check_batch(tensordict, self.tensor_keys.action)
         rows = tensordict.copy()
         denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
         dist = self.actor_network.get_dist(rows, logits_key="logits")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -83,7 +83,8 @@ class EpisodeHistories:
             seen = 0 if history is None else len(history.responses)
             raise RuntimeError(
                 f"episode {episode} is at step {step}, but this policy has seen {seen} of its steps; "
-                "reset the environment, and call one policy at every step of an episode"
+                "reset the environment, call one policy at every step of an episode, and give each environment that it "
+                "serves its own seed"
             )
         history.screenshots.append(screenshot)
         self._known[episode] = history
@@ -163,7 +164,9 @@ def act(
     without a group use (seed, call, row). Finished rows and rows with CONTEXT_FULL get an empty response.
 
     Raises:
-        ValueError: neither ``is_init`` nor ``step_count``. RuntimeError: see :meth:`EpisodeHistories.observe`.
+        ValueError: neither ``is_init`` nor ``step_count``; two rows with one group_id and slot, from environments with
+            the same seed.
+        RuntimeError: see :meth:`EpisodeHistories.observe`.
     """
     flat = tensordict.reshape(-1) if tensordict.batch_dims else tensordict.unsqueeze(0)
     running = [i for i, done in enumerate(_column(flat, "done") or [0] * len(flat)) if not done]
@@ -171,6 +174,7 @@ def act(
     histories.make_room(len(flat))
     contexts, seed_keys = [], []
     episodes, firsts, steps = _episodes(flat), _firsts(flat), _column(flat, "step_count")
+    _check_distinct({i: episodes[i] for i in running})
     for i in running:
         step = None if steps is None else steps[i]
         history = histories.observe(episodes[i], pngs[i], first=firsts[i], step=step)
@@ -229,3 +233,16 @@ def _episodes(flat: TensorDictBase) -> list[tuple[Any, int]]:
     if groups is None or slots is None:
         return [("row", i) for i in range(len(flat))]
     return [(g, s) if g >= 0 else ("row", i) for i, (g, s) in enumerate(zip(groups, slots, strict=True))]
+
+
+def _check_distinct(episodes: Mapping[int, tuple[Any, int]]) -> None:
+    """Raises ValueError if two rows run the same episode."""
+    rows: dict[tuple[Any, int], int] = {}
+    for row, episode in episodes.items():
+        if episode in rows:
+            raise ValueError(
+                f"expected rows of different episodes, got group_id {episode[0]} and slot {episode[1]} in rows "
+                f"{rows[episode]} and {row}: two environments have the same seed; call set_seed(...) of the SerialEnv, "
+                "ParallelEnv or collector, which gives each worker its own, or make each OSWorldEnv with another seed="
+            )
+        rows[episode] = row

@@ -63,7 +63,8 @@ class TraceReplacement(Transform):
     Takes whole groups as rows ``[R]`` in any order and returns them sorted by (group, slot, step). Episodes whose
     desktop failed (``env_error``) are left out; a group of only those is dropped, and a batch of only those becomes
     empty, ``[0]``. Groups are finalised in order of group id, so later groups of the batch see an earlier refresh. With
-    ``on_failure`` nothing is injected into a group with a success. Injected traces never refresh the cache.
+    ``on_failure`` nothing is injected into a group with a success, nor into one with a single valid rollout: the trace
+    would be alone in it, with advantage 0. Injected traces never refresh the cache. A batch is finalised once.
 
     Args:
         cache: the traces; None only with ``injection=never`` and ``refresh=False``.
@@ -80,7 +81,8 @@ class TraceReplacement(Transform):
     Raises:
         ValueError: no cache although one is required, ``min_successes`` below 1, or ``need`` with another
             ``min_successes`` than 1 or for a method that does not both inject on failure and refresh; from ``forward``:
-            rows that are not complete groups (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
+            rows that are not complete groups, or were finalised before
+            (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
     def __init__(
@@ -178,14 +180,14 @@ class TraceReplacement(Transform):
         """The cached trace as a member of this group; None if nothing is injected."""
         if self.cache is None or self.injection is Injection.never:
             return None
-        if self.injection is Injection.on_failure and succeeded:
+        valid = [episode for episode in group if episode.valid]
+        if self.injection is Injection.on_failure and (succeeded or len(valid) == 1):
             return None
         trace = self.cache.get_trace(group[0].task_id)
         if trace is None:
             return None
         self.cache.note_injection(group[0].task_id)
-        first_valid = next(episode for episode in group if episode.valid)
-        slot = first_valid.slot if self.injection is Injection.on_failure else group[-1].slot + 1
+        slot = valid[0].slot if self.injection is Injection.on_failure else group[-1].slot + 1
         rows = row_list(trace)
         for row in rows:
             row.set(K.GROUP_ID, torch.tensor(group[0].group_id))

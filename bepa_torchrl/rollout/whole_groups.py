@@ -22,15 +22,16 @@ def whole_groups(batch: TensorDictBase) -> list[list[EpisodeOfRows]]:
     Raises:
         KeyError: a row without one of the entries that identify it.
         ValueError: a group with several tasks, an episode whose steps are not 0..N_STEPS-1, rows of one episode with
-            different returns or stop reasons, or injected rows (the batch was finalised before).
+            different returns or stop reasons, or rows with an advantage (the batch was finalised before).
     """
     for row in row_list(batch):
         missing = [key for key in _REQUIRED if key not in row]
         if missing:
             raise KeyError(f"training rows require {', '.join(_REQUIRED)}; missing: {', '.join(missing)}")
-        if K.OFF_POLICY in row and bool(row.get(K.OFF_POLICY)):
+        if K.ADVANTAGE in row or (K.OFF_POLICY in row and bool(row.get(K.OFF_POLICY))):
             raise ValueError(
-                f"group {number(row, K.GROUP_ID)} has an injected row already; finalise every batch exactly once"
+                f"expected rows as they were sampled, got group {number(row, K.GROUP_ID)} with an advantage or an "
+                "injected row: finalise every batch exactly once"
             )
     groups = list(groups_of(batch))
     for group in groups:

@@ -204,6 +204,9 @@ def test_a_token_budget_below_the_longest_row_is_refused() -> None:
 def test_a_number_of_images_that_does_not_go_with_the_history_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(["policy=uitars15_7b", *overrides])
+    for given in (["policy.history=all"], ["policy.history=all", "policy.history_images=null"]):
+        with pytest.raises(ConfigError, match=r"policy\.history: preset=compact shows the current screenshot only"):
+            load_config(["policy=tiny", *given])
     policy = load_config(["policy=uitars15_7b", "policy.history=evict_block", "policy.history_images=5"]).policy
     assert (policy.history, policy.history_images) == ("evict_block", 5)
 

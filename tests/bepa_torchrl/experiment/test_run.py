@@ -22,6 +22,7 @@ from bepa_torchrl.experiment.methods import ALGOS
 from bepa_torchrl.experiment.preparation import convert_all
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.storage import FolderError
 from bepa_torchrl.testing import small_checkpoint
 
 QUICK = (
@@ -68,12 +69,22 @@ def test_preparation_is_whole_and_read_back(prepared: tuple[Path, tuple[str, ...
     assert len(found.converted) == 4
     assert not set(found.converted.task_ids()) & set(found.manifest.held_out)
     assert {path.name for path in (folder / "prepared").iterdir()} == {
-        "base.json",
+        "base",
         "converted",
         "experts",
         "manifest.json",
         "self_rolled",
     }
+
+
+def test_a_changed_base_evaluation_is_refused(prepared: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
+    """As the caches are: a counted success more would change every comparison with the base policy."""
+    copy = tmp_path / "prepared"
+    shutil.copytree(prepared[0] / "prepared", copy)
+    manifest = copy / "base" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"metrics": {', '"metrics": {"more": 1.0, '))
+    with pytest.raises(FolderError, match=r"base/manifest\.json is damaged or was changed"):
+        program.load_preparation(copy)
 
 
 def test_the_experts_of_another_run_are_taken_instead_of_playing(prepared: tuple[Path, tuple[str, ...]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
+from torchrl.envs import SerialEnv
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
@@ -83,6 +84,21 @@ def test_steps_that_the_policy_has_not_seen_are_refused() -> None:
         policy(frame(2))
     with pytest.raises(ValueError, match=r"requires the key 'is_init' or 'step_count', got neither"):
         policy(frame(0).exclude("step_count"))
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_workers_with_one_seed_are_named_as_the_cause(group_size: int) -> None:
+    """SerialEnv without set_seed: both workers run the same episode, so that their histories would mix."""
+
+    def one_row() -> OSWorldEnv:
+        return OSWorldEnv("sim", 1, group_size=group_size, observation="png", options=OPTIONS)
+
+    env, policy = SerialEnv(2, one_row), make_policy()
+    with pytest.raises(ValueError, match=r"group_id 0 and slot 0 in rows 0 and 1: .* same seed; call set_seed"):
+        env.rollout(2, policy)
+    env.set_seed(0)
+    assert env.rollout(2, policy, break_when_any_done=False).shape == (2, 1, 2)
+    env.close()
 
 
 def test_histories_are_bounded() -> None:

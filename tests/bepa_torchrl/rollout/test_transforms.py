@@ -89,6 +89,31 @@ def test_first_valid_failure_is_replaced_by_the_trace() -> None:
     assert (report.valid, report.successes, report.injected, report.replaced_slot) == (3, 0, "self_rolled", 1)
 
 
+def test_a_single_valid_failure_gets_no_trace() -> None:
+    """The trace alone would have advantage 0: nothing is learned of it, so that it is no injection."""
+    cache = seeded(0)
+    transform = TraceReplacement(cache)
+    assert table(transform(groups({0: "x-x"}))) == [[(1, "on_policy", 0.0, False)]]
+    (report,) = transform.reports
+    assert (report.valid, report.injected, report.replaced_slot) == (1, None, None)
+    assert (cache.counts("lamp-0"), cache.metadata("lamp-0").injected) == ((0, 0), 0)
+    joined = TraceReplacement(cache, injection="always")(groups({0: "x-x"}))  # LUFFY: two members, which differ
+    assert table(joined) == [[(1, "on_policy", -1.0, False), (3, "self_rolled", 1.0, True)]]
+
+
+@pytest.mark.parametrize(("cache", "outcomes"), [(seeded, "-+"), (seeded, "--"), (TaskTraceCache, "--")])
+def test_a_batch_is_finalised_once(cache: Any, outcomes: str) -> None:
+    """With a refresh, with an injection, and with neither: the batch itself, and what it became."""
+    filled = cache(0) if cache is seeded else cache()
+    transform, batch = TraceReplacement(filled), groups({0: outcomes})
+    finalised = transform(batch)
+    counts = filled.counts("lamp-0")
+    for again in (batch, finalised):
+        with pytest.raises(ValueError, match=r"as they were sampled, got group 0 .* exactly once"):
+            transform(again)
+    assert filled.counts("lamp-0") == counts
+
+
 def test_group_of_eight_gives_the_papers_advantages() -> None:
     """N = 8, k = 1 after replacement: A_succ = sqrt(7) = 2.645751, A_fail = -0.377964, with eps 1e-6 as below."""
     (group,) = list(groups_of(TraceReplacement(seeded(0))(groups({0: "--------"}))))

@@ -1,4 +1,4 @@
-"""OSWorldEnv: a batch of desktops as one TorchRL environment, ``[N]``. The package's only module that imports torch.
+"""OSWorldEnv: a batch of desktops as one TorchRL environment, ``[N]``.
 
 The action is the model's response as text; the observation is the instruction and the screenshot. The environment
 chooses the tasks (:mod:`osworld_gym.assignment`), also on automatic resets, unless ``reset(tasks=...)`` is given them.
@@ -13,18 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-
-from osworld_gym.extras import require_extra
-
-try:
-    import torch
-    from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
-    from torch import Tensor
-    from torchrl.data import Binary, Bounded, Composite, NonTensor, Unbounded
-    from torchrl.envs import EnvBase
-except ModuleNotFoundError:
-    require_extra("torchrl", "osworld_gym.torchrl_env")
-    raise
+import torch
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Bounded, Composite, Unbounded
+from torchrl.envs import EnvBase
 
 from osworld_gym.assignment import Assignment, GroupedTasks, IndependentTasks, TaskAssigner
 from osworld_gym.episode import TRUNCATING, CrashRecord, EpisodeOptions
@@ -32,6 +25,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.factory import Provider, choose_tasks, desktop_factory
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.torchrl_env.variable_length import VariableLength
 from osworld_gym.types import StepResult, StopReason
 from osworld_gym.vector import CALL_DEADLINE, DesktopVector
 
@@ -58,42 +52,6 @@ class Row:
         return self.assignment.task
 
 
-class VariableLength(NonTensor):
-    """Spec of one string (or bytes object) of any length per row: shape ``[*batch, -1]``, its values ``[*batch]``.
-
-    The -1 is TorchRL's mark of a dimension without a fixed size. TorchRL reads it from an environment's specs, also
-    through transforms and from workers (``_has_dynamic_specs``), and then preallocates no buffers, which could hold
-    neither text nor a policy's tokens of varying number. ``NonTensor(shape=[*batch])`` would claim a fixed size.
-
-    Args:
-        shape: the batch dimensions, and -1.
-        device: any; text is on none.
-        dtype: always None.
-        example_data: the value of ``rand``, ``zero`` and ``one``.
-        feature_dims: set by TorchRL on copies, not used.
-    """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        device: Any = None,
-        dtype: Any = None,
-        example_data: str | bytes = "",
-        feature_dims: int | None = None,
-    ) -> None:
-        del feature_dims
-        super().__init__(torch.Size(shape), device=device, dtype=dtype, example_data=example_data)
-
-    def rand(self, shape: Sequence[int] | int | None = None) -> NonTensorData:
-        """``example_data`` for each row, ``[*shape, *batch]``; also of ``zero`` and ``one``."""
-        more = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
-        return NonTensorData(self.example_data, batch_size=[*more, *self.shape[:-1]], device=self.device)
-
-    def is_in(self, val: Any) -> bool:
-        """Whether ``val`` is a non-tensor entry ``[*batch]``."""
-        return bool(is_non_tensor(val) and val.shape == self.shape[:-1])
-
-
 class OSWorldEnv(EnvBase):
     """``num_envs`` desktops as one batched environment, batch size ``[N]`` (also ``[1]`` for N = 1).
 
@@ -113,9 +71,10 @@ class OSWorldEnv(EnvBase):
     context sets ``context_full`` (bool ``[N, 1]``, optional) in addition to ``action``: the episode of such a row is
     verified and ends with ``stop_reason`` "context_full", without performing the action.
 
-    Text has no fixed size, and its specs say so (:class:`VariableLength`): collectors, ``SerialEnv`` and
-    ``ParallelEnv`` use no preallocated buffers by default. Each worker needs its own seed; ``set_seed`` of
-    ``ParallelEnv`` and ``SerialEnv`` sets them.
+    Text has no fixed size, and its specs say so (:class:`~osworld_gym.torchrl_env.VariableLength`): collectors,
+    ``SerialEnv`` and ``ParallelEnv`` use no preallocated buffers by default. Each worker needs its own seed;
+    ``set_seed`` of ``ParallelEnv`` and ``SerialEnv`` sets them. Some stock storages and transforms misread text and
+    ``[3, H, W]`` screenshots without an error: docs/torchrl.md lists them, and what to do.
 
     ``vector`` is the :class:`~osworld_gym.vector.DesktopVector` of the desktops. A collector may use it directly
     instead of :meth:`step`, and must then call :meth:`reset` before the next :meth:`step`.

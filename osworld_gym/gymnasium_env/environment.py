@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,16 @@ from numpy.typing import NDArray
 from osworld_gym.episode import TRUNCATING, EpisodeOptions
 from osworld_gym.errors import DesktopError
 from osworld_gym.factory import Provider, choose_tasks, desktop_factory
+from osworld_gym.gymnasium_env.text_space import AnyText
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StepResult, StopReason
 from osworld_gym.vector import CALL_DEADLINE, DesktopVector
 
-MAX_RESPONSE = 32_768  #: characters of a response that the action space samples; longer ones are accepted too
+MAX_INSTRUCTION = (
+    16_384  #: characters of an instruction in the observation space, or the suite's longest if it is longer
+)
+MAX_RESPONSE = 32_768  #: characters of a response in the action space; ``step`` accepts longer ones too
 
 Observation = dict[str, Any]
 
@@ -28,9 +31,14 @@ Observation = dict[str, Any]
 class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     """One desktop. The observation is a screenshot and an instruction, the action the model's response as text.
 
-    Observations: ``{"screenshot": uint8 [H, W, 3], "instruction": str}``. Any string is an action, even outside
-    ``action_space``; one that cannot be parsed is a step that does nothing. The reward is 1.0 on the last step of a
-    verified success, else 0.0.
+    Observations: ``{"screenshot": uint8 [H, W, 3], "instruction": str}``. Any string is an action, even one longer than
+    ``action_space`` allows; one that cannot be parsed is a step that does nothing. The reward is 1.0 on the last step
+    of a verified success, else 0.0.
+
+    Works in ``SyncVectorEnv`` and ``AsyncVectorEnv`` of environments with one screen size, with and without shared
+    memory: the texts of both spaces are :class:`~osworld_gym.gymnasium_env.AnyText`, in any script. (A
+    ``gymnasium.spaces.Text`` would never change in ``AsyncVectorEnv``'s shared memory.) ``observations["instruction"]``
+    is a tuple of str.
 
     ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``parse_error``,
     ``env_error`` and ``failure``. If ``env_error`` is True, the infrastructure failed (``failure`` is the message): the
@@ -83,10 +91,10 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         self.observation_space = spaces.Dict(
             {
                 "screenshot": spaces.Box(0, 255, (height, width, 3), np.uint8),
-                "instruction": _instruction_space(self.suite),
+                "instruction": AnyText(max(MAX_INSTRUCTION, *(len(task.instruction) for task in self.suite.tasks))),
             }
         )
-        self.action_space = spaces.Text(MAX_RESPONSE, charset=string.printable)
+        self.action_space = AnyText(MAX_RESPONSE)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -158,10 +166,3 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
             "env_error": result.stop is StopReason.env_error,
             "failure": None if result.failure is None else result.info["failure"],
         }
-
-
-def _instruction_space(suite: Suite) -> spaces.Text:
-    """A text space of printable ASCII and the characters of every instruction in the suite."""
-    characters = frozenset(string.printable).union(*(task.instruction for task in suite.tasks))
-    longest = max(len(task.instruction) for task in suite.tasks)
-    return spaces.Text(max(1024, longest), min_length=0, charset=characters)

@@ -1,0 +1,229 @@
+"""Stock storages, transforms and collectors with OSWorldEnv: what docs/torchrl.md says of each, as it is now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from torchrl.collectors import Collector, MultiSyncCollector
+from torchrl.data import (
+    LazyMemmapStorage,
+    LazyStackStorage,
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+)
+from torchrl.data.replay_buffers.storages import CompressedListStorage
+from torchrl.envs import (
+    CatFrames,
+    Compose,
+    FrameSkipTransform,
+    InitTracker,
+    PermuteTransform,
+    RewardSum,
+    StepCounter,
+    ToTensorImage,
+    TransformedEnv,
+    UnsqueezeTransform,
+)
+
+from osworld_gym.episode import EpisodeOptions
+from osworld_gym.torchrl_env import OSWorldEnv
+from osworld_gym.types import Screenshot
+
+STORAGES = [LazyStackStorage, ListStorage, CompressedListStorage, LazyTensorStorage, LazyMemmapStorage]
+TEXTS = ("instruction", "task_id", "stop_reason", "action", "screenshot_png")
+
+
+def make(observation: str = "array", n: int = 2, **options: Any) -> OSWorldEnv:
+    return OSWorldEnv("sim", n, observation=observation, **options)  # type: ignore[arg-type]
+
+
+def wait(td: TensorDictBase) -> TensorDictBase:
+    """A policy whose response does nothing."""
+    return td.set("action", NonTensorData("Action: wait()", batch_size=td.batch_size))
+
+
+def think(td: TensorDictBase) -> TensorDictBase:
+    """A policy whose responses all differ."""
+    return td.set("action", NonTensorStack(*[f"Thought: {next(NUMBERS)}\nAction: wait()" for _ in range(len(td))]))
+
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def rows() -> TensorDictBase:
+    """Six steps of two tasks, ``[6]``."""
+    env = make("png", options=EpisodeOptions(max_steps=3))
+    found = env.rollout(3, think).reshape(-1)
+    env.close()
+    assert [len({*found[key]}) for key in ("instruction", "action")] == [2, 6]
+    return found
+
+
+def texts(rows: TensorDictBase) -> dict[Any, list[Any]]:
+    keys = [*TEXTS, *(("next", key) for key in TEXTS if key != "action")]
+    return {key: list(rows[key]) for key in keys}
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_every_storage_returns_the_texts_that_were_stored(
+    storage: type, one_by_one: bool, rows: TensorDictBase
+) -> None:
+    """Also after overwriting, and when rows have entries that the storage has not."""
+    sampler = SamplerWithoutReplacement(shuffle=False)
+    buffer: Any = ReplayBuffer(storage=storage(6), sampler=sampler, batch_size=6, collate_fn=torch.stack)
+    for given in (rows, rows[torch.arange(5, -1, -1)]):
+        for row in given.unbind(0) if one_by_one else ():
+            buffer.add(row)
+        if not one_by_one:
+            buffer.extend(given)
+        for read in (buffer[:], buffer.sample()):
+            found = torch.stack(read) if isinstance(read, list) else read
+            assert texts(found) == texts(given)
+            assert found["step_count"].equal(given["step_count"])
+            assert all(Screenshot(png=png).pixels.shape == (128, 128, 3) for png in found["screenshot_png"])
+
+
+def test_memmap_storages_still_leave_out_unknown_entries(rows: TensorDictBase) -> None:
+    """TorchRL's reason for the list of keys, also in nested rows."""
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(12), batch_size=6)
+    buffer.extend(rows)
+    buffer.extend(rows.copy().set("more", torch.zeros(6)).set(("next", "more"), NonTensorStack(*"abcdef")))
+    assert "more" not in buffer[:].keys(True)
+    assert texts(buffer[6:12]) == texts(rows)
+
+
+def test_torchrl_still_drops_text_from_memmap_storages() -> None:
+    """In a process without osworld_gym. If this fails, TorchRL is corrected: see the message."""
+    code = """
+from tensordict import NonTensorStack, TensorDict
+from torchrl.data import LazyMemmapStorage, ReplayBuffer
+buffer = ReplayBuffer(storage=LazyMemmapStorage(3), batch_size=3)
+buffer.extend(TensorDict({"text": NonTensorStack("a", "b", "c")}, [3]))
+print("texts:", *buffer[:]["text"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "texts: a a a" in done.stdout, (
+        "TorchRL's memory-mapped storage now keeps text: delete osworld_gym/torchrl_env/memmap_text.py, its call and "
+        "its tests, and the sentence about it in docs/torchrl.md"
+    )
+
+
+def by_state_dict(saved: ReplayBuffer, loaded: ReplayBuffer, _: Path) -> None:
+    loaded.load_state_dict(saved.state_dict())
+
+
+def by_folder(saved: ReplayBuffer, loaded: ReplayBuffer, path: Path) -> None:
+    saved.dumps(path)
+    loaded.loads(path)
+
+
+LOSSES = [
+    *[(storage, by_state_dict) for storage in STORAGES if storage is not CompressedListStorage],
+    *[(storage, by_folder) for storage in (LazyTensorStorage, LazyMemmapStorage)],
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # some storages warn that loading is unusual, none that text is lost
+@pytest.mark.parametrize(("storage", "copy"), LOSSES)
+def test_the_storages_own_saving_loses_text(storage: type, copy: Any, rows: TensorDictBase, tmp_path: Path) -> None:
+    """Present behaviour of TorchRL 0.14.1, named in docs/torchrl.md; if one is corrected, say so there."""
+    saved, loaded = (ReplayBuffer(storage=storage(6), batch_size=6, collate_fn=torch.stack) for _ in range(2))
+    saved.extend(rows)
+    copy(saved, loaded, tmp_path / "buffer")
+    found: Any = loaded[:]
+    found = torch.stack(found) if isinstance(found, list) else found
+    assert not (isinstance(found.get("action"), NonTensorStack) and list(found["action"]) == list(rows["action"]))
+
+
+@pytest.mark.parametrize("storage", [LazyStackStorage, LazyTensorStorage, LazyMemmapStorage])
+def test_rows_are_saved_by_tensordicts_memmap(storage: type, rows: TensorDictBase, tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=storage(6), batch_size=6)
+    buffer.extend(rows)
+    buffer[:].memmap(tmp_path / "rows")
+    assert texts(TensorDict.load_memmap(tmp_path / "rows", allow_pickle=True)) == texts(rows)
+
+
+def rollout(transform: Any, steps: int = 3, **options: Any) -> TensorDictBase:
+    """``[2, steps]``."""
+    env = TransformedEnv(make(**options), transform)
+    out: TensorDictBase = env.rollout(steps, wait, break_when_any_done=False)
+    env.close()
+    return out
+
+
+def test_to_tensor_image_takes_the_screenshot_for_hwc_unless_it_is_told() -> None:
+    keys = {"in_keys": ["screenshot"]}
+    assert rollout(ToTensorImage(**keys))["screenshot"].shape == (2, 3, 128, 3, 128)  # W and C exchanged: wrong
+    right = rollout(ToTensorImage(**keys, shape_tolerant=True))
+    permuted = rollout(Compose(PermuteTransform((-2, -1, -3), **keys), ToTensorImage(**keys)))
+    pixels = rollout(None)["screenshot"] / 255
+    for found in (right, permuted):
+        assert found["screenshot"].dtype == torch.float32
+        torch.testing.assert_close(found["screenshot"], pixels)
+
+
+def test_step_counter_needs_a_key_of_its_own_and_ends_episodes_unverified() -> None:
+    """With its default key it replaces the environment's ``step_count``."""
+    own = rollout(StepCounter(step_count_key="counted"), steps=4)
+    assert own["step_count"].equal(own["counted"])
+    cut = rollout(StepCounter(max_steps=2), steps=4)
+    assert cut["next", "truncated"][0, :, 0].tolist() == [False, True, False, True]
+    assert set(cut[0]["next", "stop_reason"]) == {""}
+    limited = rollout(None, steps=4, options=EpisodeOptions(max_steps=2))
+    assert limited["next", "truncated"][0, :, 0].tolist() == [False, True, False, True]
+    assert list(limited[0]["next", "stop_reason"]) == ["", "max_steps"] * 2
+
+
+def test_transforms_that_work_as_they_are() -> None:
+    assert rollout(CatFrames(N=2, dim=-3, in_keys=["screenshot"]))["screenshot"].shape == (2, 3, 6, 128, 128)
+    stacked = Compose(UnsqueezeTransform(-4, in_keys=["screenshot"]), CatFrames(N=2, dim=-4, in_keys=["screenshot"]))
+    assert rollout(stacked)["screenshot"].shape == (2, 3, 2, 3, 128, 128)
+    assert rollout(InitTracker())["is_init"][..., 0].tolist() == [[True, False, False]] * 2
+    assert rollout(RewardSum())["next", "episode_reward"].tolist() == [[[0.0]] * 3] * 2
+    assert rollout(FrameSkipTransform(2))["step_count"][0, :, 0].tolist() == [0, 2, 4]  # performs each response twice
+
+
+def test_cat_frames_of_png_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="repeats must be"):
+        rollout(CatFrames(N=2, dim=-1, in_keys=["screenshot_png"]), observation="png")
+
+
+def test_a_collector_fills_a_buffer_of_flat_rows() -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(16), batch_size=4)
+    collector = Collector(
+        lambda: make("png"), wait, frames_per_batch=8, total_frames=16, postproc=lambda batch: batch.reshape(-1)
+    )
+    found = []
+    for batch in collector:
+        buffer.extend(batch)
+        found.append(batch)
+    collector.shutdown()
+    assert texts(buffer[:]) == texts(torch.cat(found))
+
+
+@pytest.mark.slow
+def test_workers_of_a_multi_collector_repeat_each_other_without_a_seed() -> None:
+    def groups(seed: int | None) -> list[set[int]]:
+        makers = [lambda: make("png", 1, group_size=2)] * 2
+        collector = MultiSyncCollector(makers, wait, frames_per_batch=8, total_frames=8)
+        if seed is not None:
+            collector.set_seed(seed)
+        batch = next(iter(collector))
+        collector.shutdown()
+        return [set(worker["group_id"].flatten().tolist()) for worker in batch]
+
+    first, second = groups(None)
+    assert first == second
+    first, second = groups(0)
+    assert not first & second
