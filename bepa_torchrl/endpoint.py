@@ -1,9 +1,9 @@
 """A language model behind an OpenAI-compatible endpoint: answers are checked, cached on disk, and counted.
 
 Plans and conversions of experts' traces, and judges, ask a model thousands of times. The client of the package
-``openai`` retries rate limits, timeouts and server errors; here is what it leaves to its caller: an answer that is of no
-use is asked for again and then refused by name, one that was given is never paid for twice, and at most N requests are
-open.
+``openai`` retries rate limits, timeouts and server errors; here is what it leaves to its caller: an answer that is of
+no use is asked for again and then refused by name, one that was given is never paid for twice, and at most N requests
+are open.
 """
 
 from __future__ import annotations

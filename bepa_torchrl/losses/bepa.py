@@ -191,8 +191,8 @@ class BEPALoss(GRPOLoss):
         Raises:
             KeyError: a key is missing in the rows.
             ValueError: no rows, or a batch other than a lazy stack ``[B]``; an advantage that is not ``[1, 1]`` per
-                row or not finite, an old log-probability or one of the sampler that is not finite, a denominator that is
-                not positive, or an actor with mismatching shapes.
+                row or not finite, an old log-probability or one of the sampler that is not finite, a denominator that
+                is not positive, or an actor with mismatching shapes.
             NotImplementedError: in ``torch.vmap``.
         """
         check_batch(tensordict, self.tensor_keys.action)
