@@ -22,6 +22,7 @@ from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.stages import RunEpisodes
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
@@ -87,6 +88,7 @@ def self_roll(
     temperature: float = 1.0,
     max_leak: float = 1.0,
     plan: Callable[[ExpertTrace], str] = plan_from_trace,
+    play: RunEpisodes = run_episodes,
 ) -> SelfRolloutSet:
     """Runs each task with its experts' plans until a success, which is kept. One attempt of every open task at a time.
 
@@ -102,6 +104,7 @@ def self_roll(
         temperature: sampling temperature.
         max_leak: a success with a larger ``leak`` is rejected; 1.0 keeps all.
         plan: φ, maps a trace to its plan; a trace for which it raises TraceError is skipped.
+        play: plays the episodes of one attempt of all open tasks.
 
     Raises:
         ValueError: ``tries`` or ``budget`` is below 1.
@@ -122,7 +125,7 @@ def self_roll(
         if not jobs:
             break
         number, left = number + 1, None if left is None else left - len(jobs)
-        for result in run_episodes(policy, vector, jobs, temperature=temperature):
+        for result in play(policy, vector, jobs, temperature=temperature):
             failures += result.failure is not None
             episodes += result.failure is None
             turn, _ = cast(tuple[int, int], places[result.job.task.id])
