@@ -10,7 +10,7 @@ from typing import Any
 
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.methods import algo_named
-from bepa_torchrl.experiment.run_record import RecordError, read_lines
+from bepa_torchrl.storage.json_lines import RecordError, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.training.checkpoint import newest_checkpoint
 
@@ -188,7 +188,7 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['folder']}: {'running' if found['running'] else 'no process runs it'}"
     for name, method in found["methods"].items():
         state = "finished" if method["finished"] else f"iteration {method['iteration']} of {method['iterations']}"
-        yield f"{name}: {state}, {_duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
+        yield f"{name}: {state}, {duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
         if method["seconds_per_iteration"] is not None:
             pace = (
                 f"{method['seconds_per_iteration']:.1f} s per iteration, {method['episodes_per_second']:.2f} rollouts/s"
@@ -198,8 +198,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             while_what = "" if method["queue"] else " while collecting"
             yield f"  desktops: {100 * method['utilisation']:.0f} % busy{while_what}"
         if not method["finished"] and method["seconds_left"] is not None:
-            since = _duration(method["seconds_since_last"])
-            yield f"  about {_duration(method['seconds_left'])} of training left; last iteration {since} ago"
+            since = duration(method["seconds_since_last"])
+            yield f"  about {duration(method['seconds_left'])} of training left; last iteration {since} ago"
         if not method["finished"] and method["checkpoint"] is not None:
             yield f"  newest checkpoint: iteration {method['checkpoint']}"
         failures = ", ".join(f"{kind} {count:.0f}" for kind, count in method["failures"].items() if count)
@@ -213,7 +213,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             yield "  newest: " + ", ".join(f"{key} {value:.3g}" for key, value in method["newest"].items())
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as text, ``2 h 05 min``, ``3 min 20 s`` or ``7 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else (f"{minutes} min {rest:02d} s" if minutes else f"{rest} s")

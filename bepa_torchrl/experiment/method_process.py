@@ -35,26 +35,22 @@ from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
-from bepa_torchrl.experiment.factory import (
-    Tasks,
-    make_cache,
-    make_env,
-    make_trainer,
-    rollout_policy,
-)
+from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, rollout_policy
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.objective import make_optimizer
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
-from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
+from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.start.tasks import Tasks
 from bepa_torchrl.experts import load_traces, plan_from_trace
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.sharding.leader import Leader
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
 from bepa_torchrl.training.optimization_step import local_passes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +14,12 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import episodes_of, number, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
 
 OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
-
-
-class RecordError(ValueError):
-    """A run's folder cannot be used. The message is one line with the fix."""
 
 
 class RunRecord:
@@ -68,7 +64,7 @@ class RunRecord:
             path = self.folder / name
             if path.exists():
                 kept = [line for line in read_lines(path) if line.get("reported_at", line["iteration"]) <= iteration]
-                write_text(path, "".join(_line(line) for line in kept))
+                write_text(path, "".join(json_line(line) for line in kept))
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Appends one line; ``metrics`` includes ``iteration``."""
@@ -91,7 +87,7 @@ class RunRecord:
         lines = [{"mode": mode, **self._untrained(0, result)} for mode, results in played.items() for result in results]
         for line in lines:
             del line["iteration"]
-        write_text(self.folder / OUTCOMES, "".join(_line(line) for line in lines))
+        write_text(self.folder / OUTCOMES, "".join(json_line(line) for line in lines))
 
     def evaluated(self) -> set[int]:
         """Iterations of ``iterations.jsonl`` with results of an evaluation."""
@@ -169,14 +165,10 @@ class RunRecord:
         path = self.folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write("".join(_line(line) for line in lines))
+                file.write("".join(json_line(line) for line in lines))
         except OSError as error:
             reason = f"could not be written ({error.strerror}); free some space and go on with resume=true"
             raise OSError(error.errno, reason, str(path)) from error
-
-
-def _line(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _log_probs(values: Any) -> list[float | None]:
@@ -187,24 +179,6 @@ def _log_probs(values: Any) -> list[float | None]:
 def image_path(folder: Path, name: str) -> Path:
     """The file of the screenshot with this hash in a method's folder."""
     return folder / "images" / name[:2] / f"{name}.png"
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file, without an incomplete last line.
-
-    Raises:
-        RecordError: a line before the last is damaged.
-    """
-    out: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for index, line in enumerate(lines):
-        try:
-            out.append(json.loads(line))
-        except ValueError as error:
-            if index == len(lines) - 1 and not line.endswith("\n"):
-                break
-            raise RecordError(f"{path}: line {index + 1} is damaged ({error}); restore the file") from error
-    return out
 
 
 def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None:

@@ -63,6 +63,13 @@ class ExpertTrace:
         return f"trace of {self.task_id!r} by {self.expert!r}"
 
     @property
+    def content_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of its steps and screenshots."""
+        images = [hashlib.sha256(png).hexdigest() for png in self.screenshots]
+        content = [self.task_id, self.instruction, self.expert, [asdict(step) for step in self.steps], images]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
     def screen_size(self) -> tuple[int, int]:
         """(width, height) of the expert's screen, pixels.
 

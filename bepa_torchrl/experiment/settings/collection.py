@@ -76,7 +76,7 @@ class EvalSettings:
     every: Count
     episodes: Positive
     final_episodes: Count
-    seed: int
+    seed: Count
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bepa_torchrl.experiment.settings.bounds import Count, NonNegativeFloat, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.bounds import NonNegativeFloat, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TrainSettings:
         keep: checkpoints kept, the newest ones.
     """
 
-    iterations: Count
+    iterations: Positive
     inner_epochs: Positive
     minibatch_groups: Positive | None
     max_tokens: Positive

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.factory import check_settings, make_tasks
 from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
 from osworld_gym.errors import TaskError
 
 ACCOUNT = {"type": "googledrive", "parameters": {"settings_file": "x", "operation": ["delete"], "args": [{}]}}
