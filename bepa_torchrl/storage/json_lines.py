@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+UNITS = "units.jsonl"  #: the finished units of a :class:`~bepa_torchrl.storage.ledger.Ledger`
+
 
 class RecordError(ValueError):
     """A run's folder cannot be used. The message is one line with the fix."""
@@ -33,3 +35,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 break
             raise RecordError(f"{path}: line {index + 1} is damaged ({error}); restore the file") from error
     return out
+
+
+def count_units(folder: Path) -> int:
+    """How many units a job has finished so far; 0 if there is no ledger in the folder."""
+    path = folder / UNITS
+    return len(path.read_bytes().splitlines()) if path.exists() else 0

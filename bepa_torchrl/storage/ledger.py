@@ -21,11 +21,10 @@ from typing import Any
 from tensordict import TensorDictBase, lazy_stack
 
 from bepa_torchrl.storage.folder import FolderError
-from bepa_torchrl.storage.json_lines import json_line
+from bepa_torchrl.storage.json_lines import UNITS, json_line
 from bepa_torchrl.storage.row_codec import load_rows, save_rows
 from osworld_gym.atomic import write_text
 
-UNITS = "units.jsonl"
 _KEY = 32  #: hex digits of a unit's key
 _log = logging.getLogger(__name__)
 
@@ -95,12 +94,6 @@ class Ledger:
 
     def _rows(self, key: str) -> Path:
         return self.folder / "rows" / key
-
-
-def count_units(folder: Path) -> int:
-    """How many units a job has finished so far; 0 if there is no ledger in the folder."""
-    path = folder / UNITS
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def _read_units(path: Path) -> dict[str, dict[str, Any]]:

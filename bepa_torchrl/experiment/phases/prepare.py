@@ -11,6 +11,7 @@ from rich.console import Console
 
 from bepa_torchrl.analysis.before_after import BASE
 from bepa_torchrl.analysis.stage_progress import ConsoleProgress
+from bepa_torchrl.analysis.status import PREPARING
 from bepa_torchrl.experiment.factory import make_env
 from bepa_torchrl.experiment.phases.experts import expert_traces
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
@@ -21,12 +22,10 @@ from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.ledger import Ledger
 
-_PREPARING = "preparing"  #: folder of what is finished, while the preparation is under way
-
 
 def prepared_run(config: Settings, folder: Path, policy: Policy, tasks: Tasks, console: Console) -> Preparation:
     """The shared preparation; loaded if it exists. One that was interrupted goes on after its last finished unit."""
-    target, ledger_folder = folder / "prepared", folder / _PREPARING
+    target, ledger_folder = folder / "prepared", folder / PREPARING
     if target.exists():
         shutil.rmtree(ledger_folder, ignore_errors=True)  # the process may have been killed in between
         return load_preparation(target)

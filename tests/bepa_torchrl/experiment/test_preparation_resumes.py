@@ -31,7 +31,7 @@ from bepa_torchrl.experiment.start.folder import continue_command
 from bepa_torchrl.experiment.start.tasks import make_tasks
 from bepa_torchrl.experts import save_traces
 from bepa_torchrl.rollout import stages
-from bepa_torchrl.storage.ledger import UNITS, count_units
+from bepa_torchrl.storage.json_lines import UNITS, count_units
 
 #: the tiny policy on few tasks: some self-rollouts succeed
 SETTINGS = (

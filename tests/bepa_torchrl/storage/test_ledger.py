@@ -9,7 +9,8 @@ import pytest
 import torch
 from tensordict import NonTensorData, TensorDict, lazy_stack
 
-from bepa_torchrl.storage.ledger import UNITS, Ledger, count_units
+from bepa_torchrl.storage.json_lines import UNITS, count_units
+from bepa_torchrl.storage.ledger import Ledger
 
 
 def rows(number: int) -> TensorDict:
