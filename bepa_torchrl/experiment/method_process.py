@@ -217,6 +217,8 @@ class MethodRun:
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
             self.record.episodes(iteration, batch, trainer.collector.last.results)
+        else:
+            self.record.injections(iteration, batch)
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tensordict import TensorDictBase
 
 from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
@@ -97,12 +99,19 @@ def prepare(
         converted=tuple(converted.task_ids()),
         self_rolled=tuple(self_rolled.task_ids()),
         base_solved=tuple(task for task, (wins, _) in passed.counts.items() if wins),
+        provenance={"converted": _provenance(converted), "self_rolled": _provenance(self_rolled)},
     )
     for cache in (converted, self_rolled):
         check_disjoint(cache.task_ids(), manifest.held_out)
     metrics |= {f"failed_{reason.value}": float(count) for reason, count in (vector.failures + stages.failures).items()}
     metrics["seconds"] = stages.seconds
     return Preparation(manifest, converted, self_rolled, base, metrics)
+
+
+def _provenance(cache: TaskTraceCache) -> dict[str, dict[str, Any]]:
+    """Task id → where its trace is from."""
+    found = {task_id: provenance_of(cache.get_trace(task_id)[0]) for task_id in cache.task_ids()}
+    return {task_id: each.to_json() for task_id, each in found.items() if each is not None}
 
 
 def convert_all(
@@ -127,7 +136,8 @@ def convert_all(
 
 def _converted(policy: ActingPolicy, trace: ExpertTrace, action_text: str) -> TensorDictBase:
     pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
-    return trace_rows(policy, trace.task_id, trace.instruction, pairs)
+    rows = trace_rows(policy, trace.task_id, trace.instruction, pairs)
+    return mark(rows, Provenance(trace.expert, trace.origin))
 
 
 def self_roll_all(

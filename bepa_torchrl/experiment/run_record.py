@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.provenance import provenance_of
 from bepa_torchrl.data.step_rows import episodes_of, number, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
@@ -27,7 +28,8 @@ class RunRecord:
 
     - ``config.yaml``: the resolved settings;
     - ``iterations.jsonl``: the metrics of each iteration;
-    - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage;
+    - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage; in iterations that
+      are not recorded whole, the injected traces; these name the expert's run they are from;
     - ``outcomes.jsonl``: each episode of the policy's own evaluation, with its steps and texts;
     - ``evaluations.jsonl``: of ``collect.mode=async``: each episode of an evaluation with the weights' versions;
     - ``images/<2 hex>/<sha256>.png``: screenshots by hash.
@@ -104,6 +106,11 @@ class RunRecord:
                 lines.append(self._untrained(iteration, result))
         self._append("episodes.jsonl", sorted(lines, key=lambda line: (line["group_id"], line["slot"])))
 
+    def injections(self, iteration: int, batch: TensorDictBase) -> None:
+        """Appends the injected traces of an iteration only."""
+        injected = [episode.rows for episode in episodes_of(batch) if bool(episode.rows[0].get(K.OFF_POLICY))]
+        self._append("episodes.jsonl", [self._trained(iteration, rows) for rows in injected])
+
     def _trained(self, iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, Any]:
         first = rows[0]
         return {
@@ -113,6 +120,7 @@ class RunRecord:
             "task_id": first[K.TASK_ID],
             "instruction": first[K.INSTRUCTION],
             "source": first[K.SOURCE],
+            "provenance": None if (found := provenance_of(first)) is None else found.to_json(),
             "off_policy": bool(first.get(K.OFF_POLICY)),
             "trained": True,
             "policy_version": number(first, K.POLICY_VERSION),
@@ -132,6 +140,7 @@ class RunRecord:
             "task_id": result.job.task.id,
             "instruction": result.job.task.instruction,
             "source": K.Source.on_policy.value,
+            "provenance": None,
             "off_policy": False,
             "trained": False,
             "policy_version": number(rows[0], K.POLICY_VERSION) if rows else None,

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.provenance import Provenance, mark, plan_hash
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experts.plan import plan_from_trace, plan_lines
@@ -43,7 +44,7 @@ class SelfRollout:
     """One kept self-rollout.
 
     Args:
-        rows: lazy stack ``[S]``, plan-free prompts, sampled token ids, source ``self_rolled``.
+        rows: lazy stack ``[S]``, plan-free prompts, sampled token ids, source ``self_rolled``, with their provenance.
         expert: name of the expert whose plan was followed.
         plan: the plan in the policy's prompt.
         leak: share of the thoughts that mention or quote the plan, 0..1.
@@ -128,8 +129,8 @@ def self_roll(
         for result in play(policy, vector, jobs, temperature=temperature):
             failures += result.failure is not None
             episodes += result.failure is None
-            turn, _ = cast(tuple[int, int], places[result.job.task.id])
-            entry = _entry(policy, result, *queues[result.job.task.id][turn], text)
+            turn, attempt = cast(tuple[int, int], places[result.job.task.id])
+            entry = _entry(policy, result, *queues[result.job.task.id][turn], attempt, text)
             if entry is None:
                 continue
             leaks += _leaks(entry.rows, entry.plan, text)
@@ -188,12 +189,14 @@ def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int]) 
 
 
 def _entry(
-    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, action_text: str
+    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, attempt: int, action_text: str
 ) -> SelfRollout | None:
     if not result.success or result.rows is None:
         return None
     leaks = _leaks(result.rows, plan, action_text)
-    return SelfRollout(plan_free_rows(policy, result.rows), trace.expert, plan, sum(leaks) / len(leaks))
+    provenance = Provenance(trace.expert, trace.origin, plan_hash(plan), attempt)
+    rows = mark(plan_free_rows(policy, result.rows), provenance)
+    return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))
 
 
 def _leaks(rows: TensorDictBase, plan: str, action_text: str) -> Sequence[bool]:

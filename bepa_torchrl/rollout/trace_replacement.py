@@ -113,6 +113,9 @@ class TraceReplacement(Transform):
         rows: list[TensorDictBase] = []
         for group in groups:
             rows.extend(self._finalise(group))
+        for row in rows:  # TorchRL's collectors require the same keys of all rows
+            if K.PROVENANCE not in row:
+                row.set_non_tensor(K.PROVENANCE, "")
         return stack_rows(rows)
 
     def check_update(self, rows: TensorDictBase) -> None:

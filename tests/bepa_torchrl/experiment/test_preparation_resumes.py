@@ -121,6 +121,7 @@ def test_an_interrupted_preparation_equals_one_that_was_not(tmp_path: Path, monk
     total = units.done
     assert total > 30
     assert whole["metrics"]["self_rolled"] > 0
+    assert set(whole["manifest"].provenance["self_rolled"]) == set(whole["manifest"].self_rolled)
 
     units.done = 0
     lost = 0
