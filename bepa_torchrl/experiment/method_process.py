@@ -48,9 +48,11 @@ from bepa_torchrl.experts import load_traces, plan_from_trace
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
+from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.sharding.leader import Leader
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.storage.json_lines import read_lines
+from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
 from bepa_torchrl.training.optimization_step import local_passes
@@ -63,6 +65,8 @@ from osworld_gym.torchrl_env import OSWorldEnv
 
 #: folder of the inference engine's copies of the weights
 _ENGINE = "engine"
+#: folder of the finished episodes of the final evaluation, until it is complete
+_EVALUATING = "evaluating"
 #: a user creates this file in the method's folder to restart the workers of ``collect.mode=async`` on Ray
 RESTART_WORKERS = "restart_workers"
 #: task sets whose success rates are among an iteration's metrics
@@ -120,7 +124,9 @@ class MethodRun:
                 every = [*self.tasks.train, *self.tasks.held_out]
                 self._sync()
                 kept = self.record if self.config.record.outcomes else None
-                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept)
+                stages = Stages(Ledger(self.folder / _EVALUATING))
+                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept, stages=stages)
+                self.failures.update(stages.failures)
             self._count_failures()
             self._finish(final)
         return 0
@@ -346,6 +352,7 @@ class MethodRun:
         else:
             self.leader.export(self.folder / "policy", dtype=getattr(torch, self.config.policy.dtype))
         write_text(self.folder / "results.json", json.dumps(results, indent=1))
+        shutil.rmtree(self.folder / _EVALUATING, ignore_errors=True)
 
 
 def final_settings(config: Settings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -34,10 +35,13 @@ from bepa_torchrl.experts import (
 from bepa_torchrl.policies.base import ActingPolicy
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.stages import Stages
+from bepa_torchrl.storage import FolderError
 from osworld_gym.atomic import new_folder, write_text
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
+_CHECKSUMS = "checksums.json"  #: of the JSON files; caches and images have their own
+_RESTORE = "restore the folder from a copy, or remove it: resume=true then prepares again"
 _log = logging.getLogger(__name__)
 Note = Callable[[str], None]
 
@@ -232,6 +236,7 @@ def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folde
         prepared.manifest.save(part / "manifest.json")
         base = {name: evaluation.to_json() for name, evaluation in prepared.base.items()}
         write_text(part / "base.json", json.dumps({"base": base, "metrics": prepared.metrics}, indent=1))
+        write_text(part / _CHECKSUMS, json.dumps(_checksums(part), indent=1))
 
 
 def load_preparation(folder: Path) -> Preparation:
@@ -240,9 +245,28 @@ def load_preparation(folder: Path) -> Preparation:
     Raises:
         FolderError, TraceError: a part is damaged or of another version.
     """
+    if (folder / _CHECKSUMS).exists():  # not in preparations of earlier versions
+        _check_files(folder)
     converted, self_rolled = TaskTraceCache(), TaskTraceCache()
     converted.loads(folder / "converted")
     self_rolled.loads(folder / "self_rolled")
     data = json.loads((folder / "base.json").read_text(encoding="utf-8"))
     base = {name: Evaluation.from_json(counts) for name, counts in data["base"].items()}
     return Preparation(Manifest.load(folder / "manifest.json"), converted, self_rolled, base, data["metrics"])
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """The sha256 of the JSON files of a preparation, by relative path."""
+    paths = [folder / "base.json", folder / "manifest.json", *sorted((folder / "experts" / "traces").rglob("*.json"))]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _check_files(folder: Path) -> None:
+    """Raises FolderError if a file is not as it was written."""
+    try:
+        expected, found = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8")), _checksums(folder)
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder}: a file cannot be read ({error}); {_RESTORE}") from error
+    wrong = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    if wrong:
+        raise FolderError(f"{folder / wrong[0]} is damaged or was changed; {_RESTORE}")

@@ -27,7 +27,9 @@ from bepa_torchrl.experiment.preparation import convert_all, load_preparation
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.start.folder import run_folder
 from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experts import TraceError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.storage import FolderError
 from bepa_torchrl.testing import small_checkpoint
 
 QUICK = (
@@ -75,11 +77,28 @@ def test_preparation_is_whole_and_read_back(prepared: tuple[Path, tuple[str, ...
     assert not set(found.converted.task_ids()) & set(found.manifest.held_out)
     assert {path.name for path in (folder / "prepared").iterdir()} == {
         "base.json",
+        "checksums.json",
         "converted",
         "experts",
         "manifest.json",
         "self_rolled",
     }
+
+
+def test_every_damaged_file_of_a_preparation_is_noticed(prepared: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
+    folder, _ = prepared
+    copy = tmp_path / "prepared"
+    shutil.copytree(folder / "prepared", copy)
+    for path in sorted(copy.rglob("*.json")):
+        data = path.read_bytes()
+        for damaged in (data.replace(b"1", b"2", 1), data[:-3]):
+            path.write_bytes(damaged)
+            with pytest.raises((FolderError, TraceError)):
+                load_preparation(copy)
+        path.write_bytes(data)
+    load_preparation(copy)
+    (copy / "checksums.json").unlink()  # as in earlier versions
+    load_preparation(copy)
 
 
 def test_the_experts_of_another_run_are_taken_instead_of_playing(prepared: tuple[Path, tuple[str, ...]]) -> None:
