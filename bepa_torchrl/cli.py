@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from bepa_torchrl.commands import convert, doctor, engine, evaluate, plan, record, rollouts, selfroll, status, train
+from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
 COMMANDS = (train, rollouts, engine, status, evaluate, record, convert, selfroll, plan, doctor)
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line; None: the process's own.
     """
     try:
-        return _run(_parser().parse_args(arguments))
+        return _run(parse_settings(_parser(), arguments))
     finally:
         output_closed()  # ``bepa plan | head``
 

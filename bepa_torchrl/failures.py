@@ -36,20 +36,25 @@ def exit_code(error: BaseException) -> int | None:
 def guarded(program: Callable[[], int], name: str) -> int:
     """Runs a program; an expected error becomes one line on standard error and an exit code.
 
-    A bug keeps its traceback; Ctrl-C returns 130. A closed standard output (``bepa plan | head``) is no error.
+    The error's notes follow in the same line. A bug keeps its traceback; Ctrl-C returns 130. A closed standard output
+    (``bepa plan | head``) is no error.
     """
     try:
         return program()
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; continue a run with resume=true", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"{name}: interrupted{_notes(error)}", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as error:  # a signal that ends the program
+        if _notes(error):
+            print(f"{name}: ended{_notes(error)}", file=sys.stderr)
+        raise
     except Exception as error:
         if isinstance(error, BrokenPipeError) and output_closed():
             return 0
         code = exit_code(error)
         if code is None:
             raise
-        print(f"{name}: {_line(error)}", file=sys.stderr)
+        print(f"{name}: {_line(error)}{_notes(error)}", file=sys.stderr)
         return code
 
 
@@ -59,6 +64,11 @@ def _line(error: Exception) -> str:
     if not _out_of_memory(error):
         return text
     return f"{text.partition('. ')[0]}; lower policy.max_batch_tokens or train.max_tokens, or free the device's memory"
+
+
+def _notes(error: BaseException) -> str:
+    """What was noted about the error, such as the command that continues a run."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _out_of_memory(error: BaseException) -> bool:

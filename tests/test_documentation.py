@@ -170,6 +170,33 @@ def settings_problem(words):
     return ""
 
 
+SHELL = re.compile(r"(?:bepa|osworld-gym|make|pip|python|\S+/(?:pip|python|uv)) ")
+
+
+def test_brackets_of_shell_commands_are_quoted(page):
+    """zsh refuses a word with [ ] that names no file."""
+    lines = [line.partition(" # ")[0] for line in command_lines(page.read_text(encoding="utf-8"))]
+    bare = [line for line in lines if SHELL.match(line) and re.search(r"\S\[", re.sub(r"'[^']*'|\"[^\"]*\"", "", line))]
+    assert bare == []
+
+
+def test_every_role_of_a_docstring_is_rendered_in_the_site():
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("mkdocs_roles", ROOT / "scripts" / "mkdocs_roles.py")
+    hook = module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    link = '<autoref optional identifier="a.b.C"><code>{}</code></autoref>'
+    assert hook.rendered(":class:<code>~a.b.C</code>, :class:<code>a.b.C</code>, :meth:<code>close</code>") == (
+        f"{link.format('C')}, {link.format('a.b.C')}, <code>close</code>"
+    )
+    sources = [path for package in ("bepa_torchrl", "osworld_gym") for path in (ROOT / package).rglob("*.py")]
+    roles = [role for path in sources for role in re.findall(r":\w+:`[^`]+`", path.read_text(encoding="utf-8"))]
+    html = [re.sub(r"`([^`]+)`", r"<code>\1</code>", role) for role in roles]
+    assert len(roles) > 100
+    assert [role for role in html if ":" in hook.rendered(role)] == []
+
+
 HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 

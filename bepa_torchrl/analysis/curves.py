@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib
 
-from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.atomic import write_with
 
 matplotlib.use("Agg")

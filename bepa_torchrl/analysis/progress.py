@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bepa_torchrl.analysis.curves import WINDOW, series
 from bepa_torchrl.analysis.status import desktop_failures, utilisation
-from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.storage.json_lines import read_lines
 
 _COLUMNS = (
     "method", "iteration", "rollouts", "train", "held-out", "expert-only", "cache", "injected", "updates", "desktops",

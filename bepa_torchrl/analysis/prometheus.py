@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from bepa_torchrl.analysis.status import run_status
-from bepa_torchrl.experiment.run_record import RecordError
+from bepa_torchrl.storage.json_lines import RecordError
 from osworld_gym.atomic import write_text
 
 _log = logging.getLogger(__name__)

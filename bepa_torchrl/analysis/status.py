@@ -1,19 +1,23 @@
-"""The state of a run from its folder alone: progress, throughput, failures, staleness. Reads, never writes."""
+"""The state of a run from its folder alone: progress, throughput, failures, staleness. Reads, never writes.
+
+Needs the base package only, so that a run can be watched from a machine that could not train.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.methods import algo_named
-from bepa_torchrl.experiment.run_record import RecordError, read_lines
+from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
-from bepa_torchrl.training.checkpoint import newest_checkpoint
+from bepa_torchrl.training.newest import newest_checkpoint
 
+PREPARING = "preparing"  #: folder in a run's, of what is finished while the preparation is under way
 #: the depth of the queue at the end of the newest iteration, asynchronous only
 _QUEUE = {
     "waiting_slots": "collect/queue_waiting_slots",
@@ -55,7 +59,9 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
         now: seconds since the epoch; None: the clock's.
 
     Returns:
-        ``folder``, ``running`` (whether a process holds it) and ``methods``: name → :func:`method_status`.
+        ``folder``, ``running`` (whether a process holds it), ``finished`` (whether every method has), ``preparing``
+        (finished units of a preparation that is not complete, None otherwise) and ``methods``: name →
+        :func:`method_status`.
 
     Raises:
         RecordError: no run is there, or a file of it is damaged.
@@ -69,24 +75,39 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
     except FolderInUseError:
         running = True
     moment = time.time() if now is None else now
+    found = {method.name: _status_of(method, moment) for method in methods}
     return {
         "folder": str(folder),
         "running": running,
-        "methods": {method.name: _status_of(method, moment) for method in methods},
+        "finished": all(method["finished"] for method in found.values()),
+        "preparing": None if (folder / "prepared").exists() else count_units(folder / PREPARING),
+        "methods": found,
     }
 
 
 def _status_of(method: Path, now: float) -> dict[str, Any]:
     path = method / "iterations.jsonl"
     lines = read_lines(path) if path.exists() else []
-    settings = read_settings(method / "config.yaml")
-    iterations = settings.train.iterations if algo_named(settings.algo.name).rl else 0
-    found = method_status(lines, iterations, finished=(method / "results.json").exists())
+    found = method_status(lines, _iterations_of(method / "config.yaml"), finished=(method / "results.json").exists())
     return found | {
         # the file's time may be another machine's, which may be ahead
         "seconds_since_last": max(0.0, round(now - path.stat().st_mtime, 1)) if lines else None,
         "checkpoint": newest_checkpoint(method / "checkpoints"),
     }
+
+
+def _iterations_of(path: Path) -> int:
+    """Iterations of the method whose settings a run has written, read without a YAML parser, which is an extra's.
+
+    Raises:
+        RecordError: the file is damaged. ValueError: an unknown method.
+    """
+    text = path.read_text(encoding="utf-8")
+    algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\w+)$", text, re.MULTILINE)
+    iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
+    if algo is None or iterations is None:
+        raise RecordError(f"{path}: expected the settings of a run, with algo.name and train.iterations; restore it")
+    return int(iterations[1]) if algo_named(algo[1]).rl else 0
 
 
 def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:
@@ -185,10 +206,13 @@ def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def report(found: Mapping[str, Any]) -> Iterator[str]:
     """The state of a run as lines of text."""
-    yield f"{found['folder']}: {'running' if found['running'] else 'no process runs it'}"
+    idle = "finished" if found["finished"] else "no process runs it; bepa train resume=true goes on with it"
+    yield f"{found['folder']}: {'running' if found['running'] else idle}"
+    if found["preparing"]:
+        yield f"preparation: {found['preparing']} units finished"
     for name, method in found["methods"].items():
         state = "finished" if method["finished"] else f"iteration {method['iteration']} of {method['iterations']}"
-        yield f"{name}: {state}, {_duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
+        yield f"{name}: {state}, {duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
         if method["seconds_per_iteration"] is not None:
             pace = (
                 f"{method['seconds_per_iteration']:.1f} s per iteration, {method['episodes_per_second']:.2f} rollouts/s"
@@ -198,8 +222,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             while_what = "" if method["queue"] else " while collecting"
             yield f"  desktops: {100 * method['utilisation']:.0f} % busy{while_what}"
         if not method["finished"] and method["seconds_left"] is not None:
-            since = _duration(method["seconds_since_last"])
-            yield f"  about {_duration(method['seconds_left'])} of training left; last iteration {since} ago"
+            since = duration(method["seconds_since_last"])
+            yield f"  about {duration(method['seconds_left'])} of training left; last iteration {since} ago"
         if not method["finished"] and method["checkpoint"] is not None:
             yield f"  newest checkpoint: iteration {method['checkpoint']}"
         failures = ", ".join(f"{kind} {count:.0f}" for kind, count in method["failures"].items() if count)
@@ -213,7 +237,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             yield "  newest: " + ", ".join(f"{key} {value:.3g}" for key, value in method["newest"].items())
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as text, ``2 h 05 min``, ``3 min 20 s`` or ``7 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else (f"{minutes} min {rest:02d} s" if minutes else f"{rest} s")

@@ -21,6 +21,8 @@ class TraceMetadata:
         steps: number of rows.
         serial: number of traces put into the cache before it.
         injected: how often it has been injected into a group.
+        provenance: the expert's run behind it, as in its rows (:mod:`bepa_torchrl.data.provenance`); empty for the
+            policy's own successes.
     """
 
     task_id: str
@@ -30,6 +32,7 @@ class TraceMetadata:
     steps: int
     serial: int
     injected: int = 0
+    provenance: str = ""
 
 
 def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
@@ -63,4 +66,5 @@ def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
         episode_return=episode_return,
         steps=len(rows),
         serial=serial,
+        provenance=str(rows[0][keys.PROVENANCE]) if keys.PROVENANCE in rows[0] else "",
     )

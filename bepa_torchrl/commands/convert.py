@@ -28,11 +28,15 @@ def convert_traces(options: argparse.Namespace) -> int:
 
     settings = load_config(options.overrides, config_dir=options.config_dir)
     check_new(options.out, "folder")
-    from bepa_torchrl.experiment.factory import make_policy, make_tasks
-    from bepa_torchrl.experiment.preparation import convert_all
-    from bepa_torchrl.experts import read_source
+    from bepa_torchrl.experiment.environment import check_checkpoint
+    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experts.sources import read_source
 
+    check_checkpoint(settings.policy.checkpoint)
     traces = [trace for trace in read_source(options.traces, make_tasks(settings).suite.tasks) if trace.success]
+    from bepa_torchrl.experiment.factory import make_policy  # torch, after what can be checked without it
+    from bepa_torchrl.experiment.preparation import convert_all
+
     cache = convert_all(make_policy(settings, seed=settings.seed), traces, settings.policy.action_text)
     cache.dumps(options.out)
     print(f"{len(cache)} of {len(traces)} traces converted: {options.out}")

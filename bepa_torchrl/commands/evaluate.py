@@ -25,18 +25,20 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     settings = load_config(options.overrides, config_dir=options.config_dir)
     if options.out is not None:
         check_new(options.out, "--out")
-    from rich.console import Console
+    from bepa_torchrl.experiment.environment import check_environment
+    from bepa_torchrl.experiment.start.tasks import make_tasks
+
+    check_environment(settings)
+    tasks = make_tasks(settings)
+    from rich.console import Console  # large packages, after what can be checked without them
     from rich.table import Table
 
     from bepa_torchrl.analysis.progress import percent
     from bepa_torchrl.evaluation.success_rate import subsets
-    from bepa_torchrl.experiment.environment import check_environment
-    from bepa_torchrl.experiment.factory import make_env, make_policy, make_tasks, rollout_policy
+    from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
     from bepa_torchrl.experiment.preparation import final_evaluation
     from osworld_gym.atomic import write_text
 
-    check_environment(settings)
-    tasks = make_tasks(settings)
     policy = make_policy(settings, seed=settings.seed)
     with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
         found = final_evaluation(settings, rollout, env.vector, [*tasks.train, *tasks.held_out])

@@ -14,7 +14,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("status", help=_HELP, description=f"Prints {_HELP}, from its folder alone.")
     parser.add_argument("run", type=Path, help="the run's folder, such as runs/NAME")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    parser.set_defaults(program=status)
+    parser.set_defaults(program=status, needs_extra=False)
 
 
 def status(options: argparse.Namespace) -> int:

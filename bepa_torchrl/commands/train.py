@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from bepa_torchrl.commands.arguments import add_settings
+from bepa_torchrl.commands.arguments import add_settings, parse_settings
 
 _HELP = "train by BEPA or another method"
 
@@ -26,35 +27,47 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "bepa train") ->
 
     parser = argparse.ArgumentParser(prog=prog, description="Trains a policy by BEPA or another method.")
     add_settings(parser)
-    options = parser.parse_args(arguments)
+    options = parse_settings(parser, arguments)
     return guarded(lambda: train(options), prog)
 
 
 def train(options: argparse.Namespace) -> int:
-    """Trains, evaluates, and writes the run's folder.
+    """Trains, evaluates, and writes the run's folder. Mistakes are found before torch is imported.
 
     Raises:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure.
     """
     from bepa_torchrl.experiment.config import load_config
 
-    load_config(options.overrides, config_dir=options.config_dir)  # errors in the settings come before torch's import
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        load_config(options.overrides, config_dir=options.config_dir)  # on each rank, before torch's import
+        return _train_on_torchrun(options)
+    from bepa_torchrl.experiment.launcher import run
+
+    # SIGTERM becomes an ordinary exit, which ends the methods' processes too
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        return run(options.overrides, config_dir=options.config_dir)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _train_on_torchrun(options: argparse.Namespace) -> int:
+    """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it."""
     from bepa_torchrl.experiment.launcher import run
     from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
     from bepa_torchrl.sharding.torchrun import torchrun_job
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     job = torchrun_job()
-    if job is not None and job.rank > 0:
+    assert job is not None
+    if job.rank > 0:
         return follow_torchrun(job)
-    # SIGTERM becomes an ordinary exit, which ends the methods' processes too
-    before = signal.signal(signal.SIGTERM, _end if job is None else _end_with_torchrun)
+    before = signal.signal(signal.SIGTERM, _end_with_torchrun)
     try:
-        overrides = options.overrides if job is None else overrides_on_torchrun(job, options.overrides)
-        return run(overrides, config_dir=options.config_dir)
+        return run(overrides_on_torchrun(job, options.overrides), config_dir=options.config_dir)
     finally:
-        if job is not None:
-            job.end()
+        job.end()
         signal.signal(signal.SIGTERM, before)
 
 

@@ -15,6 +15,7 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | STEP | [] int64, 0-based in the episode | collector | prompt rebuilding, record |
 | N_STEPS | [] int64, rows of the episode | collector | cache (rule ``shortest``) |
 | SOURCE | str, a :class:`Source` | collector, self-rollout, replacement | loss diagnostics, record |
+| PROVENANCE | str, JSON; empty or absent in the policy's own rows | self-rollout, conversion, replacement | record |
 | POLICY_VERSION | [] int64, optimiser steps of the behaviour policy | collector | staleness |
 | SCREENSHOT | bytes, PNG before the response | collector | prompt rebuilding, record |
 | RESPONSE | str, the response's text | collector | prompt rebuilding, record |
@@ -51,6 +52,7 @@ SLOT = "slot"
 STEP = "step"
 N_STEPS = "n_steps"
 SOURCE = "source"
+PROVENANCE = "provenance"  #: of :class:`bepa_torchrl.data.provenance.Provenance`
 POLICY_VERSION = "policy_version"
 SCREENSHOT = "screenshot_png"
 RESPONSE = "response"

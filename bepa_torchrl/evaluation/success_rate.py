@@ -9,6 +9,7 @@ from typing import Any
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.stages import RunEpisodes
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
@@ -53,6 +54,7 @@ def evaluate(
     seed: int = 0,
     retries: int = 2,
     keep: Callable[[Sequence[EpisodeResult]], None] | None = None,
+    play: RunEpisodes = run_episodes,
 ) -> Evaluation:
     """Runs every task ``episodes`` times.
 
@@ -65,10 +67,11 @@ def evaluate(
         seed: seed of desktops and sampling.
         retries: further attempts for an episode whose desktop failed.
         keep: is given all episodes at the end.
+        play: plays the episodes.
     """
     jobs = [evaluation_job(task, seed, number, e) for number, task in enumerate(tasks) for e in range(episodes)]
     counts = {task.id: (0, 0) for task in tasks}
-    results = run_episodes(policy, vector, jobs, temperature=temperature, retries=retries)
+    results = play(policy, vector, jobs, temperature=temperature, retries=retries)
     for result in results:
         wins, played = counts[result.job.task.id]
         counts[result.job.task.id] = (wins + result.success, played + (result.failure is None))

@@ -230,10 +230,20 @@ def read_settings(path: Path) -> Settings:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise ConfigError(f"expected key=value: {_one_line(error)}") from error
+    parser, parsed = OverridesParser.create(), []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals and not key.startswith("~"):
+            known = f", one of {', '.join(choices(key))}" if key in GROUPS else ""
+            raise ConfigError(f"expected key=value, got {text!r}; write {key}=VALUE{known}")
+        try:
+            parsed += parser.parse_overrides([text])
+        except HydraException as error:
+            raise ConfigError(
+                f"{text!r}: the value cannot be read; close its brackets and quotes, and quote text with special "
+                f"characters twice, for the shell and for Hydra: \"{key}='{value}'\""
+            ) from error
+    return parsed
 
 
 def _line(override: Override) -> str:

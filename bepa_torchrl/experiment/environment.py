@@ -52,7 +52,7 @@ def check_environment(settings: Settings, *, torchrun: bool = False) -> None:
     if settings.env.suite not in SUITES:
         suite_folder(Path(settings.env.suite))
     _check_osworld(settings.env.suite)
-    _check_checkpoint(settings.policy.checkpoint)
+    check_checkpoint(settings.policy.checkpoint)
     if settings.policy.rollout == "vllm":
         _check_engine(settings.policy.engine)
     _check_cluster(settings.cluster)
@@ -68,7 +68,7 @@ def check_rollout_side(settings: Settings) -> None:
     if settings.cluster.address is None:
         if settings.policy.rollout == "vllm":
             _check_engine(settings.policy.engine)
-        _check_checkpoint(settings.policy.checkpoint)
+        check_checkpoint(settings.policy.checkpoint)
         _check_desktop(settings.env)
 
 
@@ -142,7 +142,7 @@ def _check_osworld(suite: str) -> None:
         raise ConfigError(f"OSWORLD_ROOT={root}: expected the folder of an OSWorld checkout, {problem}; {fix}")
 
 
-def _check_checkpoint(checkpoint: str) -> None:
+def check_checkpoint(checkpoint: str) -> None:
     """Checks the files of a checkpoint folder. A Hugging Face repository is checked when the policy is loaded."""
     if checkpoint in SHIPPED:
         try:

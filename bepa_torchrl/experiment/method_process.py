@@ -35,26 +35,24 @@ from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
-from bepa_torchrl.experiment.factory import (
-    Tasks,
-    make_cache,
-    make_env,
-    make_trainer,
-    rollout_policy,
-)
+from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, rollout_policy
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.objective import make_optimizer
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
-from bepa_torchrl.experiment.run_record import RunRecord, read_lines, rewind_logs
+from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.start.tasks import Tasks
 from bepa_torchrl.experts import load_traces, plan_from_trace
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
+from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.sharding.leader import Leader
 from bepa_torchrl.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.storage.json_lines import read_lines
+from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
 from bepa_torchrl.training.checkpoint import Checkpoints
 from bepa_torchrl.training.optimization_step import local_passes
@@ -67,6 +65,8 @@ from osworld_gym.torchrl_env import OSWorldEnv
 
 #: folder of the inference engine's copies of the weights
 _ENGINE = ".engine"  # hidden: scratch, which storage= must not upload
+#: folder of the finished episodes of the final evaluation, until it is complete
+_EVALUATING = "evaluating"
 #: a user creates this file in the method's folder to restart the workers of ``collect.mode=async`` on Ray
 RESTART_WORKERS = "restart_workers"
 #: task sets whose success rates are among an iteration's metrics
@@ -124,7 +124,9 @@ class MethodRun:
                 every = [*self.tasks.train, *self.tasks.held_out]
                 self._sync()
                 kept = self.record if self.config.record.outcomes else None
-                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept)
+                stages = Stages(Ledger(self.folder / _EVALUATING))
+                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept, stages=stages)
+                self.failures.update(stages.failures)
             self._count_failures()
             self._finish(final)
         return 0
@@ -222,6 +224,8 @@ class MethodRun:
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
             self.record.episodes(iteration, batch, trainer.collector.last.results)
+        else:
+            self.record.injections(iteration, batch)
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)
@@ -349,6 +353,7 @@ class MethodRun:
         else:
             self.leader.export(self.folder / "policy", dtype=getattr(torch, self.config.policy.dtype))
         write_text(self.folder / "results.json", json.dumps(results, indent=1))
+        shutil.rmtree(self.folder / _EVALUATING, ignore_errors=True)
 
 
 def final_settings(config: Settings) -> dict[str, Any]:

@@ -1,15 +1,11 @@
-"""The training methods as data, selected by the key ``algo``; see the table in ``docs/definitions.md``."""
+"""The training methods as data, selected by the key ``algo``; see the table in ``docs/definitions.md``. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from tensordict.nn import TensorDictModuleBase
-
-from bepa_torchrl.losses import LUFFY_PRESETS, BEPALoss, LUFFYLoss, RLSFTLoss
-from bepa_torchrl.rollout.trace_replacement import Injection
+from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.errors import did_you_mean
 
 
@@ -139,30 +135,3 @@ def algo_named(name: str) -> Algo:
     if name not in ALGOS:
         raise ValueError(f"unknown algo {name!r}{did_you_mean(name, ALGOS)}; known: {', '.join(ALGOS)}")
     return ALGOS[name]
-
-
-def make_loss(
-    algo: Algo,
-    policy: TensorDictModuleBase,
-    *,
-    luffy_preset: str = "paper",
-    luffy_gamma: float = 0.1,
-    sft_weight: float = 1.0,
-    **options: Any,
-) -> BEPALoss:
-    """The method's loss; ``options`` are those of :class:`~bepa_torchrl.losses.BEPALoss`.
-
-    Args:
-        luffy_preset: ``paper`` or ``released``; for LUFFY only, like ``luffy_gamma``.
-        sft_weight: weight of the cross-entropy; for RL+SFT only.
-    """
-    if algo.loss is LossKind.luffy:
-        return LUFFYLoss(policy, preset=luffy_preset, gamma=luffy_gamma, **options)
-    if algo.loss is LossKind.rl_sft:
-        return RLSFTLoss(policy, sft_weight=sft_weight, **options)
-    return BEPALoss(policy, **options)
-
-
-def advantage_std(algo: Algo, std: str, *, luffy_preset: str = "paper") -> str:
-    """The rule for the standard deviation: the setting's, or the preset's for LUFFY."""
-    return LUFFY_PRESETS[luffy_preset].advantage_std if algo.loss is LossKind.luffy else std

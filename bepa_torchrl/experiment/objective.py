@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tensordict.nn import TensorDictModuleBase
 
-from bepa_torchrl.experiment.methods import Algo, make_loss
+from bepa_torchrl.experiment.methods import Algo, LossKind
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.losses import BEPALoss
+from bepa_torchrl.losses import LUFFY_PRESETS, BEPALoss, LUFFYLoss, RLSFTLoss
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.training.optimization_step import parameter_groups
 from bepa_torchrl.training.precision import make_adamw
@@ -57,6 +58,33 @@ def make_method_loss(settings: Settings, algo: Algo, policy: Policy) -> BEPALoss
     if preset == "paper":  # LUFFY's released preset has its own aggregation
         options["aggregation"] = settings.loss.aggregation
     return make_loss(algo, policy, **options)
+
+
+def make_loss(
+    algo: Algo,
+    policy: TensorDictModuleBase,
+    *,
+    luffy_preset: str = "paper",
+    luffy_gamma: float = 0.1,
+    sft_weight: float = 1.0,
+    **options: Any,
+) -> BEPALoss:
+    """The method's loss; ``options`` are those of :class:`~bepa_torchrl.losses.BEPALoss`.
+
+    Args:
+        luffy_preset: ``paper`` or ``released``; for LUFFY only, like ``luffy_gamma``.
+        sft_weight: weight of the cross-entropy; for RL+SFT only.
+    """
+    if algo.loss is LossKind.luffy:
+        return LUFFYLoss(policy, preset=luffy_preset, gamma=luffy_gamma, **options)
+    if algo.loss is LossKind.rl_sft:
+        return RLSFTLoss(policy, sft_weight=sft_weight, **options)
+    return BEPALoss(policy, **options)
+
+
+def advantage_std(algo: Algo, std: str, *, luffy_preset: str = "paper") -> str:
+    """The rule for the standard deviation: the setting's, or the preset's for LUFFY."""
+    return LUFFY_PRESETS[luffy_preset].advantage_std if algo.loss is LossKind.luffy else std
 
 
 def make_optimizer(settings: Settings, policy: Policy, *, lr: float | None = None) -> torch.optim.Optimizer:

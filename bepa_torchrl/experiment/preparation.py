@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from time import perf_counter
 from typing import Any
 
+from tensordict import TensorDictBase
+
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.data.seeding import Stream, derive_seed
+from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate
-from bepa_torchrl.experiment.factory import Tasks
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.start.tasks import Tasks
 from bepa_torchrl.experts import (
     ExpertTrace,
     Manifest,
@@ -27,23 +27,21 @@ from bepa_torchrl.experts import (
     check_disjoint,
     convert_trace,
     plan_from_trace,
-    record_expert,
     save_traces,
     self_roll,
-    successful_traces,
     task_hashes,
     trace_rows,
 )
 from bepa_torchrl.policies.base import ActingPolicy
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from bepa_torchrl.storage import read_folder, write_folder
-from osworld_gym.atomic import new_folder
-from osworld_gym.desktops.base import Desktop
-from osworld_gym.desktops.registry import make_desktop
-from osworld_gym.errors import DesktopError
+from bepa_torchrl.rollout.stages import Stages
+from bepa_torchrl.storage import FolderError
+from osworld_gym.atomic import new_folder, write_text
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
+_CHECKSUMS = "checksums.json"  #: of the JSON files; caches and images have their own
+_RESTORE = "restore the folder from a copy, or remove it: resume=true then prepares again"
 _log = logging.getLogger(__name__)
 Note = Callable[[str], None]
 
@@ -67,57 +65,6 @@ class Preparation:
     metrics: dict[str, float]
 
 
-def expert_traces(settings: Settings, tasks: Sequence[Task]) -> list[ExpertTrace]:
-    """Successful traces of these tasks, from ``expert.logs`` or else recorded from the tasks' oracles.
-
-    Raises:
-        TraceError: the logs cannot be read, or contain no success.
-    """
-    if settings.expert.logs:
-        return successful_traces(list(settings.expert.logs), tasks)
-    return record_experts(settings, tasks)
-
-
-def record_experts(settings: Settings, tasks: Sequence[Task]) -> list[ExpertTrace]:
-    """Records one successful run of each task's oracle, in parallel; unsolved tasks are left out.
-
-    The desktops are separate from the run's, ``env.desktops`` of them, or a single one within this process. A run that
-    failed because of the infrastructure is repeated once.
-    """
-    env = settings.env
-    numbered = [(number, task) for number, task in enumerate(tasks) if task.oracle is not None]
-    idle: SimpleQueue[Desktop] = SimpleQueue()
-
-    def record(numbered_task: tuple[int, Task]) -> ExpertTrace | None:
-        desktop = idle.get()  # there is one for each thread
-        try:
-            return _record_expert(settings, desktop, *numbered_task)
-        finally:
-            idle.put(desktop)
-
-    with ExitStack() as opened:
-        first = opened.enter_context(make_desktop(env.provider, **env.options))
-        count = min(env.desktops, len(numbered)) if first.blocking else 1
-        idle.put(first)
-        for _ in range(count - 1):
-            idle.put(opened.enter_context(make_desktop(env.provider, **env.options)))
-        with ThreadPoolExecutor(max(1, count), thread_name_prefix="expert") as threads:
-            return [trace for trace in threads.map(record, numbered) if trace is not None]
-
-
-def _record_expert(settings: Settings, desktop: Desktop, number: int, task: Task) -> ExpertTrace | None:
-    """A task's trace; None if its oracle does not solve it, or if the desktop failed twice."""
-    for attempt in range(2):
-        try:
-            seed = derive_seed(settings.seed, Stream.EXPERT, number, attempt)
-            trace = record_expert(desktop, task, seed, style=settings.expert.oracle_style)
-        except DesktopError as error:
-            _log.warning("expert on task %s: %s", task.id, error)
-            continue
-        return trace if trace.success else None
-    return None
-
-
 def prepare(
     settings: Settings,
     policy: ActingPolicy,
@@ -127,6 +74,7 @@ def prepare(
     *,
     note: Note,
     record: RunRecord | None = None,
+    stages: Stages | None = None,
 ) -> Preparation:
     """Converts the traces, runs LEVEL-1, and evaluates the base policy.
 
@@ -134,17 +82,18 @@ def prepare(
         traces: expert traces of the training tasks.
         note: is called with a line about each stage.
         record: where the episodes of the base policy's evaluation are kept; None: nowhere.
+        stages: keeps what is finished, and knows what an earlier process has finished; None: everything is done.
     """
-    started = perf_counter()
+    stages = stages or Stages()
     metrics = {"expert_traces": float(len(traces))}
-    converted = convert_all(policy, traces, settings.policy.action_text)
+    converted = convert_all(policy, traces, settings.policy.action_text, stages)
     note(f"LEVEL-1: the base policy follows {len(traces)} plans")
-    self_rolled, rolled = self_roll_all(settings, policy, vector, tasks.train, traces)
+    self_rolled, rolled = self_roll_all(settings, policy, vector, tasks.train, traces, stages)
     metrics |= {"converted": float(len(converted)), "self_rolled": float(len(self_rolled))}
     metrics |= {"self_roll_episodes": float(rolled.episodes), "self_roll_failures": float(rolled.failures)}
     metrics["plan_leak_rate"] = rolled.leak_rate
     note(f"LEVEL-1: {len(self_rolled)} of {len(traces)} succeeded; base policy, pass@{settings.expert.pass_k}")
-    base = measure_base(settings, policy, vector, tasks, record=record)
+    base = measure_base(settings, policy, vector, tasks, record=record, stages=stages)
     passed = base.pop("pass_k")
     manifest = Manifest(
         hashes=task_hashes([*tasks.train, *tasks.held_out]),
@@ -154,29 +103,45 @@ def prepare(
         converted=tuple(converted.task_ids()),
         self_rolled=tuple(self_rolled.task_ids()),
         base_solved=tuple(task for task, (wins, _) in passed.counts.items() if wins),
+        provenance={"converted": _provenance(converted), "self_rolled": _provenance(self_rolled)},
     )
     for cache in (converted, self_rolled):
         check_disjoint(cache.task_ids(), manifest.held_out)
-    metrics |= {f"failed_{reason.value}": float(count) for reason, count in vector.failures.items()}
-    metrics["seconds"] = perf_counter() - started
+    metrics |= {f"failed_{reason.value}": float(count) for reason, count in (vector.failures + stages.failures).items()}
+    metrics["seconds"] = stages.seconds
     return Preparation(manifest, converted, self_rolled, base, metrics)
 
 
-def convert_all(policy: ActingPolicy, traces: Sequence[ExpertTrace], action_text: str = "uitars") -> TaskTraceCache:
+def _provenance(cache: TaskTraceCache) -> dict[str, dict[str, Any]]:
+    """Task id → where its trace is from."""
+    found = {task_id: provenance_of(cache.get_trace(task_id)[0]) for task_id in cache.task_ids()}
+    return {task_id: each.to_json() for task_id, each in found.items() if each is not None}
+
+
+def convert_all(
+    policy: ActingPolicy, traces: Sequence[ExpertTrace], action_text: str = "uitars", stages: Stages | None = None
+) -> TaskTraceCache:
     """D_conv as a cache: the traces in the policy's format, without plan.
 
     Per task it contains the first trace that fits the policy's context length.
     """
-    cache = TaskTraceCache()
+    stages, cache = stages or Stages(), TaskTraceCache()
+    stages.progress.begin("converted traces", len(traces), 0)
     for trace in traces:
-        if trace.task_id in cache.task_ids():
-            continue
-        try:
-            pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
-            cache.put(trace.task_id, trace_rows(policy, trace.task_id, trace.instruction, pairs))
-        except TraceError as error:
-            _log.warning("left out of D_conv: %s", error)
+        if trace.task_id not in cache.task_ids():
+            try:
+                rows = stages.rows(partial(_converted, policy, trace, action_text), "converted", trace.content_hash)
+                cache.put(trace.task_id, rows)
+            except TraceError as error:
+                _log.warning("left out of D_conv: %s", error)
+        stages.progress.advance()
     return cache
+
+
+def _converted(policy: ActingPolicy, trace: ExpertTrace, action_text: str) -> TensorDictBase:
+    pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
+    rows = trace_rows(policy, trace.task_id, trace.instruction, pairs)
+    return mark(rows, Provenance(trace.expert, trace.origin))
 
 
 def self_roll_all(
@@ -185,6 +150,7 @@ def self_roll_all(
     vector: DesktopVector,
     tasks: Sequence[Task],
     traces: Sequence[ExpertTrace],
+    stages: Stages | None = None,
 ) -> tuple[TaskTraceCache, SelfRolloutSet]:
     """LEVEL-1: D_self as a cache, and the counts of the self-rollouts."""
     rolled = self_roll(
@@ -198,6 +164,7 @@ def self_roll_all(
         temperature=settings.collect.temperature,
         max_leak=settings.expert.max_leak,
         plan=lambda trace: plan_from_trace(trace, source=settings.expert.plan_source),
+        play=(stages or Stages()).episodes("LEVEL-1", rows=lambda result: result.success),
     )
     cache = TaskTraceCache()
     for task_id, entry in rolled.entries.items():
@@ -206,19 +173,26 @@ def self_roll_all(
 
 
 def measure_base(
-    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Tasks, *, record: RunRecord | None = None
+    settings: Settings,
+    policy: ActingPolicy,
+    vector: DesktopVector,
+    tasks: Tasks,
+    *,
+    record: RunRecord | None = None,
+    stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
     """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
     every, retries = [*tasks.train, *tasks.held_out], settings.collect.retries
+    stages, k = stages or Stages(), settings.expert.pass_k
     # the episodes that define the expert-only set differ from those that later evaluate it
     out = {
         "pass_k": evaluate(
-            policy, vector, tasks.train, episodes=settings.expert.pass_k, temperature=1.0,
-            seed=settings.eval.seed + 1, retries=retries,
+            policy, vector, tasks.train, episodes=k, temperature=1.0, seed=settings.eval.seed + 1, retries=retries,
+            play=stages.episodes(f"pass@{k}"),
         )
     }  # fmt: skip
     if settings.eval.final_episodes:
-        out |= final_evaluation(settings, policy, vector, every, record=record)
+        out |= final_evaluation(settings, policy, vector, every, record=record, stages=stages)
     return out
 
 
@@ -229,28 +203,28 @@ def final_evaluation(
     tasks: Sequence[Task],
     *,
     record: RunRecord | None = None,
+    stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
     """``greedy`` (one episode per task) and ``sampled`` (``eval.final_episodes``), with the evaluation's seed.
 
     Args:
         record: keeps the episodes with their screenshots; None: only their counts are kept.
+        stages: as of :func:`prepare`.
     """
-    seed, retries = settings.eval.seed, settings.collect.retries
+    seed, retries, stages = settings.eval.seed, settings.collect.retries, stages or Stages()
     modes = {"greedy": (1, 0.0), "sampled": (settings.eval.final_episodes, 1.0)}
     played: dict[str, Sequence[EpisodeResult]] = {}
     out = {
         mode: evaluate(
             policy, vector, tasks, episodes=episodes, temperature=temperature, seed=seed, retries=retries,
             keep=None if record is None else partial(played.__setitem__, mode),
+            play=stages.episodes(f"evaluation, {mode}", rows=lambda _: record is not None),
         )
         for mode, (episodes, temperature) in modes.items()
     }  # fmt: skip
     if record is not None:
         record.outcomes(played)
     return out
-
-
-_BASE: dict[str, Any] = {"format": "bepa_torchrl.base_policy", "version": 1}  #: of the base policy's evaluation
 
 
 def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folder: Path) -> None:
@@ -261,7 +235,8 @@ def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folde
         prepared.self_rolled.dumps(part / "self_rolled")
         prepared.manifest.save(part / "manifest.json")
         base = {name: evaluation.to_json() for name, evaluation in prepared.base.items()}
-        write_folder(part / "base", **_BASE, meta={"base": base, "metrics": prepared.metrics}, fill=lambda _: None)
+        write_text(part / "base.json", json.dumps({"base": base, "metrics": prepared.metrics}, indent=1))
+        write_text(part / _CHECKSUMS, json.dumps(_checksums(part), indent=1))
 
 
 def load_preparation(folder: Path) -> Preparation:
@@ -270,9 +245,28 @@ def load_preparation(folder: Path) -> Preparation:
     Raises:
         FolderError, TraceError: a part is damaged or of another version.
     """
+    if (folder / _CHECKSUMS).exists():  # not in preparations of earlier versions
+        _check_files(folder)
     converted, self_rolled = TaskTraceCache(), TaskTraceCache()
     converted.loads(folder / "converted")
     self_rolled.loads(folder / "self_rolled")
-    data = read_folder(folder / "base", **_BASE).meta
+    data = json.loads((folder / "base.json").read_text(encoding="utf-8"))
     base = {name: Evaluation.from_json(counts) for name, counts in data["base"].items()}
     return Preparation(Manifest.load(folder / "manifest.json"), converted, self_rolled, base, data["metrics"])
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """The sha256 of the JSON files of a preparation, by relative path."""
+    paths = [folder / "base.json", folder / "manifest.json", *sorted((folder / "experts" / "traces").rglob("*.json"))]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _check_files(folder: Path) -> None:
+    """Raises FolderError if a file is not as it was written."""
+    try:
+        expected, found = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8")), _checksums(folder)
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder}: a file cannot be read ({error}); {_RESTORE}") from error
+    wrong = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    if wrong:
+        raise FolderError(f"{folder / wrong[0]} is damaged or was changed; {_RESTORE}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from bepa_torchrl.experiment.run_record import RecordError
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.mirror import RunStore, RunUploader, SnapshotError, restore
 from bepa_torchrl.storage.objects import StorageError, open_store
 from bepa_torchrl.storage.objects.url import check_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _INTERVAL = 10.0  #: seconds between two uploads
 _AFTER_FAILURE = 30.0  #: seconds for the last upload of a run that failed or was interrupted
@@ -31,7 +33,7 @@ def check_new_in_store(config: Settings, name: str) -> None:
         )
 
 
-def restore_missing(config: Settings, folder: Path, console: Console) -> None:
+def restore_missing(config: Settings, folder: Path, note: Callable[[str], None]) -> None:
     """Restores a run that is to be resumed and is not on this machine; does nothing without ``storage=``.
 
     Raises:
@@ -47,11 +49,8 @@ def restore_missing(config: Settings, folder: Path, console: Console) -> None:
             f"nothing to resume: neither {folder} nor {store.url} has a run; check name=, runs=, storage="
         )
     snapshot, notes = found
-    for note in notes:
-        console.print(note, soft_wrap=True, markup=False, highlight=False)
-    console.print(
-        f"restored {len(snapshot.files)} files from {store.url}", soft_wrap=True, markup=False, highlight=False
-    )
+    for line in (*notes, f"restored {len(snapshot.files)} files from {store.url}"):
+        note(line)
 
 
 @contextmanager

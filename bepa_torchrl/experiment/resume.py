@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bepa_torchrl.experiment.run_record import RecordError
+from bepa_torchrl.storage.json_lines import RecordError
 
 #: settings that may be changed when resuming; a name that ends in a dot means all keys below it
 CHANGEABLE = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.provenance import provenance_of
 from bepa_torchrl.data.step_rows import episodes_of, number, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
 
@@ -22,16 +23,13 @@ OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
 
 
-class RecordError(ValueError):
-    """A run's folder cannot be used. The message is one line with the fix."""
-
-
 class RunRecord:
     """The folder of one training run.
 
     - ``config.yaml``: the resolved settings;
     - ``iterations.jsonl``: the metrics of each iteration;
-    - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage;
+    - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage; in iterations that
+      are not recorded whole, the injected traces; these name the expert's run they are from;
     - ``outcomes.jsonl``: each episode of the policy's own evaluation, with its steps and texts;
     - ``evaluations.jsonl``: of ``collect.mode=async``: each episode of an evaluation with the weights' versions;
     - ``images/<2 hex>/<sha256>.png``: screenshots by hash.
@@ -68,7 +66,7 @@ class RunRecord:
             path = self.folder / name
             if path.exists():
                 kept = [line for line in read_lines(path) if line.get("reported_at", line["iteration"]) <= iteration]
-                write_text(path, "".join(_line(line) for line in kept))
+                write_text(path, "".join(json_line(line) for line in kept))
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Appends one line; ``metrics`` includes ``iteration``."""
@@ -91,7 +89,7 @@ class RunRecord:
         lines = [{"mode": mode, **self._untrained(0, result)} for mode, results in played.items() for result in results]
         for line in lines:
             del line["iteration"]
-        write_text(self.folder / OUTCOMES, "".join(_line(line) for line in lines))
+        write_text(self.folder / OUTCOMES, "".join(json_line(line) for line in lines))
 
     def evaluated(self) -> set[int]:
         """Iterations of ``iterations.jsonl`` with results of an evaluation."""
@@ -108,6 +106,11 @@ class RunRecord:
                 lines.append(self._untrained(iteration, result))
         self._append("episodes.jsonl", sorted(lines, key=lambda line: (line["group_id"], line["slot"])))
 
+    def injections(self, iteration: int, batch: TensorDictBase) -> None:
+        """Appends the injected traces of an iteration only."""
+        injected = [episode.rows for episode in episodes_of(batch) if bool(episode.rows[0].get(K.OFF_POLICY))]
+        self._append("episodes.jsonl", [self._trained(iteration, rows) for rows in injected])
+
     def _trained(self, iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, Any]:
         first = rows[0]
         return {
@@ -117,6 +120,7 @@ class RunRecord:
             "task_id": first[K.TASK_ID],
             "instruction": first[K.INSTRUCTION],
             "source": first[K.SOURCE],
+            "provenance": None if (found := provenance_of(first)) is None else found.to_json(),
             "off_policy": bool(first.get(K.OFF_POLICY)),
             "trained": True,
             "policy_version": number(first, K.POLICY_VERSION),
@@ -136,6 +140,7 @@ class RunRecord:
             "task_id": result.job.task.id,
             "instruction": result.job.task.instruction,
             "source": K.Source.on_policy.value,
+            "provenance": None,
             "off_policy": False,
             "trained": False,
             "policy_version": number(rows[0], K.POLICY_VERSION) if rows else None,
@@ -169,14 +174,10 @@ class RunRecord:
         path = self.folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write("".join(_line(line) for line in lines))
+                file.write("".join(json_line(line) for line in lines))
         except OSError as error:
             reason = f"could not be written ({error.strerror}); free some space and go on with resume=true"
             raise OSError(error.errno, reason, str(path)) from error
-
-
-def _line(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _log_probs(values: Any) -> list[float | None]:
@@ -187,24 +188,6 @@ def _log_probs(values: Any) -> list[float | None]:
 def image_path(folder: Path, name: str) -> Path:
     """The file of the screenshot with this hash in a method's folder."""
     return folder / "images" / name[:2] / f"{name}.png"
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file, without an incomplete last line.
-
-    Raises:
-        RecordError: a line before the last is damaged.
-    """
-    out: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for index, line in enumerate(lines):
-        try:
-            out.append(json.loads(line))
-        except ValueError as error:
-            if index == len(lines) - 1 and not line.endswith("\n"):
-                break
-            raise RecordError(f"{path}: line {index + 1} is damaged ({error}); restore the file") from error
-    return out
 
 
 def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Manifest:
         converted: D_conv, tasks whose trace was converted.
         self_rolled: D_self, tasks with a successful self-rollout.
         base_solved: tasks that the base policy solved at least once in k attempts (Pass@k).
+        provenance: ``converted`` and ``self_rolled`` → task id → the expert's run behind its trace
+            (:class:`bepa_torchrl.data.provenance.Provenance`); empty in manifests of earlier versions.
     """
 
     hashes: Mapping[str, str]
@@ -42,6 +44,7 @@ class Manifest:
     converted: tuple[str, ...] = ()
     self_rolled: tuple[str, ...] = ()
     base_solved: tuple[str, ...] = ()
+    provenance: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_disjoint(self.train, self.held_out, "the training split")
@@ -93,8 +96,8 @@ class Manifest:
             raise TraceError(f"{path}: expected schema {SCHEMA!r}; create the manifest again")
         data.pop("expert_only", None)
         try:
-            hashes = dict(data.pop("hashes"))
-            return cls(hashes, **{name: tuple(ids) for name, ids in data.items()})
+            hashes, provenance = dict(data.pop("hashes")), dict(data.pop("provenance", {}))
+            return cls(hashes, **{name: tuple(ids) for name, ids in data.items()}, provenance=provenance)
         except (KeyError, TypeError) as error:
             raise TraceError(f"{path}: incomplete manifest ({type(error).__name__}: {error})") from error
 

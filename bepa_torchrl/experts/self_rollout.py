@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.provenance import Provenance, mark, plan_hash
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experts.plan import plan_from_trace, plan_lines
@@ -22,6 +23,7 @@ from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.stages import RunEpisodes
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
@@ -42,7 +44,7 @@ class SelfRollout:
     """One kept self-rollout.
 
     Args:
-        rows: lazy stack ``[S]``, plan-free prompts, sampled token ids, source ``self_rolled``.
+        rows: lazy stack ``[S]``, plan-free prompts, sampled token ids, source ``self_rolled``, with their provenance.
         expert: name of the expert whose plan was followed.
         plan: the plan in the policy's prompt.
         leak: share of the thoughts that mention or quote the plan, 0..1.
@@ -87,6 +89,7 @@ def self_roll(
     temperature: float = 1.0,
     max_leak: float = 1.0,
     plan: Callable[[ExpertTrace], str] = plan_from_trace,
+    play: RunEpisodes = run_episodes,
 ) -> SelfRolloutSet:
     """Runs each task with its experts' plans until a success, which is kept. One attempt of every open task at a time.
 
@@ -102,6 +105,7 @@ def self_roll(
         temperature: sampling temperature.
         max_leak: a success with a larger ``leak`` is rejected; 1.0 keeps all.
         plan: φ, maps a trace to its plan; a trace for which it raises TraceError is skipped.
+        play: plays the episodes of one attempt of all open tasks.
 
     Raises:
         ValueError: ``tries`` or ``budget`` is below 1.
@@ -122,11 +126,11 @@ def self_roll(
         if not jobs:
             break
         number, left = number + 1, None if left is None else left - len(jobs)
-        for result in run_episodes(policy, vector, jobs, temperature=temperature):
+        for result in play(policy, vector, jobs, temperature=temperature):
             failures += result.failure is not None
             episodes += result.failure is None
-            turn, _ = cast(tuple[int, int], places[result.job.task.id])
-            entry = _entry(policy, result, *queues[result.job.task.id][turn], text)
+            turn, attempt = cast(tuple[int, int], places[result.job.task.id])
+            entry = _entry(policy, result, *queues[result.job.task.id][turn], attempt, text)
             if entry is None:
                 continue
             leaks += _leaks(entry.rows, entry.plan, text)
@@ -185,12 +189,14 @@ def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int]) 
 
 
 def _entry(
-    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, action_text: str
+    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, attempt: int, action_text: str
 ) -> SelfRollout | None:
     if not result.success or result.rows is None:
         return None
     leaks = _leaks(result.rows, plan, action_text)
-    return SelfRollout(plan_free_rows(policy, result.rows), trace.expert, plan, sum(leaks) / len(leaks))
+    provenance = Provenance(trace.expert, trace.origin, plan_hash(plan), attempt)
+    rows = mark(plan_free_rows(policy, result.rows), provenance)
+    return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))
 
 
 def _leaks(rows: TensorDictBase, plan: str, action_text: str) -> Sequence[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bepa_torchrl.experts.readers.registry import READERS
@@ -31,14 +32,18 @@ def split_source(source: str) -> tuple[str, Path]:
 
 
 def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
-    """All traces of the source whose task is in ``tasks``, including failed ones.
+    """All traces of the source whose task is in ``tasks``, including failed ones; each names its origin.
 
     Raises:
         TraceError: as :func:`split_source`; there is no trace of these tasks, or one cannot be read.
     """
     reader, folder = split_source(source)
-    if reader:
-        return READERS[reader](folder, tasks)
+    traces = READERS[reader](folder, tasks) if reader else _saved_traces(folder, tasks)
+    return [trace if trace.origin else replace(trace, origin=source) for trace in traces]
+
+
+def _saved_traces(folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
+    """The traces of these tasks in a folder. Raises TraceError if there is none."""
     known = {task.id for task in tasks}
     traces = load_traces(folder)
     found = [trace for trace in traces if trace.task_id in known]

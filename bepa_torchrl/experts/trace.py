@@ -38,6 +38,7 @@ class ExpertTrace:
         success: the verifier's result.
         final_screenshot: PNG bytes after the last step, or None if the log has none.
         env_seed: seed of the desktop, or None for another framework's log.
+        origin: the run or log folder it was read from; empty for a recording.
 
     Raises:
         TraceError: the numbers of steps and screenshots differ.
@@ -51,6 +52,7 @@ class ExpertTrace:
     success: bool
     final_screenshot: bytes | None = None
     env_seed: int | None = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.screenshots):
@@ -61,6 +63,13 @@ class ExpertTrace:
     def where(self) -> str:
         """The trace's name in error messages."""
         return f"trace of {self.task_id!r} by {self.expert!r}"
+
+    @property
+    def content_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of its steps and screenshots."""
+        images = [hashlib.sha256(png).hexdigest() for png in self.screenshots]
+        content = [self.task_id, self.instruction, self.expert, [asdict(step) for step in self.steps], images]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
     def screen_size(self) -> tuple[int, int]:
@@ -89,6 +98,7 @@ def save_trace(trace: ExpertTrace, folder: Path) -> Path:
         "steps": [asdict(step) for step in trace.steps],
         "screenshots": images,
         "final_screenshot": final,
+        "origin": trace.origin,
     }
     path = trace_path(folder, trace.expert, trace.task_id)
     _write(path, json.dumps(data, ensure_ascii=False, indent=1).encode())
@@ -126,6 +136,7 @@ def load_trace(path: Path) -> ExpertTrace:
             success=bool(data["success"]),
             final_screenshot=None if final is None else _load_image(final, folder),
             env_seed=None if data["env_seed"] is None else int(data["env_seed"]),
+            origin=str(data.get("origin", "")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{path}: incomplete trace ({type(error).__name__}: {error}); record it again") from error

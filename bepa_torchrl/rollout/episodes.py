@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tensordict import TensorDictBase
@@ -106,6 +106,7 @@ def run_episodes(
     *,
     temperature: float = 1.0,
     retries: int = 2,
+    on_result: Callable[[EpisodeResult], None] = lambda _: None,
 ) -> list[EpisodeResult]:
     """Runs every job once and returns the results in the jobs' order.
 
@@ -116,8 +117,10 @@ def run_episodes(
     One failure counts as the policy's: if the desktop exits within a step, and exits again at the same step with the
     same actions when the episode is retried (:class:`osworld_gym.episode.CrashRecord`), the episode ends as
     ``crashed_desktop`` with score 0, and its rows are trained on.
+
+    ``on_result`` is called with each result as soon as its episode is over.
     """
-    return _EpisodeRunner(policy, vector, jobs, temperature, retries).run()
+    return _EpisodeRunner(policy, vector, jobs, temperature, retries, on_result).run()
 
 
 class _EpisodeRunner:
@@ -128,9 +131,10 @@ class _EpisodeRunner:
         jobs: Sequence[EpisodeJob],
         temperature: float,
         retries: int,
+        on_result: Callable[[EpisodeResult], None],
     ) -> None:
         self.policy, self.vector, self.jobs = policy, vector, jobs
-        self.temperature, self.retries = temperature, retries
+        self.temperature, self.retries, self.on_result = temperature, retries, on_result
         self.waiting = deque(range(len(jobs)))
         self.free = deque(range(len(vector)))
         self.active: dict[int, _ActiveEpisode] = {}
@@ -169,6 +173,7 @@ class _EpisodeRunner:
             self.waiting.appendleft(episode.number)
         else:
             self.results[episode.number] = self._result(episode, result)
+            self.on_result(self.results[episode.number])
         return True
 
     def _result(self, episode: _ActiveEpisode, result: StepResult) -> EpisodeResult:

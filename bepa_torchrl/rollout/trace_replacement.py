@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, cast
 
 import torch
@@ -19,19 +18,11 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeOfRows, number, row_list, stack_rows
 from bepa_torchrl.rollout.advantages import set_advantages
+from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.whole_groups import check_update, whole_groups
 
 #: factors of an injected trace's advantage
 WEIGHTS = ("one", "need")
-
-
-class Injection(StrEnum):
-    """When a cached trace enters a group."""
-
-    never = "never"  #: GRPO
-    on_failure = "on_failure"  #: replaces the first valid rollout when all failed (BEPA and variants)
-    always = "always"  #: an additional member of the group, if there is a trace (LUFFY)
-    additional = "additional"  #: rows in addition to the group, with advantage 0 (RL+SFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +115,9 @@ class TraceReplacement(Transform):
         rows: list[TensorDictBase] = []
         for group in groups:
             rows.extend(self._finalise(group))
+        for row in rows:  # TorchRL's collectors require the same keys of all rows
+            if K.PROVENANCE not in row:
+                row.set_non_tensor(K.PROVENANCE, "")
         return stack_rows(rows)
 
     def check_update(self, rows: TensorDictBase) -> None:

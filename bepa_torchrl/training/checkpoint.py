@@ -26,10 +26,11 @@ from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, C
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.training.finite import check_finite
+from bepa_torchrl.training.newest import PREFIX as _PREFIX
 from osworld_gym.atomic import sync, sync_tree
 
 WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`Weights`
-_PREFIX, _SUMS, _DAMAGED = "iteration", "sha256", ".damaged"
+_SUMS, _DAMAGED = "sha256", ".damaged"
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
 _CHUNK = 1 << 20
 
@@ -108,12 +109,6 @@ class Recovered:
     path: Path
     step: int
     notes: tuple[str, ...]
-
-
-def newest_checkpoint(folder: Path) -> int | None:
-    """Iteration of the newest checkpoint in the folder, which is not verified; None if there is none."""
-    names = [path.parent.name.removeprefix(f"{_PREFIX}-") for path in folder.glob(f"{_PREFIX}-*/manifest.json")]
-    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def components_in(path: Path) -> set[str]:

@@ -13,7 +13,7 @@ from closed_pipe import run_unread
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.preparation import record_experts
+from bepa_torchrl.experiment.phases.experts import record_experts
 from bepa_torchrl.experts import save_traces
 from bepa_torchrl.failures import INFRASTRUCTURE, guarded
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
@@ -131,17 +131,47 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         ),
         (["train", "compare=[lufy]"], "bepa train: compare: unknown algo 'lufy' (did you mean 'luffy'?)"),
         (["train", "--config-dir", "/no/such/folder"], "bepa train: --config-dir: expected an existing folder"),
-        (["eval", "train.iterations=x"], "bepa eval: train.iterations: expected an integer of at least 0, got 'x'"),
+        (["eval", "train.iterations=x"], "bepa eval: train.iterations: expected an integer of at least 1, got 'x'"),
         (["convert", "traces", "/", "seed=1"], "bepa convert: / exists and is not overwritten; give another folder"),
         (["plan", "--gpu", "h300"], "bepa plan: unknown GPU 'h300'"),
         (["selfroll", "traces", "/nowhere", "expert.tries=2"], "renamed to 'expert.selfroll_attempts'"),
+        (["train", "algo"], "expected key=value, got 'algo'; write algo=VALUE, one of arpo, bepa"),
+        (["train", "compare=[grpo"], "'compare=[grpo': the value cannot be read; close its brackets"),
+        (["train", "seed=-5"], "seed: expected an integer of at least 0, got -5; the default is seed=0"),
+        (["train", "train.iterations=0"], "train.iterations: expected an integer of at least 1, got 0"),
+        (["train", "env.train_limit=0"], "env.train_limit: expected an integer of at least 1 or null, got 0"),
+        (["train", "collect.max_staleness=2"], "collect.max_staleness=2: read with collect.mode=async only"),
+        (["train", "env.train_split=trian"], "no split 'trian' in suite 'sim'"),
+        (["train", "collect.groups=65"], "collect.groups=65 requires 65 different training tasks"),
+        (["train", "expert.logs=[nowhere]"], "there is no folder nowhere"),
+        (["train", "policy.checkpoint=./nowhere"], "expected a checkpoint folder, no such folder"),
+        (["train", "runs=/proc/runs"], "runs=/proc/runs: expected a folder in which"),
+        (["train", "runs=/dev/null"], "runs=/dev/null: expected a folder in which"),
+        (["train", "resume=true", "name=nothing"], "nothing to resume in runs/nothing"),
+        (["eval", "env.suite=nowhere"], "unknown suite 'nowhere'"),
+        (["eval", "--out", "/dev/null/x"], "/dev/null/x cannot be made (Not a directory); give another --out"),
+        (["convert", "nowhere", "out"], "there is no folder nowhere"),
+        (["selfroll", "nowhere", "out"], "there is no folder nowhere"),
     ],
 )
-def test_errors_in_the_settings_come_before_torch(arguments: list[str], message: str) -> None:
+def test_errors_in_settings_names_and_paths_come_before_torch(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, large, _, error = measured(*arguments)
     assert (code, large) == (2, [])
     assert message in error
     assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_may_be_anywhere_among_the_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["eval"], ["convert", "traces", str(tmp_path / "out")]):
+        assert main([*command, "threads=1", "--config-dir", str(tmp_path), "seed=x"]) == 2
+        assert "seed: expected an integer of at least 0, got 'x'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", "threads=1", "--no-such-option", "seed=x"])
+    assert "unrecognized arguments: --no-such-option\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unbuffered", [False, True])

@@ -16,7 +16,7 @@ from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
 from bepa_torchrl.distributed.local_rollouts import local_collector
 from bepa_torchrl.distributed.queue_service import QueueService
 from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS
-from bepa_torchrl.experiment.config import ConfigError, settings_to_dict
+from bepa_torchrl.experiment.config import settings_to_dict
 from bepa_torchrl.experiment.method_child import NOTICE
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
@@ -29,40 +29,6 @@ if TYPE_CHECKING:
 
 #: what rollout clusters get of the trainer's settings
 SHARED_SECTIONS = ("seed", "env", "policy", "collect", "train", "loss")
-
-
-def check_cluster(settings: Settings) -> None:
-    """Checks the settings of ``cluster`` against the others. Raises ConfigError: they do not work together."""
-    cluster = settings.cluster
-    for name, value in (("address", cluster.address), ("listen", cluster.listen)):
-        if value is not None and settings.collect.mode == "sync":
-            raise ConfigError(f"cluster.{name}={value} requires collect.mode=async; set it")
-    if cluster.listen is not None and any(name != settings.algo.name for name in settings.compare):
-        raise ConfigError(
-            f"cluster.listen={cluster.listen} requires compare=[], since one training process listens there; got "
-            f"compare={list(settings.compare)}; set compare=[]"
-        )
-    if settings.collect.mode == "async":
-        check_one_engine(settings)
-        if _has_url(settings) and settings.expert.reroll_every:
-            raise ConfigError(
-                "expert.reroll_every plays episodes next to the rollouts of collect.mode=async, and "
-                "policy.engine.url is one engine; set expert.reroll_every=0, or leave policy.engine.url out"
-            )
-
-
-def check_one_engine(settings: Settings) -> None:
-    """Raises ConfigError if several rollout services would share the engine of ``policy.engine.url``."""
-    cluster = settings.cluster
-    if _has_url(settings) and cluster.address is not None and cluster.replicas > 1:
-        raise ConfigError(
-            f"policy.engine.url={settings.policy.engine.url} is one engine, got cluster.replicas={cluster.replicas}; "
-            "set cluster.replicas=1, or leave policy.engine.url out: each service then starts its own engine"
-        )
-
-
-def _has_url(settings: Settings) -> bool:
-    return settings.policy.rollout == "vllm" and settings.policy.engine.url is not None
 
 
 def async_collector(

@@ -13,7 +13,8 @@ from bepa_torchrl.distributed.channel.errors import ProtocolError
 from bepa_torchrl.distributed.channel.gateway import RolloutGateway
 from bepa_torchrl.distributed.channel.plans import decode_plan
 from bepa_torchrl.distributed.channel.play import play_in_threads
-from bepa_torchrl.experiment.asynchronous.collector import SHARED_SECTIONS, check_one_engine, ray_rollouts, sampling
+from bepa_torchrl.experiment.asynchronous.checks import check_one_engine
+from bepa_torchrl.experiment.asynchronous.collector import SHARED_SECTIONS, ray_rollouts, sampling
 from bepa_torchrl.experiment.asynchronous.local_settings import local_changes
 from bepa_torchrl.experiment.config import (
     ConfigError,

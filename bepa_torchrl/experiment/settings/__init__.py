@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bepa_torchrl.experiment.settings.bounds import Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
 from bepa_torchrl.experiment.settings.collection import ClusterSettings, CollectSettings, EvalSettings, RecordSettings
 from bepa_torchrl.experiment.settings.desktops import EnvSettings
 from bepa_torchrl.experiment.settings.methods import (
@@ -79,7 +79,7 @@ class Settings:
     storage: str | None
     storage_wait: PositiveFloat
     resume: bool
-    seed: int
+    seed: Count
     compare: tuple[str, ...]
     threads: Positive
     processes: Positive

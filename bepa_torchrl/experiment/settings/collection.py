@@ -76,7 +76,7 @@ class EvalSettings:
     every: Count
     episodes: Positive
     final_episodes: Count
-    seed: int
+    seed: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RecordSettings:
     """What is recorded in ``episodes.jsonl``.
 
     Args:
-        every: iterations between recorded ones; 0: none.
+        every: iterations between those recorded whole; 0: none. Injected traces are recorded in every iteration.
         images: whether screenshots are stored.
         outcomes: whether the episodes of the base policy's and of the final evaluation are recorded, in
             ``outcomes.jsonl``; with ``images`` they make ``before-after.gif``.

@@ -46,5 +46,5 @@ class EnvSettings:
     train_split: str
     held_out_split: str | None
     runnable: bool
-    train_limit: Count | None
-    held_out_limit: Count | None
+    train_limit: Positive | None
+    held_out_limit: Positive | None

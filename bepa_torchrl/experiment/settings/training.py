@@ -34,7 +34,7 @@ class TrainSettings:
         keep: checkpoints kept, the newest ones.
     """
 
-    iterations: Count
+    iterations: Positive
     inner_epochs: Positive
     minibatch_groups: Positive | None
     max_tokens: Positive

@@ -12,7 +12,7 @@ from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 
-OSWORLD = "osworld"  # the name of every suite of official tasks, whatever its folder
+OSWORLD = "osworld"
 
 
 def _sim() -> Suite:
@@ -64,14 +64,14 @@ SUITES: dict[str, Callable[[], Suite]] = {
 
 
 def load_suite(name: str | Path) -> Suite:
-    """The suite with this name, or in this folder.
+    """The suite with this name, or in this folder, whose path is then its name.
 
     Raises:
         TaskError: neither a known name nor a folder with ``examples/<domain>/<id>.json``.
     """
     if str(name) in SUITES:
         return SUITES[str(name)]()
-    return osworld_suite(suite_folder(Path(name)))
+    return replace(osworld_suite(suite_folder(Path(name))), name=str(name))
 
 
 def suite_folder(path: Path) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from bepa_torchrl.analysis.prometheus import StatusFile, method_samples, prometh
 from bepa_torchrl.analysis.status import desktop_failures, method_status, run_status, utilisation
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.methods import ALGOS
 from bepa_torchrl.experiment.run_record import RunRecord
+from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import locked
 
 
@@ -103,6 +107,41 @@ def test_text_and_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "failures: env_error 3, retries 4" in text
     assert main(["status", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["methods"]["grpo"]["seconds_left"] == 35.0
+
+
+def test_a_finished_run_and_one_that_is_prepared_are_called_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "preparing").mkdir()
+    (run / "preparing" / "units.jsonl").write_text("{}\n" * 7)
+    assert main(["status", str(run)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{run}: no process runs it; bepa train resume=true goes on with it"
+    assert second == "preparation: 7 units finished"
+    (run / "prepared").mkdir()
+    (run / "grpo" / "results.json").write_text("{}")
+    assert main(["status", str(run)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{run}: finished"
+    assert second == "grpo: finished, 20 s, 24 rollouts"
+
+
+def test_status_needs_the_base_package_only(run: Path) -> None:
+    """Everything that the extras install is hidden from a process."""
+    hidden = ["torch", "tensordict", "torchrl", "transformers", "hydra", "omegaconf", "yaml", "rich", "matplotlib"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({hidden})); from bepa_torchrl.cli import main; "
+    code += "sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, "status", str(run)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "grpo: iteration 3 of 10" in done.stdout
+
+
+def test_the_iterations_of_every_method_are_read_as_the_settings_say(tmp_path: Path) -> None:
+    for name, algo in ALGOS.items():
+        record = RunRecord(tmp_path / name)
+        record.begin(settings_to_yaml(load_config([f"algo={name}", "train.iterations=7"])))
+        assert run_status(tmp_path)["methods"][name]["iterations"] == (7 if algo.rl else 0)
+    (tmp_path / "bepa" / "config.yaml").write_text("algo: {")
+    with pytest.raises(RecordError, match="expected the settings of a run"):
+        run_status(tmp_path)
 
 
 def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

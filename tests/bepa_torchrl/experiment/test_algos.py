@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bepa_torchrl.experiment.methods import ALGOS, LossKind, SeedSource, advantage_std, algo_named, make_loss
+from bepa_torchrl.experiment.methods import ALGOS, LossKind, SeedSource, algo_named
+from bepa_torchrl.experiment.objective import advantage_std, make_loss
 from bepa_torchrl.losses import BEPALoss, LUFFYLoss, RLSFTLoss
 from bepa_torchrl.rollout.trace_replacement import Injection
 from bepa_torchrl.testing import ScriptedLearner

@@ -6,7 +6,7 @@ import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.launcher import _check_gpus, _check_torchrun
+from bepa_torchrl.experiment.phases.sequence import check_gpus, check_torchrun
 from bepa_torchrl.sharding.torchrun import TorchrunJob
 
 
@@ -27,14 +27,14 @@ def test_several_ranks_on_the_cpu_are_accepted() -> None:
     for override in ("seed=0", "policy.lora.rank=4", "optimizer.kind=adamw_8bit"):
         settings = load_config(["train.ranks=2", override])
         check_environment(settings)
-        _check_gpus(settings)
+        check_gpus(settings)
 
 
 def test_fewer_gpus_than_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    _check_gpus(load_config(["train.ranks=2", "policy.device=cuda"]))
+    check_gpus(load_config(["train.ranks=2", "policy.device=cuda"]))
     with pytest.raises(ConfigError, match=r"train\.ranks=3 requires 3 GPUs, this machine has 2; lower it"):
-        _check_gpus(load_config(["train.ranks=3", "policy.device=cuda"]))
+        check_gpus(load_config(["train.ranks=3", "policy.device=cuda"]))
 
 
 def test_torchrun_is_refused_by_other_commands_than_train(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,13 +49,13 @@ def test_torchruns_processes_need_gpus_of_their_machine_and_one_method_at_a_time
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = TorchrunJob(rank=0, ranks=4, local_rank=0, local_ranks=2, host="localhost", port=1, attempt=0)
-    monkeypatch.setattr("bepa_torchrl.experiment.launcher.torchrun_job", lambda: job)
+    monkeypatch.setattr("bepa_torchrl.experiment.phases.sequence.torchrun_job", lambda: job)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     settings = ["train.ranks=4", "policy.device=cuda", "compare=[grpo]"]
-    _check_gpus(load_config(settings))
+    check_gpus(load_config(settings))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(ConfigError, match="torchrun --nproc-per-node=2 requires 2 GPUs, this machine has 1; lower it"):
-        _check_gpus(load_config(settings))
-    _check_torchrun(load_config([*settings, "processes=1"]))
+        check_gpus(load_config(settings))
+    check_torchrun(load_config([*settings, "processes=1"]))
     with pytest.raises(ConfigError, match="processes=2: torchrun's processes train one method at a time"):
-        _check_torchrun(load_config([*settings, "processes=2"]))
+        check_torchrun(load_config([*settings, "processes=2"]))

@@ -22,8 +22,8 @@ from bepa_torchrl.experiment.asynchronous.local_settings import LOCAL, local_cha
 from bepa_torchrl.experiment.asynchronous.rollouts import merged_settings
 from bepa_torchrl.experiment.config import ConfigError, load_config, setting_names
 from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.factory import check_settings, make_tasks
 from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
 from osworld_gym.uitars.coords import ImageScaling
 
 __all__ = ["folder", "overrides"]  # fixtures

@@ -17,10 +17,17 @@ from safetensors.torch import load_file
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.methods import ALGOS
-from bepa_torchrl.experiment.preparation import convert_all
+from bepa_torchrl.experiment.phases import sequence
+from bepa_torchrl.experiment.phases.experts import expert_traces
+from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.preparation import convert_all, load_preparation
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.experiment.start.folder import run_folder
+from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experts import TraceError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
 from bepa_torchrl.testing import small_checkpoint
@@ -46,10 +53,10 @@ def prepared(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     runs = tmp_path_factory.mktemp("runs")
     overrides = (*QUICK, f"policy.checkpoint={checkpoint}", f"runs={runs}", "name=all", "compare=[]")
     config = load_config(overrides)
-    folder = program.run_folder(config)
+    folder = run_folder(config)
     folder.mkdir()
-    policy = program.make_policy(config, seed=0)
-    program._prepare(config, folder, policy, program.make_tasks(config), Console(quiet=True))
+    policy = make_policy(config, seed=0)
+    prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
     return folder, overrides
 
 
@@ -64,12 +71,13 @@ def work(folder: Path, name: str, overrides: tuple[str, ...], *more: str) -> Met
 
 def test_preparation_is_whole_and_read_back(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, _ = prepared
-    found = program.load_preparation(folder / "prepared")
+    found = load_preparation(folder / "prepared")
     assert found.manifest.counts["train"] == found.manifest.counts["expert"] == found.manifest.counts["converted"] == 4
     assert len(found.converted) == 4
     assert not set(found.converted.task_ids()) & set(found.manifest.held_out)
     assert {path.name for path in (folder / "prepared").iterdir()} == {
-        "base",
+        "base.json",
+        "checksums.json",
         "converted",
         "experts",
         "manifest.json",
@@ -77,27 +85,33 @@ def test_preparation_is_whole_and_read_back(prepared: tuple[Path, tuple[str, ...
     }
 
 
-def test_a_changed_base_evaluation_is_refused(prepared: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
-    """As the caches are: a counted success more would change every comparison with the base policy."""
+def test_every_damaged_file_of_a_preparation_is_noticed(prepared: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
+    folder, _ = prepared
     copy = tmp_path / "prepared"
-    shutil.copytree(prepared[0] / "prepared", copy)
-    manifest = copy / "base" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"metrics": {', '"metrics": {"more": 1.0, '))
-    with pytest.raises(FolderError, match=r"base/manifest\.json is damaged or was changed"):
-        program.load_preparation(copy)
+    shutil.copytree(folder / "prepared", copy)
+    for path in sorted(copy.rglob("*.json")):
+        data = path.read_bytes()
+        for damaged in (data.replace(b"1", b"2", 1), data[:-3]):
+            path.write_bytes(damaged)
+            with pytest.raises((FolderError, TraceError)):
+                load_preparation(copy)
+        path.write_bytes(data)
+    load_preparation(copy)
+    (copy / "checksums.json").unlink()  # as in earlier versions
+    load_preparation(copy)
 
 
 def test_the_experts_of_another_run_are_taken_instead_of_playing(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     kept = load_config([*overrides, f"expert.logs=[{folder}/prepared/experts]"])
-    tasks = program.make_tasks(kept).train
-    found = program.expert_traces(kept, tasks)
+    tasks = make_tasks(kept).train
+    found = expert_traces(kept, tasks)
     assert sorted(trace.task_id for trace in found) == sorted(task.id for task in tasks)
-    twice = program.expert_traces(
+    twice = expert_traces(
         load_config([*overrides, f"expert.logs=[{folder}/prepared/experts,{folder}/prepared/experts]"]), tasks
     )
     assert len(twice) == 2 * len(found)
-    assert len(convert_all(program.make_policy(kept, seed=0), twice)) == len(found)
+    assert len(convert_all(make_policy(kept, seed=0), twice)) == len(found)
 
 
 def in_the_default_or_the_slow_tier() -> list[object]:
@@ -184,11 +198,9 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         "eval.every=0",
     )
     config = load_config(overrides)
-    folder = program.run_folder(config)
+    folder = run_folder(config)
     folder.mkdir()
-    program._prepare(
-        config, folder, program.make_policy(config, seed=0), program.make_tasks(config), Console(quiet=True)
-    )
+    prepared_run(config, folder, make_policy(config, seed=0), make_tasks(config), Console(quiet=True))
     settings = (*overrides, "algo=level1", "expert.reroll_every=1", "eval.final_episodes=0")
     work(folder, "straight", settings, "train.iterations=2")
     lines = [line for line in read_lines(folder / "straight" / "iterations.jsonl") if line["phase"] == "rl"]
@@ -225,7 +237,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         (["env.provider=simm"], 2, "unknown provider 'simm'"),
         (["env.suite=nowhere"], 2, "unknown suite 'nowhere'"),
         (["env.train_split=trian"], 2, "no split 'trian' in suite 'sim'"),
-        (["env.train_limit=0"], 2, "no task left"),
+        (["env.train_limit=0"], 2, "env.train_limit: expected an integer of at least 1 or null, got 0"),
         (["collect.group_size=1"], 2, "collect.group_size=1: bepa requires at least 2"),
         (["collect.group_size=2", "algo=luffy"], 2, "collect.group_size=2: luffy requires at least 3"),
         (["collect.groups=65"], 2, "collect.groups=65 requires 65 different training tasks"),
@@ -258,16 +270,16 @@ def test_the_launcher_keeps_no_weights_while_methods_train(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, alive = [], []
-    make = program.make_policy
+    make = sequence.make_policy
 
     def note(*args: Any, **options: Any) -> Any:
         policy = make(*args, **options)
         made.append(weakref.ref(policy.model))
         return policy
 
-    monkeypatch.setattr(program, "make_policy", note)
-    monkeypatch.setattr(program, "_prepare", lambda *_: None)
-    monkeypatch.setattr(program, "_train", lambda *_: alive.append(made[0]() is not None) or 1)
+    monkeypatch.setattr(sequence, "make_policy", note)
+    monkeypatch.setattr(sequence, "prepared_run", lambda *_: None)
+    monkeypatch.setattr(sequence, "train_methods", lambda *_: alive.append(made[0]() is not None) or 1)
     overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=run"]
     assert program.run(overrides, console=Console(quiet=True)) == 1
     assert alive == [False]

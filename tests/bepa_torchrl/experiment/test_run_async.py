@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
-from bepa_torchrl.experiment.factory import check_settings, make_tasks
+from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.phases.prepare import prepared_run
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
 
 QUICK = ("experiment=smoke", "env.max_steps=2", "policy.max_new_tokens=16", "train.iterations=3", "record.every=0")
 ALGO = "algo=level2"  # within two steps nothing is solved, but converted traces are injected
@@ -36,8 +37,8 @@ def overrides(folder: Path) -> tuple[str, ...]:
     found = (*QUICK, f"runs={folder.parent}", "name=all", "compare=[]")
     config = load_config(found)
     folder.mkdir()
-    policy = program.make_policy(config, seed=0)
-    program._prepare(config, folder, policy, program.make_tasks(config), Console(quiet=True))
+    policy = make_policy(config, seed=0)
+    prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
     return found
 
 
@@ -81,11 +82,14 @@ def test_with_staleness_the_bound_holds_and_a_resumed_run_goes_on(folder: Path, 
 
 
 def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
-    for override in ("collect.max_staleness=1", "collect.order=completion"):
-        settings = load_config([override])
-        with pytest.raises(ConfigError, match=r"require collect\.mode=async; set it, or leave them out"):
+    one, other = "collect.max_staleness=1", "collect.order=completion"
+    for overrides in ([one], [other], [one, other]):
+        settings = load_config(overrides)
+        with pytest.raises(ConfigError) as caught:
             check_settings(settings, algo_named("grpo"), make_tasks(settings))
-        settings = load_config([override, "collect.mode=async"])
+        given = " and ".join(overrides)
+        assert str(caught.value) == f"{given}: read with collect.mode=async only; set it, or leave this out"
+        settings = load_config([*overrides, "collect.mode=async"])
         check_settings(settings, algo_named("grpo"), make_tasks(settings))
     settings = load_config(["cluster.address=auto"])
     with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):

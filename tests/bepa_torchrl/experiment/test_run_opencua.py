@@ -14,11 +14,14 @@ from safetensors.torch import load_file
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
-from bepa_torchrl.experiment.factory import make_env, rollout_policy
+from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
 from bepa_torchrl.experiment.method_process import MethodRun
+from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.experiment.start.folder import run_folder
+from bepa_torchrl.experiment.start.tasks import make_tasks
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import Episode, EpisodeOptions
@@ -45,19 +48,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str,
     runs = tmp_path_factory.mktemp("runs")
     overrides = (*QUICK, *OPENCUA, f"policy.checkpoint={checkpoint}", f"runs={runs}", "name=all")
     config = load_config(overrides)
-    folder = program.run_folder(config)
+    folder = run_folder(config)
     folder.mkdir()
-    policy = program.make_policy(config, seed=0)
-    program._prepare(config, folder, policy, program.make_tasks(config), Console(quiet=True))
+    policy = make_policy(config, seed=0)
+    prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
     return folder, overrides
 
 
 def test_converted_traces_are_opencuas_text_and_solve_their_tasks(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     config = load_config(overrides)
-    policy = program.make_policy(config, seed=0)
-    tasks = {task.id: task for task in program.make_tasks(config).train}
-    converted = program.load_preparation(folder / "prepared").converted
+    policy = make_policy(config, seed=0)
+    tasks = {task.id: task for task in make_tasks(config).train}
+    converted = load_preparation(folder / "prepared").converted
     assert len(converted) == 4
     options = EpisodeOptions(
         max_steps=30, call_user_tolerance=1, scaling=policy.image_scaling, action_text=config.policy.action_text
@@ -94,9 +97,9 @@ def test_an_iteration_trains_on_rollouts_and_traces(prepared: tuple[Path, tuple[
 
 def test_the_environment_reads_its_text(prepared: tuple[Path, tuple[str, ...]]) -> None:
     config = load_config(prepared[1])
-    policy = program.make_policy(config, seed=0)
+    policy = make_policy(config, seed=0)
     assert isinstance(policy, TransformersPolicy)
-    env = make_env(config, policy, program.make_tasks(config).suite)
+    env = make_env(config, policy, make_tasks(config).suite)
     try:
         assert env.vector.options.action_text == "opencua"
         assert env.vector.options.call_user_tolerance == 1
@@ -106,7 +109,7 @@ def test_the_environment_reads_its_text(prepared: tuple[Path, tuple[str, ...]]) 
 
 def test_vllm_is_refused_before_anything_is_started(prepared: tuple[Path, tuple[str, ...]]) -> None:
     config = load_config([*prepared[1], "policy.rollout=vllm", "train.old_log_probs=all"])
-    policy = program.make_policy(config, seed=0)
+    policy = make_policy(config, seed=0)
     with pytest.raises(ValueError, match="got an OpenCUA checkpoint"), rollout_policy(config, policy):
         pass
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.factory import check_settings, make_tasks
 from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
 from osworld_gym.errors import TaskError
 
 ACCOUNT = {"type": "googledrive", "parameters": {"settings_file": "x", "operation": ["delete"], "args": [{}]}}
@@ -48,7 +48,7 @@ def test_a_list_file_and_a_label_choose_tasks(checkout: Path) -> None:
     lists = (f"env.train_split={checkout}/mine.json", "env.held_out_split=small")
     assert chosen(checkout, *lists) == (["b", "a"], ["c"])
     assert chosen(checkout, *lists, "env.train_limit=1") == (["b"], ["c"])
-    with pytest.raises(TaskError, match="no split 'none' in suite 'osworld', nor such a tag"):
+    with pytest.raises(TaskError, match=f"no split 'none' in suite '{checkout}', nor such a tag"):
         chosen(checkout, "env.train_split=none")
     (checkout / "mine.json").write_text(json.dumps({"os": ["z"]}))
     with pytest.raises(TaskError, match="1 listed tasks have no file, the first is 'z'"):

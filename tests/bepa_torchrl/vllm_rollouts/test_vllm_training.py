@@ -12,10 +12,12 @@ from rich.console import Console
 from run_metrics import comparable
 from safetensors.torch import load_file
 
-from bepa_torchrl.experiment import launcher
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
+from bepa_torchrl.experiment.phases.prepare import prepared_run
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.experiment.start.tasks import make_tasks
 
 pytestmark = pytest.mark.vllm
 
@@ -43,8 +45,8 @@ def train(
     config = load_config([*SETTINGS, f"runs={runs}", "name=run", f"policy.rollout={rollout}", *more])
     if not folder.exists():
         folder.mkdir()
-        policy = launcher.make_policy(config, seed=0)
-        launcher._prepare(config, folder, policy, launcher.make_tasks(config), Console(quiet=True))
+        policy = make_policy(config, seed=0)
+        prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
     RunRecord(folder / rollout).begin(settings_to_yaml(config))
     assert MethodRun(folder / rollout).run() == 0
     assert not (folder / rollout / ".engine").exists() or not list((folder / rollout / ".engine").iterdir())

@@ -119,6 +119,17 @@ def test_unsound_tasks_are_named_and_a_failed_desktop_is_status_3(
     assert cli.main(["tasks", "check", "--suite", "odd"]) == 2
 
 
+def test_a_folder_of_ones_own_is_called_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = sim_suite().tasks[0]
+    path = tmp_path / "examples" / task.domain / f"{task.id}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(task.to_json()))
+    assert cli.main(["tasks", "check", "--suite", str(tmp_path), "--provider", "sim"]) == 0
+    assert f"1 of 1 tasks of {tmp_path}/" in capsys.readouterr().out
+    assert cli.main(["tasks", "check", "--suite", str(tmp_path)]) == 2
+    assert f"suite {str(tmp_path)!r} has no default provider" in capsys.readouterr().err
+
+
 def test_a_task_that_is_solved_from_the_start_is_unsound() -> None:
     given = replace(sim_suite().tasks[0], evaluator={"func": "exact_match", **_always_one()})
     assert check_task(SimDesktop(), given, seed=0) == [

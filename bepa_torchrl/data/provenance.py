@@ -1,0 +1,52 @@
+"""Provenance: the expert's run behind a trace that the policy did not sample alone; a row has it as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from tensordict import TensorDictBase
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import row_list
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a self-rolled or converted trace is from; the policy's version is in its rows.
+
+    Args:
+        expert: name of the expert.
+        origin: run or log folder of the expert's trace; empty if it was recorded for this run.
+        plan: :func:`plan_hash` of the plan that the policy followed; None for a converted trace.
+        attempt: 0-based attempt with this expert's plan; None for a converted trace.
+    """
+
+    expert: str
+    origin: str = ""
+    plan: str | None = None
+    attempt: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_hash(plan: str) -> str:
+    """First 16 hex digits of the plan's SHA-256."""
+    return hashlib.sha256(plan.encode()).hexdigest()[:16]
+
+
+def mark(rows: TensorDictBase, provenance: Provenance) -> TensorDictBase:
+    """Sets the provenance of every row of a trace ``[S]``; returns the same rows."""
+    text = json.dumps(provenance.to_json(), ensure_ascii=False)
+    for row in row_list(rows):
+        row.set_non_tensor(K.PROVENANCE, text)
+    return rows
+
+
+def provenance_of(row: TensorDictBase) -> Provenance | None:
+    """The provenance of a row; None for the policy's own, and in caches of earlier versions."""
+    text = cast(str, row[K.PROVENANCE]) if K.PROVENANCE in row else ""
+    return Provenance(**json.loads(text)) if text else None

@@ -1,0 +1,152 @@
+"""The run's folder: its name, whether it can be made or continued, and the command that continues it. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from bepa_torchrl.experiment.config import (
+    ConfigError,
+    read_settings,
+    settings_to_dict,
+    settings_to_yaml,
+    with_changes,
+)
+from bepa_torchrl.experiment.resume import changed_settings
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.storage.json_lines import RecordError, read_lines
+from bepa_torchrl.storage.lock import check_free, locked
+from osworld_gym.atomic import remove_leftovers, write_text
+
+_RUNS = "runs"  #: the default of the setting ``runs``
+_PLAIN = re.compile(r"(?![\d.+-]*$)[\w./:@+-]+")  #: values that need no quotes on the command line
+
+
+def run_folder(config: Settings) -> Path:
+    """``runs/<name>``; the default name consists of provider, method and time.
+
+    Raises:
+        ConfigError: the name is not a single path component.
+    """
+    name = config.name or f"{config.env.provider}-{config.algo.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    if Path(name).name != name:
+        raise ConfigError(f"name={name!r} must be one folder name; the folder it is in is given by runs=")
+    return Path(config.runs) / name
+
+
+def check_new_run(folder: Path) -> None:
+    """Checks that a run's folder does not exist and can be made; nothing is left behind.
+
+    Raises:
+        FolderInUseError, RecordError: it exists. ConfigError: it cannot be made.
+    """
+    try:
+        if folder.exists():
+            check_free(folder)
+            raise RecordError(f"{folder} exists and is not overwritten; give another name=, or go on with resume=true")
+        check_writable(folder.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"runs={folder.parent}: expected a folder in which {folder.name!r} can be made, "
+            f"got an error: {error.strerror or error}; set runs= to another folder, or name="
+        ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Makes and removes a folder in the nearest existing parent. Raises OSError if that is impossible."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    Path(tempfile.mkdtemp(prefix=".bepa-", dir=folder)).rmdir()
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of a new run. Raises as :func:`check_new_run`."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:  # another process created it while this one loaded the model
+        check_new_run(folder)
+
+
+@contextmanager
+def locked_run(folder: Path) -> Iterator[None]:
+    """Locks the folder of an existing run.
+
+    Raises:
+        RecordError: there is no run in it. FolderInUseError: another process has locked it.
+    """
+    if not (folder / "config.yaml").exists():
+        raise RecordError(f"nothing to resume in {folder}: there is no run of that name; check name= and runs=")
+    with locked(folder):
+        remove_leftovers(folder)
+        yield
+
+
+def resumed_settings(
+    folder: Path, requested: Settings, overrides: Sequence[str]
+) -> tuple[Settings, dict[str, Settings]]:
+    """The saved settings of the run and of each method, with the changes of this command line.
+
+    Raises:
+        RecordError: a change that a resumed run cannot make.
+    """
+    saved = _read_settings(folder / "config.yaml")
+    first = json.loads((folder / "overrides.json").read_text(encoding="utf-8"))
+    changes = changed_settings(settings_to_dict(saved), settings_to_dict(requested), overrides, first)
+    changes["resume"] = True
+    configs = {name: with_changes(_read_settings(folder / name / "config.yaml"), changes) for name in methods_of(saved)}
+    for name, own in configs.items():
+        check_free(folder / name)
+        _check_iterations(folder / name, own)
+    return with_changes(saved, changes), configs
+
+
+def methods_of(config: Settings) -> list[str]:
+    """The methods of a run, that of ``algo`` first."""
+    return list(dict.fromkeys([config.algo.name, *config.compare]))
+
+
+def write_settings(folder: Path, config: Settings, configs: dict[str, Settings]) -> None:
+    """Replaces the settings of a resumed run."""
+    for name, own in configs.items():
+        write_text(folder / name / "config.yaml", settings_to_yaml(own))
+    write_text(folder / "config.yaml", settings_to_yaml(config))
+
+
+def continue_command(config: Settings, folder: Path) -> str:
+    """The command line that continues a run; the settings that it leaves out keep their saved values."""
+    given = {"name": folder.name, "resume": "true"}
+    if str(folder.parent) != _RUNS:
+        given["runs"] = str(folder.parent)
+    if config.storage is not None:
+        given["storage"] = config.storage
+    program = "torchrun … -m bepa_torchrl train" if "TORCHELASTIC_RUN_ID" in os.environ else "bepa train"
+    return f"{program} {shlex.join(f'{key}={_quoted(value)}' for key, value in given.items())}"
+
+
+def _quoted(value: str) -> str:
+    """The value as Hydra's grammar reads it."""
+    return value if _PLAIN.fullmatch(value) else "'" + value.replace("'", "\\'") + "'"
+
+
+def _check_iterations(folder: Path, config: Settings) -> None:
+    """Checks that ``train.iterations`` is not below the iterations already done."""
+    lines = folder / "iterations.jsonl"
+    done = max((int(line["iteration"]) for line in read_lines(lines)), default=0) if lines.exists() else 0
+    if config.train.iterations < done:
+        raise RecordError(
+            f"train.iterations={config.train.iterations} is less than the {done} iterations that {folder} has; "
+            f"give {done} or more"
+        )
+
+
+def _read_settings(path: Path) -> Settings:
+    if not path.exists():
+        raise RecordError(f"{path} is missing, so this run cannot be resumed; start one with another name=")
+    return read_settings(path)

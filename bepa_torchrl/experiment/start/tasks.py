@@ -1,0 +1,102 @@
+"""The tasks of a run, and the checks of the settings against them. Imports no torch."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from bepa_torchrl.experiment.asynchronous.checks import check_cluster, check_synchronous
+from bepa_torchrl.experiment.config import ConfigError
+from bepa_torchrl.experiment.methods import Algo
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experts.sources import split_source
+from osworld_gym.factory import desktop_factory
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
+from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
+from osworld_gym.tasks.task import Task
+
+_log = logging.getLogger(__name__)
+REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The suite and the tasks chosen from it.
+
+    Args:
+        suite: the suite of the tasks.
+        train: training tasks, at most ``env.train_limit``.
+        held_out: tasks for evaluation only, at most ``env.held_out_limit``.
+    """
+
+    suite: Suite
+    train: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+
+
+def make_tasks(settings: Settings) -> Tasks:
+    """Selects the tasks of a run.
+
+    Raises:
+        TaskError: unknown suite or split, or a list of tasks cannot be read.
+        ConfigError: there is no training task, or a training task is also held out.
+    """
+    env = settings.env
+    suite = load_suite(env.suite)
+    train = _select(settings, suite, env.train_split)[: env.train_limit]
+    held_out = () if env.held_out_split is None else _select(settings, suite, env.held_out_split)[: env.held_out_limit]
+    if not train:
+        raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} is empty")
+    both = {task.id for task in train} & {task.id for task in held_out}
+    if both:
+        names = f"env.train_split={env.train_split} and env.held_out_split={env.held_out_split}"
+        raise ConfigError(f"{names} share {len(both)} tasks, first {min(both)!r}")
+    return Tasks(suite, train, held_out)
+
+
+def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
+    """The tasks of a split, a tag or a list file; with ``env.runnable`` only those that can run here."""
+    tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+    if not settings.env.runnable:
+        return tasks
+    web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
+    machine = Machine(network=web)
+    against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
+    able = tuple(task for task in tasks if not against[task.id])
+    if len(able) < len(tasks):
+        first = (re.sub(r"^\d+ of its files", "some of its files", found[0]) for found in against.values() if found)
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in Counter(first).most_common())
+        out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
+        _log.warning("%s cannot run here and are left out: %s", out, reasons)
+    return able
+
+
+def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
+    """Checks the settings against the method and the tasks, before anything is built.
+
+    Raises:
+        ValueError: an unknown provider or provider option, too small a group, more groups than tasks.
+        ConfigError: the method requires an expert and there is none. TraceError: a source of traces is missing.
+    """
+    desktop_factory(settings.env.provider, None)
+    size, groups = settings.collect.group_size, settings.collect.groups
+    sources = [split_source(source) for source in settings.expert.logs]
+    if algo.needs_experts and not sources and all(task.oracle is None for task in tasks.train):
+        raise ConfigError(
+            f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
+            "fix: expert.logs=[agent_s2:FOLDER], or algo=grpo"
+        )
+    check_synchronous(settings.collect)
+    check_cluster(settings)
+    smallest = algo.on_policy_rollouts(size, has_trace=True)
+    if smallest < 2:
+        raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
+    if algo.rl and groups > len(tasks.train):
+        raise ConfigError(
+            f"collect.groups={groups} requires {groups} different training tasks, there are {len(tasks.train)}; "
+            "lower it or add tasks"
+        )
