@@ -18,14 +18,13 @@ from typing import Any
 from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import Batch, Then, action_command, batches
-from osworld_gym.desktops.guest_server.stillness import PAUSE, Pixels, await_still, differ
+from osworld_gym.desktops.guest_server.stillness import Pixels, await_still
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 LOG = logging.getLogger(__name__)
 QUIET = 0.25  # seconds without a change after which a screen is still; one frame takes the official server 0.03 to 0.25
 UNSURE = 3.0  # seconds for the window of a launched program, if it is not known whether it has one
-PASTED = 3.0  # seconds for pasted text to show
 POLL = 0.25  # seconds between two polls of the windows, or of a starting server
 BATCH = 60.0  # seconds for one batch of actions; the official server itself ends a command after 120
 TYPED = 2000  # most characters typed by one action; pyautogui takes a few milliseconds for each
@@ -86,21 +85,12 @@ class OfficialDesktop(GuestDesktop):
             if time.monotonic() >= until:
                 cut += sum(len(late.actions) for late in planned[i:])
                 break
-            before = self._frame().pixels if batch.then is Then.pasted else None
             self._act(batch)
-            if before is not None:
-                self._await_change(before)
             self._await_still(2 * QUIET if batch.then is Then.waited else QUIET, STILL)
         self._unsettled = False
         if cut:
             self.cut_actions += cut
             LOG.warning("%d of %d actions were cut off: %g s, %d characters each", cut, len(actions), WORK, TYPED)
-
-    def _await_change(self, before: Pixels) -> None:
-        """Waits until the screen has changed, or ``PASTED`` seconds if no program accepts the pasted text."""
-        end = time.monotonic() + PASTED
-        while not differ(before, self._frame().pixels) and time.monotonic() < end:
-            time.sleep(PAUSE)  # the protocol has no event for a change of the screen
 
     def _act(self, batch: Batch) -> None:
         key = secrets.token_hex(8)

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from osworld_gym.desktops.guest_server.http_client import GuestClient
-from osworld_gym.desktops.guest_server.official_actions import MARKER, action_command, batches
+from osworld_gym.desktops.guest_server.official_actions import MARKER, OWN_KEYS, action_command, batches
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop, read_windows, speaks_ours
 from osworld_gym.desktops.guest_server.stillness import await_still, differ
 from osworld_gym.errors import DesktopError, FailureReason
@@ -131,18 +131,26 @@ def test_an_action_is_one_command(server: Server, machine: Machine) -> None:
     compile(source, "<sent>", "exec")
 
 
-@pytest.mark.slow  # its waits for the clipboard are real
-def test_each_text_for_the_clipboard_is_a_command_of_its_own(server: Server, machine: Machine) -> None:
-    machine.perform(
-        [Action("click", start=(1, 1)), Action("type", content="naïve\ta<b\nplain"), Action("click", start=(2, 2))]
-    )
+def test_what_pyautogui_cannot_type_gets_its_keys_in_a_command_before(server: Server, machine: Machine) -> None:
+    actions = [Action("click", start=(1, 1)), Action("type", content="naïve\ta<b\n"), Action("click", start=(2.5, 2.4))]
+    machine.perform(actions)
     sources = [sent["command"][2] for sent in server.bodies("/execute")]
     for source in sources:
         compile(source, "<sent>", "exec")
-    wanted = ["click(1, 1", "text = 'naïve'", "press('tab')", "text = 'a<b'", "write('plain'"]
-    assert [part in source for part, source in zip(wanted, sources, strict=True)] == [True] * 5
-    assert "press('enter')" in sources[4]
-    assert "click(2, 2" in sources[4]
+    wanted = ["write('na'", "in 'ï'", "in 'ï'", "write('ve'"]
+    assert [part in source for part, source in zip(wanted, sources, strict=True)] == [True] * 4
+    assert ["in wanted if True" in source for source in sources] == [False, False, True, False]
+    for part in ("press('tab')", "write('a'", "hotkey('shift', ',')", "write('b'", "press('enter')", "click(3, 2, "):
+        assert part in sources[3]
+    assert not any("'v'" in source for source in sources)  # a terminal does not paste at ctrl+v
+
+
+def test_a_text_is_typed_in_pieces_of_few_different_characters() -> None:
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2 * OWN_KEYS + 1))) * 2 + "\x07\ud800"
+    planned = batches([Action("type", content=text)], (640, 480))
+    assert "".join(action.content or "" for batch in planned for action in batch.actions) == text[:-2]
+    assert all(len(set(batch.own_keys)) <= OWN_KEYS for batch in planned)
+    assert [len(batch.actions) for batch in planned] == [0, 1] * (len(planned) // 2)
 
 
 def test_an_action_sent_again_carries_the_same_marker_and_the_next_one_another(
@@ -159,12 +167,11 @@ def test_an_action_sent_again_carries_the_same_marker_and_the_next_one_another(
 
 
 def test_the_source_acts_once_and_gives_its_pipes_to_nobody(tmp_path: Path) -> None:
-    """Runs the command of an official server with fake input and clipboard modules."""
-    (tmp_path / "pyautogui.py").write_text("def hotkey(*a, **k): open('keys', 'a').write('x')\n")
+    """Runs the command of an official server with a fake input module that leaves a process."""
     daemon = "open('daemons', 'a').write(f\"{subprocess.Popen(['sleep', '40']).pid} \")"
-    daemon = f"import subprocess\ndef copy(text): {daemon}\ndef paste(): return 'é'\n"
-    (tmp_path / "pyperclip.py").write_text(daemon)
-    (batch,) = batches([Action("type", content="é")], (640, 480))
+    fake = f"import subprocess\ndef hotkey(*a):\n    {daemon}\n    open('keys', 'a').write('x')\n"
+    (tmp_path / "pyautogui.py").write_text(fake)
+    (batch,) = batches([Action("hotkey", key="esc")], (640, 480))
     source = action_command(batch, "key", "")[2].replace(MARKER, f"{tmp_path}/marker-")
     runs = [
         subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, timeout=20, check=False)
