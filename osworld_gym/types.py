@@ -86,7 +86,7 @@ class Screenshot:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action of the UI-TARS table, as data. Unused arguments are None.
+    r"""One action of the UI-TARS table, as data. Unused arguments are None.
 
     ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``. ``start`` and ``end`` are (x, y): in pixels of the
     image that the model saw when they come from the parser, in pixels of the screen when they reach a desktop.

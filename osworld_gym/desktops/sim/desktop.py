@@ -13,7 +13,7 @@ import numpy as np
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim.applications import CATALOGUE, FILES, TOGGLE, TRASH, Catalogue, shuffled
 from osworld_gym.desktops.sim.draw import TILE, Look, paint
-from osworld_gym.desktops.sim.keyboard import hotkey, type_text
+from osworld_gym.desktops.sim.keyboard import UNUSED_KEYS, hotkey, type_text
 from osworld_gym.desktops.sim.layout import MIN_COLUMNS, MIN_ROWS, Layout, Place
 from osworld_gym.desktops.sim.pointer import double_click, drag, left_click, right_click, scroll
 from osworld_gym.desktops.sim.scene import Element, Scene, build_scene
@@ -43,6 +43,7 @@ class SimDesktop(Desktop):
     """
 
     has_shell = False
+    unused_keys = UNUSED_KEYS
     blocking = False
 
     def __init__(

@@ -8,7 +8,8 @@ letters, no field     focus the label that starts with them (a list scrolls to i
 ``up, down``          scroll; ``pageup, pagedown`` too
 ``escape``            closes the topmost of pop-up, launcher, dialog (no), menu; else leaves the field
 ``alt f4, ctrl w``    closes the window
-``delete, f2``        on the selected file: delete (asks), rename; ``ctrl c``, ``ctrl v`` copy; ``shift f10``, ``menu``: menu
+``delete, f2``        on the selected file: delete (asks), rename; ``ctrl c``, ``ctrl v`` copy
+``menu, shift f10``   context menu of the selected file
 ``ctrl a``            selects the field's text; ``backspace`` deletes a letter
 ===================== ==========================================================================================
 """
@@ -22,7 +23,7 @@ from osworld_gym.desktops.sim.layout import Layout
 from osworld_gym.desktops.sim.pointer import activate, answer, open_menu, reveal, scroll
 from osworld_gym.desktops.sim.scene import DESK, Cell, Scene, Target, build_scene
 from osworld_gym.desktops.sim.state import MAX_TEXT, Dialog, SimState
-from osworld_gym.uitars.keys import split_keys
+from osworld_gym.uitars.keys import NAMED_KEYS, split_keys
 
 Shortcut = Callable[[SimState, Layout], None]
 
@@ -278,3 +279,7 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "shift f10": _context,
     "menu": _context,
 }
+
+_USED = {name for combo in _SHORTCUTS for name in combo.split()}
+#: named keys without a shortcut
+UNUSED_KEYS = frozenset(key for key in NAMED_KEYS if _NAMES.get(key, key) not in _USED)
