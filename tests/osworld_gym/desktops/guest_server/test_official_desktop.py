@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from osworld_gym.desktops.guest_server import official_desktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import MARKER, OWN_KEYS, action_command, batches
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop, read_windows, speaks_ours
+from osworld_gym.desktops.guest_server.program_activity import Process, read_processes
 from osworld_gym.desktops.guest_server.stillness import await_still, differ
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action
@@ -278,6 +280,56 @@ def test_setup_steps(server: Server, machine: Machine) -> None:
         with pytest.raises(DesktopError) as caught:
             machine.setup({"type": kind, "parameters": parameters})
         assert caught.value.reason is FailureReason.setup_failed
+
+
+class Launched(Machine):
+    """A machine whose windows and processes are scripted; the last listing is repeated."""
+
+    def __init__(self, port: int, *listings: tuple[int, str, int]) -> None:
+        super().__init__(port)
+        self.listings = [(0, "S", 0), *listings]  # windows; state and ticks of the launched program
+
+    def _listed_programs(self) -> tuple[list[dict[str, Any]], dict[tuple[int, int], Process]]:
+        count, state, ticks = self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
+        old = {(1, 1): Process("R", len(self.listings))}  # what ran before always works
+        return [{"id": i} for i in range(count)], old | ({(7, 5): Process(state, ticks)} if ticks else {})
+
+
+def launched(
+    monkeypatch: pytest.MonkeyPatch, server: Server, window: bool | None, *listings: tuple[int, str, int]
+) -> Launched:
+    monkeypatch.setattr(official_desktop, "POLL", 0.05)
+    monkeypatch.setattr(official_desktop, "IDLE", 0.4)
+    monkeypatch.setattr(official_desktop, "WINDOW", 2.0)
+    machine = Launched(server.server_address[1], *listings)
+    machine.launch(["soffice"], shell=False, window=window)
+    return machine
+
+
+def test_the_window_of_a_program_that_still_works_is_awaited(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """A cold start: 25 listings take longer than the 0.4 s after which an idle program is given up."""
+    computing = [(0, "S", ticks) for ticks in range(1, 13)]
+    reading = [(0, "D", 12)] * 13
+    machine = launched(monkeypatch, server, None, *computing, *reading, (1, "S", 12))
+    assert machine.listings == [(1, "S", 12)]
+
+
+@pytest.mark.parametrize("listings", [[], [(0, "S", 3)]], ids=["ended", "idle"])
+def test_a_program_without_a_window_is_not_awaited_for_long(
+    monkeypatch: pytest.MonkeyPatch, server: Server, listings: list[tuple[int, str, int]]
+) -> None:
+    start = time.monotonic()
+    launched(monkeypatch, server, None, *listings)
+    assert time.monotonic() - start > 0.4
+    assert len(server.bodies("/setup/launch")) == 1
+    with pytest.raises(DesktopError, match="showed no window in 2 s"):
+        launched(monkeypatch, server, True, *listings)
+
+
+def test_processes_are_read_from_stat() -> None:
+    rest = "1 7 7 0 -1 4194304 100 0 0 0 12 3 4 1 20 0 1 0 8841 2 3 4"
+    listing = f"7 (a) R (b) S {rest}\n8 (cat) R 1\nno process\n"
+    assert read_processes(listing) == {(7, 8841): Process("S", 20)}
 
 
 def test_windows(server: Server, machine: Machine) -> None:
