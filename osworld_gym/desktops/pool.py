@@ -49,6 +49,7 @@ class WarmPool:
             first.close()
             raise ValueError("a desktop within this process (the simulated one) needs no warm pool; fix: warm=0")
         self.screen_size, self.has_shell = first.screen_size, first.has_shell
+        self.client_password, self.unused_keys = first.client_password, first.unused_keys
         self.failures: Counter[FailureReason] = Counter()  #: failed starts, by reason
         self._last: DesktopError | None = None
         self._streak = 0  # failed starts in a row
@@ -197,7 +198,8 @@ class PooledDesktop(Desktop):
         self._pool = pool
         self._inner: Desktop | None = None
         self._given_up = threading.Event()
-        self.has_shell = pool.has_shell
+        self.has_shell, self.client_password, self.unused_keys = pool.has_shell, pool.client_password, pool.unused_keys
+        self.cut_actions = 0
 
     @property
     def inner(self) -> Desktop:
@@ -231,7 +233,12 @@ class PooledDesktop(Desktop):
         return self.inner.screenshot()
 
     def perform(self, actions: Sequence[Action]) -> None:
+        before = self.inner.cut_actions
         self.inner.perform(actions)
+        self.cut_actions += self.inner.cut_actions - before
+
+    def wait_still(self, deadline: float) -> None:
+        self.inner.wait_still(deadline)
 
     def setup(self, step: Mapping[str, Any]) -> None:
         self.inner.setup(step)
