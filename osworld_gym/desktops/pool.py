@@ -56,6 +56,7 @@ class WarmPool:
         self._changed = threading.Condition()
         self._ready: deque[Desktop] = deque()
         self._used: deque[Desktop] = deque([first])  # to be prepared again
+        self._preparing: list[Desktop] = []
         self._starting, self._waiting, self._closed = 0, 0, False
         self._threads = [threading.Thread(target=self._warm, name=f"warm-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
@@ -107,7 +108,7 @@ class WarmPool:
         """Closes every desktop that is not in use, and those that are still being started."""
         with self._changed:
             self._closed = True
-            idle = [*self._ready, *self._used]
+            idle = [*self._ready, *self._used, *self._preparing]
             self._ready.clear()
             self._used.clear()
             self._changed.notify_all()
@@ -170,6 +171,10 @@ class WarmPool:
             if desktop is None:
                 assert not isinstance(chosen, Desktop)
                 desktop = chosen()
+            with self._changed:
+                self._preparing.append(desktop)  # from here on close() ends it
+                if self._closed:
+                    raise DesktopError(FailureReason.never_ready, "the pool was closed")
             desktop.prepare()
         except DesktopError as error:
             self._failed(error)
@@ -180,11 +185,17 @@ class WarmPool:
             with self._changed:
                 self._streak = 0
             return desktop
+        finally:
+            with self._changed:
+                if desktop is not None and desktop in self._preparing:
+                    self._preparing.remove(desktop)
         if desktop is not None:
             desktop.close()
         return None
 
     def _failed(self, error: DesktopError) -> None:
+        if self._closed:
+            return  # close() has ended it
         logger.warning("a warm desktop could not be started: %s", error)
         with self._changed:
             self.failures[error.reason] += 1

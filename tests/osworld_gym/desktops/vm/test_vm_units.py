@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from remote_servers import MemoryServer
 
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.vm import kvm_probe as vm_kvm
 from osworld_gym.desktops.vm.desktop import (
     DISK,
@@ -94,6 +96,26 @@ def test_a_machine_is_booted_ahead_and_once() -> None:
     desktop.close()
     for server in desktop.servers:
         server.stop()
+
+
+def test_a_machine_that_is_booting_ahead_ends_with_the_pool() -> None:
+    class Booting(Machines):
+        def _await_boot(self) -> None:
+            started.set()
+            ended.wait(60)
+            raise DesktopError(FailureReason.never_ready, "the container is gone")
+
+        def close(self) -> None:
+            super().close()
+            if started.is_set():
+                ended.set()
+
+    started, ended = threading.Event(), threading.Event()
+    pool = WarmPool(Booting, 1)
+    assert started.wait(60)
+    pool.close()
+    assert ended.is_set()  # not only once it has booted, after minutes
+    assert sum(pool.failures.values()) == 0
 
 
 def test_kvm_is_one_of_three() -> None:
