@@ -75,7 +75,7 @@ test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: ten ki
 	$(BIN)/python -m pytest -m "ray and not nightly" --timeout 600
 
 build/azurite/node_modules:
-	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get install npm"; exit 2; }
+	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get update && apt-get install npm"; exit 2; }
 	npm install --silent --no-fund --no-audit --prefix build/azurite azurite@3
 
 # an environment of its own: vLLM requires an older numpy

@@ -24,7 +24,7 @@ stop() {
 start() {
   if answers; then echo "an engine is already running at $socket"; return 0; fi
   for program in dockerd curl; do
-    command -v "$program" >/dev/null || { echo "no $program; fix: apt-get install -y docker.io curl" >&2; return 1; }
+    command -v "$program" >/dev/null || { echo "no $program; fix: apt-get update && apt-get install -y docker.io curl" >&2; return 1; }
   done
   mkdir -p "$state"
   : >"$state/log"

@@ -68,7 +68,7 @@ def _packages() -> int:
         print(f"all {len(wanted)} packages of a real desktop are installed")
         return 0
     print(f"a real desktop lacks {len(lacking)} of {len(wanted)} packages: {' '.join(lacking)}", file=sys.stderr)
-    print(f"fix: sudo {' '.join([*apt.INSTALL, *lacking])}", file=sys.stderr)
+    print(f"fix: sudo apt-get update && sudo {' '.join([*apt.INSTALL, *lacking])}", file=sys.stderr)
     return BAD_INPUT
 
 

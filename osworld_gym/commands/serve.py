@@ -26,6 +26,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--no-token", action="store_true", help="require no token, for OSWorld's own client")
     parser.add_argument("--screen", type=screen_size, default=(1920, 1080), metavar="WxH", help="default: 1920x1080")
     parser.add_argument("--seed", type=int, default=0, help="seed of the desktop (default: 0)")
+    own = ServedDesktop.client_password
+    text = f"what sudo accepts inside, DesktopEnv's client_password (default: {own})"
+    parser.add_argument("--client-password", default=own, help=text)
     parser.set_defaults(command=_serve)
 
 
@@ -35,7 +38,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: signals.put(received))
     token = "" if arguments.no_token else secrets.token_urlsafe(16)
-    with ServedDesktop(*arguments.screen, port=arguments.port, token=token) as desktop:
+    password = arguments.client_password
+    with ServedDesktop(*arguments.screen, port=arguments.port, token=token, client_password=password) as desktop:
         desktop.reset(arguments.seed)
         _explain(desktop)
         while desktop.running:

@@ -23,6 +23,10 @@ class Desktop(ABC):
     has_shell: bool = True
     #: whether calls block on I/O, so that parallel desktops require threads; False: in-process and fast
     blocking: bool = True
+    #: names of ``uitars.keys.NAMED_KEYS`` for which this desktop has no use: they do nothing
+    unused_keys: frozenset[str] = frozenset()
+    #: password of the account inside, for commands with ``sudo``: OSWorld's
+    client_password: str = "password"
     #: number of actions cut off because their step took too long, over the object's lifetime
     cut_actions: int = 0
 

@@ -7,17 +7,20 @@ returns None or raises :class:`CheckFailed`. A provider's known difference is li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import floor
 from time import perf_counter
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.types import Action, Screenshot
+from osworld_gym.uitars.keys import NAMED_KEYS
 
 DesktopCheck = Callable[[Desktop], None]
 MakeCheck = Callable[[Callable[[], Desktop]], None]
@@ -29,6 +32,25 @@ ODD_TEXTS = ('it\'s "quoted" `and` $HOME \\n', "first line\nsecond line\n", "Gr√
 ODD_KEYS = ("no_such_key", "ctrl no_such_key", "", "ctrl+shift+t", "hyper F99", "‰Ω†", "ctrl  c")
 FAR_POINTS = ((-50.0, -50.0), (1e6, 1e6), (-1.0, 1e9), (0.0, 0.0), (3.7, 2.2))
 DATA = bytes(range(256)) * 3
+BETWEEN = ((100.5, 50.4), (100.6, 50.6), (0.4, 0.5))  # points between pixels
+KEY_LOG, KEY_LOG_SECONDS = "/tmp/keys.log", 60
+#: takes the keyboard, so that no program reacts, and writes a line for each key press
+_LOG_KEYS = f"""
+import select, time
+from Xlib import X
+from Xlib.display import Display
+display = Display()
+display.screen().root.grab_keyboard(False, X.GrabModeAsync, X.GrabModeAsync, X.CurrentTime)
+display.sync()
+with open({KEY_LOG!r}, "w", buffering=1) as log:
+    log.write("ready\\n")
+    end = time.monotonic() + {KEY_LOG_SECONDS}
+    while time.monotonic() < end:
+        for _ in range(display.pending_events()):
+            if display.next_event().type == X.KeyPress:
+                log.write("press\\n")
+        select.select([display], [], [], 0.1)
+"""
 
 
 class CheckFailed(AssertionError):
@@ -135,6 +157,86 @@ def points_outside_the_screen_are_accepted(desktop: Desktop) -> None:
         desktop.perform([Action("drag", start=point, end=(-point[0], -point[1]))])
         desktop.perform([Action("scroll", start=point, direction="down")])
     _sound(desktop, desktop.screenshot())
+
+
+def points_are_rounded(desktop: Desktop) -> None:
+    """The pointer goes to the nearest pixel, halves up: (100.5, 50.4) is (101, 50)."""
+    if desktop.has_shell:
+        desktop.reset(1)
+        for x, y in BETWEEN:
+            desktop.perform([Action("hover", start=(x, y))])
+            got = desktop.run(["python3", "-c", "import pyautogui; print(*pyautogui.position())"]).output.split()
+            wanted = [str(floor(x + 0.5)), str(floor(y + 0.5))]
+            _require(got == wanted, f"hover {(x, y)}: expected the pointer at {wanted}, got {got}")
+        return
+    width, height = desktop.screen_size
+    corners = [(width * x // 8, height * y // 8) for x in range(1, 8) for y in range(1, 8)]
+    frames = [
+        _after(desktop, *(Action("click", start=(x + part, y + part)) for x, y in corners)) for part in (-0.5, 0, 0.4)
+    ]
+    _require(
+        all((frame == frames[1]).all() for frame in frames), "a click half a pixel beside a point is another click"
+    )
+
+
+def _after(desktop: Desktop, *actions: Action) -> NDArray[np.uint8]:
+    """Pixels after the actions, performed in one call on the desktop of seed 1."""
+    desktop.reset(1)
+    desktop.perform(actions)
+    return desktop.screenshot().pixels.copy()
+
+
+def a_line_end_is_one_enter(desktop: Desktop) -> None:
+    """A CR LF in a text shows the same screen as a line feed."""
+    crlf, line_feed = (_after(desktop, Action("type", content=f"a{end}b")) for end in ("\r\n", "\n"))
+    _require(bool((crlf == line_feed).all()), "a text with \\r\\n shows another screen than with \\n")
+
+
+def every_named_key_is_performed_or_unused(desktop: Desktop) -> None:
+    """Each of ``NAMED_KEYS`` reaches the programs, or is in ``unused_keys`` and changes nothing."""
+    unknown = sorted(desktop.unused_keys - set(NAMED_KEYS))
+    _require(not unknown, f"unused_keys: not among NAMED_KEYS: {unknown}")
+    unused = [Action("hotkey", key=key) for key in sorted(desktop.unused_keys)]
+    if unused:
+        nothing = _after(desktop, Action("hotkey", key="no_such_key"))
+        same = bool((_after(desktop, *unused) == nothing).all())
+        _require(same, f"one of the unused keys changed the screen: {', '.join(sorted(desktop.unused_keys))}")
+    desktop.reset(1)
+    for key in NAMED_KEYS:  # none may raise
+        desktop.perform([Action("hotkey", key=key)])
+    if desktop.has_shell:
+        lost = _lost_keys(desktop, [key for key in NAMED_KEYS if key not in desktop.unused_keys])
+        _require(not lost, f"these keys reach no program and are not in unused_keys: {', '.join(lost)}")
+
+
+def _lost_keys(desktop: Desktop, keys: Sequence[str]) -> list[str]:
+    """Which of the keys no X client gets. All at once first, one by one only if there are any."""
+    desktop.reset(1)
+    desktop.write_file("/tmp/log_keys.py", _LOG_KEYS.encode())
+    desktop.run("python3 /tmp/log_keys.py >/dev/null 2>&1 &", shell=True)
+    end = perf_counter() + KEY_LOG_SECONDS / 2
+
+    def grown(before: int, by: int) -> bool:
+        while _presses(desktop) < before + by and perf_counter() < end:
+            desktop.wait_still(0.2)
+        return _presses(desktop) >= before + by
+
+    _require(grown(-1, 1), "the program that logs keys did not start")
+    desktop.perform([Action("hotkey", key=key) for key in keys])
+    if grown(0, len(keys)):
+        return []
+    lost = []
+    for key in keys:
+        before = _presses(desktop)
+        desktop.perform([Action("hotkey", key=key)])
+        if _presses(desktop) == before:
+            lost.append(key)
+    return lost
+
+
+def _presses(desktop: Desktop) -> int:
+    """Number of logged key presses; -1 before the log begins."""
+    return desktop.run(["cat", KEY_LOG]).output.count("\n") - 1
 
 
 def unknown_keys_do_nothing(desktop: Desktop) -> None:
@@ -264,7 +366,10 @@ DESKTOP_CHECKS: tuple[DesktopCheck, ...] = (
     same_seed_gives_the_same_screen,
     reset_leaves_nothing,
     points_outside_the_screen_are_accepted,
+    points_are_rounded,
     unknown_keys_do_nothing,
+    every_named_key_is_performed_or_unused,
+    a_line_end_is_one_enter,
     any_text_can_be_typed,
     every_desktop_action_is_performed,
     files_come_back_as_written,

@@ -49,12 +49,14 @@ class WarmPool:
             first.close()
             raise ValueError("a desktop within this process (the simulated one) needs no warm pool; fix: warm=0")
         self.screen_size, self.has_shell = first.screen_size, first.has_shell
+        self.client_password, self.unused_keys = first.client_password, first.unused_keys
         self.failures: Counter[FailureReason] = Counter()  #: failed starts, by reason
         self._last: DesktopError | None = None
         self._streak = 0  # failed starts in a row
         self._changed = threading.Condition()
         self._ready: deque[Desktop] = deque()
         self._used: deque[Desktop] = deque([first])  # to be prepared again
+        self._preparing: list[Desktop] = []
         self._starting, self._waiting, self._closed = 0, 0, False
         self._threads = [threading.Thread(target=self._warm, name=f"warm-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
@@ -106,7 +108,7 @@ class WarmPool:
         """Closes every desktop that is not in use, and those that are still being started."""
         with self._changed:
             self._closed = True
-            idle = [*self._ready, *self._used]
+            idle = [*self._ready, *self._used, *self._preparing]
             self._ready.clear()
             self._used.clear()
             self._changed.notify_all()
@@ -169,6 +171,10 @@ class WarmPool:
             if desktop is None:
                 assert not isinstance(chosen, Desktop)
                 desktop = chosen()
+            with self._changed:
+                self._preparing.append(desktop)  # from here on close() ends it
+                if self._closed:
+                    raise DesktopError(FailureReason.never_ready, "the pool was closed")
             desktop.prepare()
         except DesktopError as error:
             self._failed(error)
@@ -179,11 +185,17 @@ class WarmPool:
             with self._changed:
                 self._streak = 0
             return desktop
+        finally:
+            with self._changed:
+                if desktop is not None and desktop in self._preparing:
+                    self._preparing.remove(desktop)
         if desktop is not None:
             desktop.close()
         return None
 
     def _failed(self, error: DesktopError) -> None:
+        if self._closed:
+            return  # close() has ended it
         logger.warning("a warm desktop could not be started: %s", error)
         with self._changed:
             self.failures[error.reason] += 1
@@ -197,7 +209,8 @@ class PooledDesktop(Desktop):
         self._pool = pool
         self._inner: Desktop | None = None
         self._given_up = threading.Event()
-        self.has_shell = pool.has_shell
+        self.has_shell, self.client_password, self.unused_keys = pool.has_shell, pool.client_password, pool.unused_keys
+        self.cut_actions = 0
 
     @property
     def inner(self) -> Desktop:
@@ -231,7 +244,12 @@ class PooledDesktop(Desktop):
         return self.inner.screenshot()
 
     def perform(self, actions: Sequence[Action]) -> None:
+        before = self.inner.cut_actions
         self.inner.perform(actions)
+        self.cut_actions += self.inner.cut_actions - before
+
+    def wait_still(self, deadline: float) -> None:
+        self.inner.wait_still(deadline)
 
     def setup(self, step: Mapping[str, Any]) -> None:
         self.inner.setup(step)

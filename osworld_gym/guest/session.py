@@ -86,7 +86,7 @@ class Session:
     ) -> None:
         missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
         if missing:
-            raise RuntimeError(f"missing Debian packages; fix: apt-get install {' '.join(missing)}")
+            raise RuntimeError(f"missing Debian packages; fix: apt-get update && apt-get install {' '.join(missing)}")
         self.folder, self.size, self._x = folder, size, x
         self.home = home
         self.full = home.is_dir() and any(home.iterdir())  # a template's HOME, the full desktop

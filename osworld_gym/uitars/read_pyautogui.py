@@ -26,8 +26,8 @@ def from_pyautogui(source: str, *, triple_click: bool = False) -> list[Action]:
     """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
 
     A pointer move sets the start of the next action; keys held during a press become one hotkey; a copy to the
-    clipboard and ctrl+v become ``type``; enter after typing becomes a newline; a sleep is a ``wait`` only if there is
-    nothing else.
+    clipboard and ctrl+v become ``type``, shift and comma the text ``<``; enter after typing becomes a newline; a sleep
+    is a ``wait`` only if there is nothing else.
 
     Args:
         source: the source.
@@ -198,6 +198,8 @@ class _Player:
         pasted = keys in (["ctrl", "v"], ["ctrl", "shift", "v"])
         if pasted and self.clipboard is not None:
             self.type(self.clipboard)
+        elif keys == ["shift", ","]:  # how OSWorld types it
+            self.type("<")
         elif keys == ["enter"] and self.actions and self.actions[-1].kind == "type":
             self.type("\n")
         else:

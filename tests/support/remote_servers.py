@@ -23,7 +23,9 @@ class MemoryServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.posted: list[Any] = []
+        self.seeds: list[int] = []
         self.hook_renews = True
+        self.alive = True
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -32,6 +34,12 @@ class MemoryServer(ThreadingHTTPServer):
 
     def renew(self) -> None:
         self.files = {}
+
+    def stop(self) -> None:
+        """Ends it, also on connections that are open. May be called twice."""
+        self.alive = False
+        self.shutdown()
+        self.server_close()
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -51,6 +59,9 @@ class _Request(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         server = self.server
         server.asked.append(self.path)
+        if not server.alive:
+            self.close_connection = True
+            return None
         if self.path == "/hook":
             server.posted.append(json.loads(body))
             if server.hook_renews:
@@ -60,6 +71,9 @@ class _Request(BaseHTTPRequestHandler):
             return self._send(401, b'{"error": "token"}')
         if self.path == "/health" and server.ours:
             return self._send(200, b'{"status": "ok"}')
+        if self.path == "/seed" and server.ours:
+            server.seeds.append(json.loads(body)["seed"])
+            return self._send(200, b"{}")
         if self.path == "/screen_size":
             return self._send(200, json.dumps(dict(zip(("width", "height"), server.size, strict=True))).encode())
         if self.path in ("/screenshot", "/observe") and (self.path == "/screenshot" or server.ours):

@@ -138,7 +138,9 @@ def bootstrap(client: docker.DockerClient, mirror: str, say: Say) -> None:
         DesktopError: ``never_ready``: not root, or debootstrap is missing or failed.
     """
     if shutil.which("debootstrap") is None:
-        raise DesktopError(FailureReason.never_ready, "debootstrap is missing; fix: apt-get install -y debootstrap")
+        raise DesktopError(
+            FailureReason.never_ready, "debootstrap is missing; fix: apt-get update && apt-get install -y debootstrap"
+        )
     if os.geteuid() != 0:
         raise DesktopError(FailureReason.never_ready, "debootstrap requires root; fix: sudo osworld-gym build-image")
     with tempfile.TemporaryDirectory(prefix="osworld-gym-base-") as folder:

@@ -19,6 +19,7 @@ ANSWER = 20.0  # seconds that the guest may take in addition to the time limit o
 STILL = 5.0  # seconds after which a screen that keeps changing is used as it is
 WINDOW = 60.0  # seconds for the window of a file or program to show
 COMMAND = 120.0  # seconds for a command of a setup step
+SEED = 20.0  # seconds for a prepared desktop to apply a seed
 WORK = 20.0  # seconds for the actions of one step; those that take longer are cut off
 FULL = 507  # HTTP status with which the guest reports a full disk
 
@@ -115,6 +116,13 @@ class GuestDesktop(Desktop):
         if not reply.ok:
             return CommandResult(127, "", reply.message)
         return CommandResult(answer["returncode"], answer["output"], answer["error"])
+
+    def _reseed(self, seed: int) -> bool:
+        """Applies a seed to a prepared desktop; False if it has ended meanwhile."""
+        try:
+            return self._guest.post("/seed", {"seed": seed}, timeout=SEED, again=True).ok
+        except DesktopError:
+            return False
 
     # --- setup steps ------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,22 @@
 """Turns actions into commands for an official OSWorld server that can be sent twice and return promptly.
 
 The server starts ``python -c <source>``, collects its output through pipes and replies when they are closed. Therefore
-the source does not pass these pipes to programs that it starts (the clipboard daemon would keep them open until the
-server's limit of 120 s). It first creates a marker file; a repeated request finds the marker and does nothing.
+the source does not pass these pipes to programs that it starts. It first creates a marker file; a repeated request
+finds the marker and does nothing.
+
+pyautogui types ASCII only. Other characters get spare key codes of the X server, as xdotool and our own guest do it:
+terminals do not paste at ctrl+v, and each program has another way to enter a code point. A program looks a key code up
+when it reads the event, so a code is only given away, and used, while the screen is still.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from osworld_gym.guest.pixels import pixel_inside
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.pyautogui import to_pyautogui
 
@@ -33,41 +38,66 @@ pyautogui.FAILSAFE = False
 {actions}
 """
 
-#: the clipboard daemon takes over the text only after ``copy`` has returned, so the source waits for it
-_PASTE = """\
-import pyperclip, time
-text = {text!r}
-pyperclip.copy(text)
-end = time.monotonic() + 10
-while pyperclip.paste() != text and time.monotonic() < end:
-    time.sleep(0.02)
-pyautogui.hotkey('ctrl', 'v')
+#: gives the characters of ``text`` key codes, and presses them if ``press``; python-xlib is a requirement of pyautogui
+_OWN_KEYS = """\
+from Xlib import X
+from Xlib.display import Display
+from Xlib.ext import xtest
+display = Display()
+first, last = display.display.info.min_keycode, display.display.info.max_keycode
+rows = list(display.get_keyboard_mapping(first, last - first + 1))
+wanted = [ord(char) if ord(char) < 0x100 else 0x1000000 + ord(char) for char in {text!r}]
+codes, spare = {{}}, []
+for code, row in enumerate(rows, first):
+    given = (row[0] > 0x1000000 or 0xA0 <= row[0] < 0x100) and set(row) <= {{0, row[0]}}
+    if row[0] in wanted:
+        codes[row[0]] = code
+    elif given or not any(row):
+        spare.append(code)
+for keysym in wanted:
+    if keysym not in codes:
+        codes[keysym] = spare.pop()
+        display.change_keyboard_mapping(codes[keysym], [[keysym] * len(rows[0])])
+display.sync()
+for keysym in wanted if {press} else ():
+    xtest.fake_input(display, X.KeyPress, codes[keysym])
+    xtest.fake_input(display, X.KeyRelease, codes[keysym])
+display.sync()
 """
+OWN_KEYS = 8  # most key codes that are required at a time; X servers have some dozens to spare
 
-
-_LINES = re.compile(r"(\r\n|\n|\r|\t)")
+_OTHERS = re.compile(r"([^\x00-\x7f]+)")
+_NO_KEY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters and surrogates
 
 
 class Then(Enum):
     """What to wait for after a batch."""
 
     still = "still"  #: the screen is still
-    pasted = "pasted"  #: the screen changed and is still: the clipboard must not change before that
     waited = "waited"  #: after a ``wait``: the screen has been still for longer
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Actions that are sent to the server in one request."""
+    """Actions that are sent to the server in one request.
+
+    Args:
+        actions: in order.
+        then: what to wait for afterwards.
+        own_keys: characters that pyautogui cannot type. ``actions`` is then the one that types them, or empty if they
+            only get their key codes.
+    """
 
     actions: tuple[Action, ...]
     then: Then
+    own_keys: str = ""
 
 
 def batches(actions: Sequence[Action], size: tuple[int, int]) -> list[Batch]:
-    """Splits the actions, in order, after each ``wait`` and each text that is pasted through the clipboard.
+    """Splits the actions, in order, after each ``wait`` and around characters that pyautogui cannot type.
 
-    Points outside the screen (``size``, pixels) are moved to its edge: pyautogui does not accept all of them.
+    Points are rounded to pixels and those outside the screen (``size``, pixels) moved to its edge: pyautogui does not
+    accept all of them.
     """
     out: list[Batch] = []
     batch: list[Action] = []
@@ -80,11 +110,10 @@ def batches(actions: Sequence[Action], size: tuple[int, int]) -> list[Batch]:
     for piece in (piece for action in actions for piece in _pieces(action)):
         if piece.kind == "wait":
             cut(Then.waited)
-        elif piece.kind == "type" and "pyperclip.copy(" in to_pyautogui([piece]):
+        elif piece.kind == "type" and _OTHERS.match(piece.content or ""):
             if batch:
                 cut(Then.still)
-            batch.append(piece)
-            cut(Then.pasted)
+            out += [Batch(typing, Then.still, piece.content or "") for typing in ((), (piece,))]
         else:
             batch.append(replace(piece, start=_inside(piece.start, size), end=_inside(piece.end, size)))
     if batch:
@@ -92,17 +121,29 @@ def batches(actions: Sequence[Action], size: tuple[int, int]) -> list[Batch]:
     return out
 
 
-def _pieces(action: Action) -> list[Action]:
-    """Splits a text into lines, so that only those that require the clipboard are pasted."""
+def _pieces(action: Action) -> Iterator[Action]:
+    """Splits a text into parts that pyautogui types, and those of few enough different characters that it does not."""
     if action.kind != "type":
-        return [action]
-    return [replace(action, content=part) for part in _LINES.split(action.content or "") if part]
+        yield action
+        return
+    for place, part in enumerate(_OTHERS.split(_NO_KEY.sub("", action.content or ""))):
+        for text in _few_different(part) if place % 2 else [part]:
+            if text:
+                yield replace(action, content=text)
+
+
+def _few_different(text: str) -> Iterator[str]:
+    """The text in pieces of at most ``OWN_KEYS`` different characters."""
+    start = 0
+    for end in range(1, len(text) + 1):
+        if len(set(text[start:end])) > OWN_KEYS:
+            yield text[start : end - 1]
+            start = end - 1
+    yield text[start:]
 
 
 def _inside(point: Point | None, size: tuple[int, int]) -> Point | None:
-    if point is None:
-        return None
-    return min(max(point[0], 0.0), size[0] - 1.0), min(max(point[1], 0.0), size[1] - 1.0)
+    return None if point is None else pixel_inside(point, size)
 
 
 def action_command(batch: Batch, key: str, previous: str) -> list[str]:
@@ -116,8 +157,8 @@ def action_command(batch: Batch, key: str, previous: str) -> list[str]:
     Raises:
         ValueError: an action is not available on a desktop.
     """
-    if batch.then is Then.pasted:
-        source = _PASTE.format(text=batch.actions[0].content)
+    if batch.own_keys:
+        source = _OWN_KEYS.format(text=batch.own_keys, press=bool(batch.actions))
     else:
         source = to_pyautogui(batch.actions)
     if not source:

@@ -11,21 +11,22 @@ import logging
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import Batch, Then, action_command, batches
-from osworld_gym.desktops.guest_server.stillness import PAUSE, Pixels, await_still, differ
+from osworld_gym.desktops.guest_server.program_activity import LIST, Ident, Process, read_processes, works
+from osworld_gym.desktops.guest_server.stillness import Pixels, await_still
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 LOG = logging.getLogger(__name__)
 QUIET = 0.25  # seconds without a change after which a screen is still; one frame takes the official server 0.03 to 0.25
-UNSURE = 3.0  # seconds for the window of a launched program, if it is not known whether it has one
-PASTED = 3.0  # seconds for pasted text to show
+IDLE = 3.0  # seconds of idling after which a launched program is assumed to have no window
+WINDOWS, BETWEEN = "wmctrl -lGx; xprop -root _NET_ACTIVE_WINDOW", "--- processes ---"
 POLL = 0.25  # seconds between two polls of the windows, or of a starting server
 BATCH = 60.0  # seconds for one batch of actions; the official server itself ends a command after 120
 TYPED = 2000  # most characters typed by one action; pyautogui takes a few milliseconds for each
@@ -86,21 +87,12 @@ class OfficialDesktop(GuestDesktop):
             if time.monotonic() >= until:
                 cut += sum(len(late.actions) for late in planned[i:])
                 break
-            before = self._frame().pixels if batch.then is Then.pasted else None
             self._act(batch)
-            if before is not None:
-                self._await_change(before)
             self._await_still(2 * QUIET if batch.then is Then.waited else QUIET, STILL)
         self._unsettled = False
         if cut:
             self.cut_actions += cut
             LOG.warning("%d of %d actions were cut off: %g s, %d characters each", cut, len(actions), WORK, TYPED)
-
-    def _await_change(self, before: Pixels) -> None:
-        """Waits until the screen has changed, or ``PASTED`` seconds if no program accepts the pasted text."""
-        end = time.monotonic() + PASTED
-        while not differ(before, self._frame().pixels) and time.monotonic() < end:
-            time.sleep(PAUSE)  # the protocol has no event for a change of the screen
 
     def _act(self, batch: Batch) -> None:
         key = secrets.token_hex(8)
@@ -136,15 +128,31 @@ class OfficialDesktop(GuestDesktop):
     # --- setup steps ------------------------------------------------------------------------------------------------
 
     def launch(self, command: str | Sequence[str], *, shell: bool, window: bool | None) -> None:
-        before = {seen["id"] for seen in self.windows()} if window is not False else set()
+        """Starts a program and waits for its window. ``window=None``: as long as the program works, if none comes."""
+        before = self._listed_programs() if window is not False else None
         fields = {"command": command if isinstance(command, str) else list(command), "shell": shell}
         self._done("launch", self._guest.post("/setup/launch", fields, timeout=WINDOW + ANSWER))
-        if window is False:
+        if before is None:
             return
-        deadline = WINDOW if window else UNSURE
-        if not self._await_windows(lambda now: any(seen["id"] not in before for seen in now), deadline) and window:
-            raise DesktopError(FailureReason.setup_failed, f"launch: {command!r} showed no window in {deadline:g} s")
+        if not self._await_window(*before, demanded=bool(window)) and window:
+            raise DesktopError(FailureReason.setup_failed, f"launch: {command!r} showed no window in {WINDOW:g} s")
         self.wait_still(STILL)
+
+    def _await_window(self, windows: list[dict[str, Any]], processes: dict[Ident, Process], *, demanded: bool) -> bool:
+        """Waits for another window than these; False after ``WINDOW`` seconds, or earlier unless it is demanded."""
+        known, last = {seen["id"] for seen in windows}, processes
+        worked = start = time.monotonic()
+        while True:
+            windows, now = self._listed_programs()
+            if any(seen["id"] not in known for seen in windows):
+                return True
+            moment = time.monotonic()
+            if works(processes, last, now):
+                worked = moment
+            if moment - start >= WINDOW or (not demanded and moment - worked >= IDLE):
+                return False
+            last = now
+            time.sleep(POLL)  # the protocol has no event for windows
 
     def open_file(self, path: str) -> None:
         """Opens a file; the server replies once a title contains the file's name, so also waits for a still screen."""
@@ -162,21 +170,27 @@ class OfficialDesktop(GuestDesktop):
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window, as in :meth:`GuestDesktop.windows`, from wmctrl and xprop in the desktop. Privileged."""
-        script = "wmctrl -lGx; xprop -root _NET_ACTIVE_WINDOW"
+        return read_windows(self._said_by(WINDOWS))
+
+    def _listed_programs(self) -> tuple[list[dict[str, Any]], dict[Ident, Process]]:
+        windows, _, processes = self._said_by(f"{WINDOWS}; echo {BETWEEN}; {LIST}").partition(BETWEEN)
+        return read_windows(windows), read_processes(processes)
+
+    def _said_by(self, script: str) -> str:
         reply = self._guest.post("/execute", {"command": script, "shell": True}, timeout=ANSWER, again=True)
         if not reply.ok:
             raise DesktopError(FailureReason.died, f"windows: {reply.message}")
-        return read_windows(str(reply.json().get("output", "")))
-
-    def _await_windows(self, found: Callable[[list[dict[str, Any]]], bool], deadline: float) -> bool:
-        end = time.monotonic() + deadline
-        while not found(self.windows()):
-            if time.monotonic() >= end:
-                return False
-            time.sleep(POLL)  # the protocol has no event for windows
-        return True
+        return str(reply.json().get("output", ""))
 
     # --- for providers ----------------------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        """Whether the server still returns a complete frame of the right size."""
+        try:
+            self._frame()
+        except DesktopError:
+            return False
+        return True
 
     def _await_ready(self, deadline: float) -> None:
         """Waits until the server returns a complete frame of the right size.

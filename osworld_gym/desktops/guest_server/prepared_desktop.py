@@ -14,7 +14,6 @@ from osworld_gym.guest.ports import SERVER
 from osworld_gym.guest.process.program_clock import RATE, check_rate
 
 MEMORY = 256  # MiB that a desktop requires without applications
-SEED = 20.0  # seconds for a prepared desktop to apply a seed
 SMALLEST, LARGEST = 64, 8192  # limits of the screen's width and height in pixels
 
 
@@ -74,13 +73,6 @@ class PreparedDesktop(GuestDesktop):
         self._begin(0, closings)
         self._prepared = True
         self._check_open(closings)
-
-    def _reseed(self, seed: int) -> bool:
-        """Applies a seed to a prepared desktop; False if it has ended meanwhile."""
-        try:
-            return self._guest.post("/seed", {"seed": seed}, timeout=SEED, again=True).ok
-        except DesktopError:
-            return False
 
     def _begin(self, seed: int, closings: int) -> None:
         """Starts a new guest and opens ``apps``."""

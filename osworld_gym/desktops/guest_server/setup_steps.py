@@ -18,16 +18,22 @@ from osworld_gym.types import CommandResult
 
 Command = str | Sequence[str]
 
-CLIENT_PASSWORD = "password"  # OSWorld's account inside the desktop
 UNTIL_DEADLINE = 30.0  # seconds for the ``until`` condition of a command to become true (OSWorld: no limit)
 UNTIL_INTERVAL = 0.3  # seconds between two attempts
 
 
-class SetupTarget(Protocol):
-    """The methods of a desktop that setup steps require. Every call returns within the desktop's deadline."""
+class Filling(Protocol):
+    """What the placeholders of a command stand for."""
+
+    client_password: str
 
     @property
     def screen_size(self) -> tuple[int, int]: ...
+
+
+class SetupTarget(Filling, Protocol):
+    """The methods of a desktop that setup steps require. Every call returns within the desktop's deadline."""
+
     def execute(self, command: Command, *, shell: bool) -> CommandResult:
         """Runs a command to its end; a non-zero exit status is a result, not an error."""
         ...
@@ -51,11 +57,11 @@ class SetupTarget(Protocol):
 Parameters = Mapping[str, Any]
 
 
-def fill(command: Command, size: tuple[int, int]) -> Command:
-    """Replaces OSWorld's placeholders in a command: the account's password and parts of ``size``, in pixels."""
-    width, height = size
+def fill(command: Command, desktop: Filling) -> Command:
+    """Replaces OSWorld's placeholders in a command: the account's password, and parts of the screen in pixels."""
+    width, height = desktop.screen_size
     values = {
-        "{CLIENT_PASSWORD}": CLIENT_PASSWORD,
+        "{CLIENT_PASSWORD}": desktop.client_password,
         "{SCREEN_WIDTH_HALF}": str(width // 2),
         "{SCREEN_HEIGHT_HALF}": str(height // 2),
         "{SCREEN_WIDTH}": str(width),
@@ -71,7 +77,7 @@ def fill(command: Command, size: tuple[int, int]) -> Command:
 
 
 def _execute(target: SetupTarget, p: Parameters) -> None:
-    command, until = fill(p["command"], target.screen_size), p.get("until") or {}
+    command, until = fill(p["command"], target), p.get("until") or {}
     end = time.monotonic() + UNTIL_DEADLINE
     while True:
         result = target.execute(command, shell=bool(p.get("shell")))
@@ -93,7 +99,7 @@ def reached(until: Mapping[str, Any], result: CommandResult) -> bool:
 
 
 def _launch(target: SetupTarget, p: Parameters) -> None:
-    command = fill(p["command"], target.screen_size)
+    command = fill(p["command"], target)
     target.launch(command, shell=bool(p.get("shell")), window=p.get("window"))
 
 

@@ -169,7 +169,7 @@ def missing_requirements(isolated: bool = True) -> str:
     wanted = {program: package for program, package in PROGRAMS.items() if isolated or program != "bwrap"}
     packages = [package for program, package in wanted.items() if shutil.which(program) is None]
     if packages:
-        return f"the local desktop lacks programs; fix: apt-get install -y {' '.join(packages)}"
+        return f"the local desktop lacks programs; fix: apt-get update && apt-get install -y {' '.join(packages)}"
     modules = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if modules:
         return f"the local desktop lacks Python modules ({', '.join(modules)}); fix: pip install 'osworld-gym[guest]'"

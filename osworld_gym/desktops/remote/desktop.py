@@ -79,6 +79,7 @@ class RemoteDesktop(Desktop):
         ready: seconds for a server to answer after its reset.
         reset_deadline: seconds that ``reset_by`` may take.
         wait: seconds to wait for a server that is not in use.
+        client_password: of the account inside, which setup steps give to ``sudo`` as ``{CLIENT_PASSWORD}``.
 
     Raises:
         DesktopError: ``never_ready``: no servers are given.
@@ -95,6 +96,7 @@ class RemoteDesktop(Desktop):
         ready: float = 300.0,
         reset_deadline: float = 300.0,
         wait: float = 60.0,
+        client_password: str = Desktop.client_password,
     ) -> None:
         servers = listed(urls)
         if (reset_by is not None) == allow_dirty:
@@ -103,6 +105,8 @@ class RemoteDesktop(Desktop):
         self._servers = {str(server): server for server in servers}
         self._hook = Hook(reset_by, reset_deadline) if reset_by is not None else None
         self._size, self._ready, self._wait = (width, height), ready, wait
+        self.client_password = client_password
+        self._prepared = False
         self._lease: Lease | None = None
         self._inner: _Ours | _Official | None = None
 
@@ -116,6 +120,20 @@ class RemoteDesktop(Desktop):
         Raises:
             DesktopError: ``never_ready``, or ``setup_failed``: the hook did not create a new desktop.
         """
+        prepared, self._prepared = self._prepared, False
+        if not (prepared and self._desktop.reseed(seed)):
+            self._renew(seed)
+
+    def prepare(self) -> None:
+        """Leases a server and replaces its desktop, with the seed 0: the hook is called before the seed is known.
+
+        An official server's desktop keeps it; ours gets the seed at the reset.
+        """
+        self._prepared = False
+        self._renew(0)
+        self._prepared = True
+
+    def _renew(self, seed: int) -> None:
         if self._lease is None:
             self._lease = acquire(list(self._servers), self._wait)
         self._let_go()
@@ -125,6 +143,7 @@ class RemoteDesktop(Desktop):
         else:
             self._hook.call(str(server), seed)
         desktop = connect(server, self._size, self._ready)
+        desktop.client_password = self.client_password
         if self._hook is not None:
             try:
                 require_no_mark(desktop, self._hook.action)
@@ -144,7 +163,12 @@ class RemoteDesktop(Desktop):
         return self._desktop.screenshot()
 
     def perform(self, actions: Sequence[Action]) -> None:
+        before = self._desktop.cut_actions
         self._desktop.perform(actions)
+        self.cut_actions += self._desktop.cut_actions - before
+
+    def wait_still(self, deadline: float) -> None:
+        self._desktop.wait_still(deadline)
 
     def setup(self, step: Mapping[str, Any]) -> None:
         self._desktop.setup(step)
@@ -172,6 +196,7 @@ class RemoteDesktop(Desktop):
         return server.host, server.ports[port]
 
     def close(self) -> None:
+        self._prepared = False
         self._let_go()
         if self._lease is not None:
             self._lease.release()
@@ -206,9 +231,18 @@ class _Held:
 class _Ours(_Held, GuestDesktop):
     """A desktop behind our guest server."""
 
+    def reseed(self, seed: int) -> bool:
+        """Applies a seed to a prepared desktop; False if it does not answer any more."""
+        return self._reseed(seed)
+
 
 class _Official(_Held, OfficialDesktop):
     """A desktop behind an official server."""
+
+    def reseed(self, seed: int) -> bool:
+        """Whether a prepared desktop still answers; its screen does not depend on the seed."""
+        del seed
+        return self._answers()
 
 
 class _Refused(DesktopError):

@@ -13,12 +13,13 @@ import numpy as np
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim.applications import CATALOGUE, FILES, TOGGLE, TRASH, Catalogue, shuffled
 from osworld_gym.desktops.sim.draw import TILE, Look, paint
-from osworld_gym.desktops.sim.keyboard import hotkey, type_text
+from osworld_gym.desktops.sim.keyboard import UNUSED_KEYS, hotkey, type_text
 from osworld_gym.desktops.sim.layout import MIN_COLUMNS, MIN_ROWS, Layout, Place
 from osworld_gym.desktops.sim.pointer import double_click, drag, left_click, right_click, scroll
 from osworld_gym.desktops.sim.scene import Element, Scene, build_scene
 from osworld_gym.desktops.sim.state import SimState
 from osworld_gym.errors import TaskError
+from osworld_gym.guest.pixels import pixel_inside
 from osworld_gym.types import Action, CommandResult, Point, Screenshot
 from osworld_gym.uitars.keys import MODIFIERS
 
@@ -42,6 +43,7 @@ class SimDesktop(Desktop):
     """
 
     has_shell = False
+    unused_keys = UNUSED_KEYS
     blocking = False
 
     def __init__(
@@ -170,7 +172,8 @@ class SimDesktop(Desktop):
         """The tile under a point in pixels; points outside are moved to the edge, None is the centre."""
         if point is None:
             return self.columns // 2, self.rows // 2
-        return _clip(point[0], self.columns), _clip(point[1], self.rows)
+        x, y = pixel_inside(point, self.screen_size)
+        return x // TILE, y // TILE
 
     def _act(self, action: Action) -> None:
         state, layout, kind = self._state, self.layout, action.kind
@@ -226,8 +229,3 @@ class SimDesktop(Desktop):
                 self._state.trash.append(file)
                 return
         raise TaskError(f"setup step 'sim': no file {file!r} in {', '.join(self._state.folders)} ({FILES}, {TRASH})")
-
-
-def _clip(value: float, tiles: int) -> int:
-    """The tile's index for a pixel coordinate; infinities and NaN map to an edge."""
-    return int(max(0.0, min(float(tiles * TILE - 1), value)) // TILE)

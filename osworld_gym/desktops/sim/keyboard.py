@@ -8,7 +8,8 @@ letters, no field     focus the label that starts with them (a list scrolls to i
 ``up, down``          scroll; ``pageup, pagedown`` too
 ``escape``            closes the topmost of pop-up, launcher, dialog (no), menu; else leaves the field
 ``alt f4, ctrl w``    closes the window
-``delete, f2``        on the selected file: delete (asks), rename; ``ctrl c``, ``ctrl v`` copy; ``shift f10`` its menu
+``delete, f2``        on the selected file: delete (asks), rename; ``ctrl c``, ``ctrl v`` copy
+``menu, shift f10``   context menu of the selected file
 ``ctrl a``            selects the field's text; ``backspace`` deletes a letter
 ===================== ==========================================================================================
 """
@@ -22,12 +23,14 @@ from osworld_gym.desktops.sim.layout import Layout
 from osworld_gym.desktops.sim.pointer import activate, answer, open_menu, reveal, scroll
 from osworld_gym.desktops.sim.scene import DESK, Cell, Scene, Target, build_scene
 from osworld_gym.desktops.sim.state import MAX_TEXT, Dialog, SimState
+from osworld_gym.uitars.keys import NAMED_KEYS, split_keys
 
 Shortcut = Callable[[SimState, Layout], None]
 
+#: canonical name (:func:`osworld_gym.uitars.keys.key_name`) → the name in the table of shortcuts
 _NAMES = {
-    "win": "super", "meta": "super", "cmd": "super", "return": "enter", "esc": "escape", "control": "ctrl",
-    "del": "delete", "page_down": "pagedown", "page_up": "pageup", "arrowup": "up", "arrowdown": "down", " ": "space",
+    "win": "super", "winright": "super", "esc": "escape", "apps": "menu", " ": "space", "altleft": "alt",
+    "ctrlleft": "ctrl", "ctrlright": "ctrl", "shiftleft": "shift", "shiftright": "shift", "altright": "alt",
 }  # fmt: skip
 
 
@@ -117,8 +120,8 @@ def _launch(state: SimState, layout: Layout) -> None:
 
 
 def hotkey(state: SimState, layout: Layout, keys: str) -> None:
-    """Presses a key combination, names separated by spaces or ``+``. Unknown combinations do nothing."""
-    names = [_NAMES.get(k, k) for k in keys.lower().replace("+", " ").split()]
+    """Presses a key combination, with any spelling of :func:`split_keys`. Unknown combinations do nothing."""
+    names = [_NAMES.get(key, key) for key in split_keys(keys)]
     combo = " ".join(names)
     if state.popup is not None:
         if combo in ("escape", "enter", "space"):
@@ -276,3 +279,7 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "shift f10": _context,
     "menu": _context,
 }
+
+_USED = {name for combo in _SHORTCUTS for name in combo.split()}
+#: named keys without a shortcut
+UNUSED_KEYS = frozenset(key for key in NAMED_KEYS if _NAMES.get(key, key) not in _USED)

@@ -47,6 +47,7 @@ class VmDesktop(OfficialDesktop):
         kvm: ``auto`` (use it if a probe runs on it), ``on`` or ``off``.
         ready: seconds for the machine to boot; with emulation it takes many times longer.
         network: a network of the engine; ``bridge``, Docker's default, has Internet access.
+        client_password: of the disk's account, which setup steps give to ``sudo`` as ``{CLIENT_PASSWORD}``.
 
     Raises:
         DesktopError: ``never_ready``: no SDK, engine, image or disk; the message has the command that fixes it.
@@ -65,10 +66,12 @@ class VmDesktop(OfficialDesktop):
         kvm: str = "auto",
         ready: float = 300.0,
         network: str = "bridge",
+        client_password: str = OfficialDesktop.client_password,
     ) -> None:
         if kvm not in ("auto", "on", "off"):
             raise ValueError(f"kvm: expected auto, on or off, got {kvm!r}")
         super().__init__(width, height)
+        self.client_password, self._prepared = client_password, False
         self._engine = engine()
         _require_local(self._engine)
         require_image(self._engine, image)
@@ -81,8 +84,19 @@ class VmDesktop(OfficialDesktop):
         reap_once(self._engine)
 
     def reset(self, seed: int) -> None:
-        """Boots a new machine from the disk. The seed has no effect: every machine shows the same screen."""
+        """Boots a new machine from the disk, unless :meth:`prepare` did. Every machine shows the same screen."""
         del seed
+        if not (self._prepared and self._answers()):
+            self._boot()
+        self._prepared = False
+        self._unsettled = True  # the first screenshot waits for a still screen
+
+    def prepare(self) -> None:
+        """Boots the machine of the next reset."""
+        self._boot()
+        self._prepared = True
+
+    def _boot(self) -> None:
         self.close()
         try:
             self._start()
@@ -91,7 +105,6 @@ class VmDesktop(OfficialDesktop):
         except DesktopError:
             self.close()
             raise
-        self._unsettled = True  # the first screenshot waits for a still screen
 
     def _start(self) -> None:
         with engine_errors(FailureReason.never_ready, "starting the machine's container"):
@@ -141,6 +154,7 @@ class VmDesktop(OfficialDesktop):
         return ("127.0.0.1", self._ports[port]) if port in self._ports else None
 
     def close(self) -> None:
+        self._prepared = False
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -18,7 +18,7 @@ READER = Path(__file__).with_name("atspi_tree.py")
 TREE_TIMEOUT = 30.0  # seconds for the tree; what is missing then is left out and reported as truncated
 TERMINAL_TIMEOUT = 10.0  # seconds
 GRACE = 10.0  # seconds beyond that until the reader is killed
-FIX = "apt-get install -y at-spi2-core python3-gi gir1.2-atspi-2.0"
+FIX = "apt-get update && apt-get install -y at-spi2-core python3-gi gir1.2-atspi-2.0"
 
 
 class ReaderFailed(Exception):

@@ -48,7 +48,8 @@ class Recording:
             if self._process is not None and self._process.poll() is None:
                 return failed("Recording is already in progress.", 400)
             if shutil.which("ffmpeg", path=self._env["PATH"]) is None:
-                return failed("Failed to start recording. No ffmpeg in this desktop; fix: apt-get install -y ffmpeg")
+                fix = "fix: apt-get update && apt-get install -y ffmpeg"
+                return failed(f"Failed to start recording. No ffmpeg in this desktop; {fix}")
             self._path.unlink(missing_ok=True)
             self._process = process = self._spawn()
             assert process.stdout is not None

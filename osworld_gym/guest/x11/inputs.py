@@ -13,6 +13,7 @@ from Xlib import X
 from Xlib.display import Display
 from Xlib.ext import xtest
 
+from ..pixels import pixel_inside
 from .keyboard import Keyboard, name_keysym
 
 LEFT, RIGHT = 1, 3
@@ -95,9 +96,8 @@ class Inputs:
         xtest.fake_input(self._display, event, detail, x=x, y=y)
 
     def move(self, point: tuple[float, float]) -> tuple[int, int]:
-        """Moves the pointer; a point outside the screen is moved to its edge."""
-        x = int(min(max(float(point[0]), 0), self._size[0] - 1))
-        y = int(min(max(float(point[1]), 0), self._size[1] - 1))
+        """Moves the pointer to the nearest pixel; a point outside the screen is moved to its edge."""
+        x, y = pixel_inside(point, self._size)
         with self._lock:
             self._fake(X.MotionNotify, 0, x, y)
             self._display.sync()

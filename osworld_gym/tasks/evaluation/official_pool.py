@@ -189,8 +189,8 @@ class OfficialEvaluators:
         Args:
             check: ``func``, ``result``, ``expected``, ``options``; ``gold``: whether the expected value is gold files;
                 ``on_desktop``: whether it is read from the desktop.
-            desktop: ``host``, ``port``, ``token`` of the guest server, ``chromium_port`` and ``vlc_port`` (or None),
-                ``folder`` for the files of this evaluation.
+            desktop: ``host``, ``port``, ``token`` of the guest server, ``password`` of its account, ``chromium_port``
+                and ``vlc_port`` (or None), ``folder`` for the files of this evaluation.
 
         Returns:
             The score, or None when the result file does not exist.

@@ -192,6 +192,7 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
             "host": address.hostname,
             "port": address.port,
             "token": server[1],
+            "password": run.desktop.client_password,
             "chromium_port": chrome and chrome[1],
             "vlc_port": vlc and vlc[1],
             "folder": folder,

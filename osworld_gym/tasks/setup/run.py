@@ -91,7 +91,7 @@ class TaskRun:
     def _keep_output(self, parameters: Mapping[str, Any]) -> None:
         if parameters.get("until"):
             raise TaskError(f"task {self.task.id!r}: a command whose output is stored may not have 'until'")
-        command = fill(parameters["command"], self.desktop.screen_size)
+        command = fill(parameters["command"], self.desktop)
         result = self.desktop.run(command, shell=bool(parameters.get("shell")), timeout=COMMAND)
         for key, text in (("stdout", result.output), ("stderr", result.error)):
             if parameters.get(key):

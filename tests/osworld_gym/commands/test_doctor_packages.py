@@ -46,7 +46,9 @@ def test_missing_ones_are_named_with_the_command_and_status_2(
     assert main(["doctor", "--packages"]) == 2
     error = capsys.readouterr().err
     assert "a real desktop lacks 2 of 12 packages: bubblewrap libglib2.0-bin" in error
-    assert "fix: sudo apt-get install -y --no-install-recommends bubblewrap libglib2.0-bin" in error
+    assert (
+        "fix: sudo apt-get update && sudo apt-get install -y --no-install-recommends bubblewrap libglib2.0-bin" in error
+    )
 
 
 def test_without_dpkg_only_programs_are_looked_for(programs: set[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from osworld_gym.testing import Fault, ScriptedDesktop
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 
-def failures(kind: type[ScriptedDesktop]) -> list[str]:
+def failures(kind: type[ScriptedDesktop] | type[SimDesktop]) -> list[str]:
     return [result.name for result in run_checks(kind) if result.outcome == "failed"]
 
 
@@ -81,6 +82,19 @@ class StrictKinds(Strict):
     refuses = "kinds"
 
 
+class RoundsDown(SimDesktop):
+    def perform(self, actions: Sequence[Action]) -> None:
+        super().perform([replace(a, start=a.start and (a.start[0] // 1, a.start[1] // 1)) for a in actions])
+
+
+class HasNoMenuKey(SimDesktop):
+    unused_keys = frozenset({"menu"})  # its name is apps
+
+
+class UsesAnUnusedKey(SimDesktop):
+    unused_keys = frozenset({"win"})
+
+
 class Appends(ScriptedDesktop):
     def write_file(self, path: str, data: bytes) -> None:
         self._files[path] = self._files.get(path, b"") + data
@@ -121,24 +135,33 @@ class CloseOnce(ScriptedDesktop):
             raise RuntimeError("already closed")
 
 
+KEYS_AND_POINTS = ["points_are_rounded", "every_named_key_is_performed_or_unused"]
+
+
 @pytest.mark.parametrize(
     ("kind", "failing"),
     [
-        (Unseeded, ["same_seed_gives_the_same_screen"]),
+        (Unseeded, ["same_seed_gives_the_same_screen", "points_are_rounded", "a_line_end_is_one_enter"]),
         (StrictPoints, ["points_outside_the_screen_are_accepted"]),
         (StrictKeys, ["unknown_keys_do_nothing"]),
+        (RoundsDown, ["points_are_rounded"]),
+        (HasNoMenuKey, KEYS_AND_POINTS[1:]),
+        (UsesAnUnusedKey, KEYS_AND_POINTS[1:]),
         (StrictText, ["any_text_can_be_typed"]),
         (StrictKinds, ["every_desktop_action_is_performed"]),
         (Appends, ["files_come_back_as_written"]),
         (AnySetup, ["an_unknown_setup_step_is_a_task_error"]),
-        (Shell, ["run_gives_status_and_output", "run_ends_at_its_timeout"]),
+        (Shell, [*KEYS_AND_POINTS, "run_gives_status_and_output", "run_ends_at_its_timeout"]),
         (Shared, ["desktops_are_apart"]),
         (CloseOnce, ["desktops_are_apart", "close_can_be_called_twice"]),
         (Dirty, ["reset_leaves_nothing"]),
         (EmptyForMissing, ["reset_leaves_nothing", "a_missing_file_is_file_not_found", "desktops_are_apart"]),
     ],
 )
-def test_each_check_fails_on_the_desktop_that_breaks_its_rule(kind: type[ScriptedDesktop], failing: list[str]) -> None:
+def test_each_check_fails_on_the_desktop_that_breaks_its_rule(
+    kind: type[ScriptedDesktop] | type[SimDesktop], failing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osworld_gym.desktops.checks.KEY_LOG_SECONDS", 1)  # no real program has to start
     assert failures(kind) == failing
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from repository import ROOT
 from tensordict import NonTensorStack
 from torchrl.envs import check_env_specs
 
@@ -32,6 +35,15 @@ DONE = "Thought: done\nAction: finished()"
 def test_the_contract_holds() -> None:
     results = run_checks(lambda: make_desktop("local"), KNOWN_DIFFERENCES.get("local"))
     assert [(result.name, result.detail) for result in results if result.outcome == "failed"] == []
+
+
+def test_the_readmes_first_loop_runs_on_a_local_desktop(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (snippet,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "make_desktop" in text)
+    local = snippet.replace('name = "sim"', 'name = "local"')
+    assert local != snippet
+    exec(compile(local, "README.md", "exec"), {})
+    assert "stopped by finished with reward 1.0" in capsys.readouterr().out
 
 
 def test_an_infeasible_task_is_sound_when_its_oracle_gives_up() -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.local.admission import Admission
-from osworld_gym.desktops.pool import WarmPool
+from osworld_gym.desktops.pool import PooledDesktop, WarmPool
+from osworld_gym.desktops.remote.desktop import RemoteDesktop
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.testing import CLICK, FINISHED, BlockingDesktop, Fault, count_task
-from osworld_gym.types import StopReason
+from osworld_gym.types import Action, StopReason
 from osworld_gym.vector import DesktopVector
 
 
@@ -72,6 +74,34 @@ def test_the_pool_keeps_the_contract() -> None:
         assert [r for r in run_checks(pool.desktop) if r.outcome != "passed"] == []
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize("kind", [PooledDesktop, RemoteDesktop])
+def test_a_desktop_in_front_of_another_forwards_every_method(kind: type[Desktop]) -> None:
+    """A method with a default that is not forwarded would do nothing, silently."""
+    methods = {name for name, value in vars(Desktop).items() if callable(value) and name[0] != "_"}
+    assert methods - set(vars(kind)) - {"prepare"} == set()
+
+
+def test_a_pooled_desktop_waits_and_counts_what_was_cut() -> None:
+    class Cutting(BlockingDesktop):
+        waited: ClassVar[list[float]] = []
+
+        def perform(self, actions: Sequence[Action]) -> None:
+            super().perform(actions)
+            self.cut_actions += 1
+
+        def wait_still(self, deadline: float) -> None:
+            self.waited.append(deadline)
+
+    pool = WarmPool(Cutting, 1)
+    with pool.desktop() as desktop:
+        for seed in (1, 2):
+            desktop.reset(seed)
+            desktop.perform([Action("wait")])
+        desktop.wait_still(0.5)
+    pool.close()
+    assert (desktop.cut_actions, Cutting.waited) == (2, [0.5])
 
 
 def test_a_ready_desktop_is_handed_out_at_once_and_takes_its_seed() -> None:

@@ -51,7 +51,7 @@ def test_what_is_missing_is_reported_with_its_fix(
     assert answer.status == 500
     message = json.loads(answer.body)["message"]
     assert said in message
-    assert "fix: apt-get install -y at-spi2-core" in message
+    assert "fix: apt-get update && apt-get install -y at-spi2-core" in message
     assert time.monotonic() - start < 10
 
 

@@ -85,6 +85,12 @@ def test_sudo_reads_the_password_and_leaves_the_rest_of_stdin(run: Run, option: 
     assert (said.returncode, said.stdout) == (0, "rest\n")
 
 
+def test_sudo_accepts_the_password_that_serve_has_set(run: Run) -> None:
+    run("mkdir -p ~/.config && echo -n 's3 cret' > ~/.config/osworld-gym-password")
+    assert run("echo 's3 cret' | sudo -S echo done").stdout == "done\n"
+    assert run("echo password | sudo -S echo done").returncode == 1
+
+
 def test_sudo_with_a_wrong_password_does_nothing(run: Run, tmp_path: Path) -> None:
     said = run(f"echo Password | sudo -S touch {tmp_path}/made")
     assert (said.returncode, said.stdout) == (1, "")

@@ -80,7 +80,7 @@ class Environment:
         self._desktop = desktop
         self.vm_ip, self.server_port = desktop["host"], desktop["port"]
         self.cache_dir = desktop["folder"]
-        self.client_password = "password"
+        self.client_password = desktop["password"]
         self.controller = PythonController(vm_ip=self.vm_ip, server_port=self.server_port)
         self.controller.retry_times, self.controller.retry_interval = 1, 0  # no retries: a failure is reported at once
         self.vm_platform = "Linux"

@@ -147,7 +147,9 @@ def test_a_desktop_that_was_never_reset():
 
 def test_missing_programs_and_modules_are_one_line_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(DesktopError, match=r"fix: apt-get install -y bubblewrap xvfb openbox dbus-daemon$") as caught:
+    with pytest.raises(
+        DesktopError, match=r"fix: apt-get update && apt-get install -y bubblewrap xvfb openbox dbus-daemon$"
+    ) as caught:
         local.LocalDesktop()
     assert caught.value.reason is FailureReason.never_ready
     monkeypatch.setattr(local, "PROGRAMS", {})

@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from osworld_gym.desktops.guest_server import official_desktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
-from osworld_gym.desktops.guest_server.official_actions import MARKER, action_command, batches
+from osworld_gym.desktops.guest_server.official_actions import MARKER, OWN_KEYS, action_command, batches
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop, read_windows, speaks_ours
+from osworld_gym.desktops.guest_server.program_activity import Process, read_processes
 from osworld_gym.desktops.guest_server.stillness import await_still, differ
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action
@@ -131,18 +133,26 @@ def test_an_action_is_one_command(server: Server, machine: Machine) -> None:
     compile(source, "<sent>", "exec")
 
 
-@pytest.mark.slow  # its waits for the clipboard are real
-def test_each_text_for_the_clipboard_is_a_command_of_its_own(server: Server, machine: Machine) -> None:
-    machine.perform(
-        [Action("click", start=(1, 1)), Action("type", content="naïve\ta<b\nplain"), Action("click", start=(2, 2))]
-    )
+def test_what_pyautogui_cannot_type_gets_its_keys_in_a_command_before(server: Server, machine: Machine) -> None:
+    actions = [Action("click", start=(1, 1)), Action("type", content="naïve\ta<b\n"), Action("click", start=(2.5, 2.4))]
+    machine.perform(actions)
     sources = [sent["command"][2] for sent in server.bodies("/execute")]
     for source in sources:
         compile(source, "<sent>", "exec")
-    wanted = ["click(1, 1", "text = 'naïve'", "press('tab')", "text = 'a<b'", "write('plain'"]
-    assert [part in source for part, source in zip(wanted, sources, strict=True)] == [True] * 5
-    assert "press('enter')" in sources[4]
-    assert "click(2, 2" in sources[4]
+    wanted = ["write('na'", "in 'ï'", "in 'ï'", "write('ve'"]
+    assert [part in source for part, source in zip(wanted, sources, strict=True)] == [True] * 4
+    assert ["in wanted if True" in source for source in sources] == [False, False, True, False]
+    for part in ("press('tab')", "write('a'", "hotkey('shift', ',')", "write('b'", "press('enter')", "click(3, 2, "):
+        assert part in sources[3]
+    assert not any("'v'" in source for source in sources)  # a terminal does not paste at ctrl+v
+
+
+def test_a_text_is_typed_in_pieces_of_few_different_characters() -> None:
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2 * OWN_KEYS + 1))) * 2 + "\x07\ud800"
+    planned = batches([Action("type", content=text)], (640, 480))
+    assert "".join(action.content or "" for batch in planned for action in batch.actions) == text[:-2]
+    assert all(len(set(batch.own_keys)) <= OWN_KEYS for batch in planned)
+    assert [len(batch.actions) for batch in planned] == [0, 1] * (len(planned) // 2)
 
 
 def test_an_action_sent_again_carries_the_same_marker_and_the_next_one_another(
@@ -159,12 +169,11 @@ def test_an_action_sent_again_carries_the_same_marker_and_the_next_one_another(
 
 
 def test_the_source_acts_once_and_gives_its_pipes_to_nobody(tmp_path: Path) -> None:
-    """Runs the command of an official server with fake input and clipboard modules."""
-    (tmp_path / "pyautogui.py").write_text("def hotkey(*a, **k): open('keys', 'a').write('x')\n")
+    """Runs the command of an official server with a fake input module that leaves a process."""
     daemon = "open('daemons', 'a').write(f\"{subprocess.Popen(['sleep', '40']).pid} \")"
-    daemon = f"import subprocess\ndef copy(text): {daemon}\ndef paste(): return 'é'\n"
-    (tmp_path / "pyperclip.py").write_text(daemon)
-    (batch,) = batches([Action("type", content="é")], (640, 480))
+    fake = f"import subprocess\ndef hotkey(*a):\n    {daemon}\n    open('keys', 'a').write('x')\n"
+    (tmp_path / "pyautogui.py").write_text(fake)
+    (batch,) = batches([Action("hotkey", key="esc")], (640, 480))
     source = action_command(batch, "key", "")[2].replace(MARKER, f"{tmp_path}/marker-")
     runs = [
         subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, timeout=20, check=False)
@@ -271,6 +280,56 @@ def test_setup_steps(server: Server, machine: Machine) -> None:
         with pytest.raises(DesktopError) as caught:
             machine.setup({"type": kind, "parameters": parameters})
         assert caught.value.reason is FailureReason.setup_failed
+
+
+class Launched(Machine):
+    """A machine whose windows and processes are scripted; the last listing is repeated."""
+
+    def __init__(self, port: int, *listings: tuple[int, str, int]) -> None:
+        super().__init__(port)
+        self.listings = [(0, "S", 0), *listings]  # windows; state and ticks of the launched program
+
+    def _listed_programs(self) -> tuple[list[dict[str, Any]], dict[tuple[int, int], Process]]:
+        count, state, ticks = self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
+        old = {(1, 1): Process("R", len(self.listings))}  # what ran before always works
+        return [{"id": i} for i in range(count)], old | ({(7, 5): Process(state, ticks)} if ticks else {})
+
+
+def launched(
+    monkeypatch: pytest.MonkeyPatch, server: Server, window: bool | None, *listings: tuple[int, str, int]
+) -> Launched:
+    monkeypatch.setattr(official_desktop, "POLL", 0.05)
+    monkeypatch.setattr(official_desktop, "IDLE", 0.4)
+    monkeypatch.setattr(official_desktop, "WINDOW", 2.0)
+    machine = Launched(server.server_address[1], *listings)
+    machine.launch(["soffice"], shell=False, window=window)
+    return machine
+
+
+def test_the_window_of_a_program_that_still_works_is_awaited(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """A cold start: 25 listings take longer than the 0.4 s after which an idle program is given up."""
+    computing = [(0, "S", ticks) for ticks in range(1, 13)]
+    reading = [(0, "D", 12)] * 13
+    machine = launched(monkeypatch, server, None, *computing, *reading, (1, "S", 12))
+    assert machine.listings == [(1, "S", 12)]
+
+
+@pytest.mark.parametrize("listings", [[], [(0, "S", 3)]], ids=["ended", "idle"])
+def test_a_program_without_a_window_is_not_awaited_for_long(
+    monkeypatch: pytest.MonkeyPatch, server: Server, listings: list[tuple[int, str, int]]
+) -> None:
+    start = time.monotonic()
+    launched(monkeypatch, server, None, *listings)
+    assert time.monotonic() - start > 0.4
+    assert len(server.bodies("/setup/launch")) == 1
+    with pytest.raises(DesktopError, match="showed no window in 2 s"):
+        launched(monkeypatch, server, True, *listings)
+
+
+def test_processes_are_read_from_stat() -> None:
+    rest = "1 7 7 0 -1 4194304 100 0 0 0 12 3 4 1 20 0 1 0 8841 2 3 4"
+    listing = f"7 (a) R (b) S {rest}\n8 (cat) R 1\nno process\n"
+    assert read_processes(listing) == {(7, 8841): Process("S", 20)}
 
 
 def test_windows(server: Server, machine: Machine) -> None:

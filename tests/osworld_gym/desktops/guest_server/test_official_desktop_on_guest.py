@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from open_guest import OpenGuest, open_guest
+from polling import until
 
 from osworld_gym.desktops.checks import run_checks
-from osworld_gym.desktops.guest_server.http_client import GuestClient
+from osworld_gym.desktops.guest_server.desktop import GuestDesktop
+from osworld_gym.desktops.guest_server.http_client import GuestClient, Reply
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop, speaks_ours
 from osworld_gym.desktops.remote.desktop import RemoteDesktop
 from osworld_gym.types import Action
@@ -67,6 +71,48 @@ def test_text_arrives_and_the_clipboards_daemon_blocks_nobody(desktop: OfficialL
     assert [window["active"] for window in desktop.windows()] == [True]
     desktop.setup({"type": "close_window", "parameters": {"window_name": "typed.txt"}})
     assert desktop.windows() == []
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("program", ["xterm", "mousepad"])
+def test_any_character_reaches_a_terminal_and_an_editor(desktop: OfficialLocal, program: str) -> None:
+    """Also more different characters than get key codes at a time, twice the same, and none that pyautogui types."""
+    path = "/home/user/typed.txt"
+    line = "wc -l < Größe.txt >> «naïve» 你好🙂你 Привет, мир — ξένος"
+    command = {
+        "xterm": ["xterm", "-u8", "-e", "sh", "-c", f"cat > {path}"],
+        "mousepad": ["mousepad", path],
+    }[program]
+    desktop.write_file(path, b"")
+    GuestDesktop.launch(desktop, command, shell=False, window=True)  # needs no wmctrl
+    desktop.wait_still(5.0)
+    end = "ctrl d" if program == "xterm" else "ctrl s"
+    desktop.perform([Action("type", content=f"{line}\r\nnext < one\n"), Action("hotkey", key=end)])
+    wanted = f"{line}\nnext < one\n"
+    until(lambda: desktop.read_file(path).decode() == wanted, f"expected {wanted!r}, got {desktop.read_file(path)!r}")
+
+
+@pytest.mark.apps
+def test_the_first_frame_after_a_slow_start_has_the_window(
+    desktop: OfficialLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An official server only starts the program; ours would wait for the window itself, so a shell starts it."""
+    client = desktop._guest
+    send = client.post
+
+    def post(path: str, fields: Mapping[str, Any], **options: Any) -> Reply:
+        if path == "/setup/launch":
+            command = f"setsid {shlex.join(fields['command'])} >/dev/null 2>&1 &"
+            return send("/execute", {"command": command, "shell": True}, **options)
+        return send(path, fields, **options)
+
+    monkeypatch.setattr(client, "post", post)
+    slow = "python3 -c 'import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass'; exec xterm"
+    desktop.setup({"type": "launch", "parameters": {"command": ["sh", "-c", slow]}})
+    assert [window["name"] for window in desktop.windows()] == ["xterm.XTerm"]
+    start = time.monotonic()
+    desktop.setup({"type": "launch", "parameters": {"command": ["sleep", "600"]}})
+    assert 3 <= time.monotonic() - start < 30
 
 
 @pytest.mark.apps

@@ -9,6 +9,7 @@ from osworld_gym.types import CommandResult
 
 class Recorder:
     screen_size = (1280, 720)
+    client_password = "s3cret"
 
     def __init__(self, outputs=("",)):
         self.calls, self.outputs = [], list(outputs)
@@ -64,7 +65,7 @@ def test_upload_file(tmp_path):
 
 def test_placeholders_and_the_string_true():
     calls = run("execute", command="echo {CLIENT_PASSWORD} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT}", shell="true")
-    assert calls == [("execute", "echo password 640 720", True)]
+    assert calls == [("execute", "echo s3cret 640 720", True)]
 
 
 def test_until_repeats_until_the_condition_is_met(monkeypatch):

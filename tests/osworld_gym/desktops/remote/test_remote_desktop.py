@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import until
 from remote_servers import MemoryServer
 
 from osworld_gym import cli
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.desktops.remote import lease as remote_lease
 from osworld_gym.desktops.remote.desktop import URLS, RemoteDesktop, Server, describe
@@ -143,6 +145,45 @@ def test_a_command_hook_has_server_and_seed_in_its_environment(start: Start, tmp
     with RemoteDesktop([server.url], reset_by=f'{sys.executable} -c "{script}"', **SIZE) as desktop:
         desktop.reset(9)
     assert out.read_text() == f"http://127.0.0.1:{server.server_port} 9"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_pooled_reset_finds_a_desktop_that_was_replaced_ahead(start: Start, ours: bool) -> None:
+    servers = [start(ours), start(ours)]
+    unused = iter(servers)
+
+    def make() -> RemoteDesktop:
+        server = next(unused)
+        return RemoteDesktop([server.url], reset_by=_hook(server), client_password="s3cret", **SIZE)
+
+    pool = WarmPool(make, ahead=1)
+    desktop = pool.desktop()
+    try:
+        assert desktop.client_password == "s3cret"
+        until(lambda: pool.ready == 1, "no desktop is ready")
+        assert [len(server.posted) for server in servers] == [1, 0]
+        desktop.reset(5)
+        assert len(servers[0].posted) == 1  # no hook at the reset
+        assert servers[0].seeds == ([5] if ours else [])
+        assert desktop.screenshot().size == (320, 240)
+        until(lambda: pool.ready == 1, "no second desktop is ready")
+        desktop.reset(6)
+        assert servers[1].seeds == ([6] if ours else [])
+        assert MARK in servers[1].files
+    finally:
+        desktop.close()
+        pool.close()
+
+
+def test_a_prepared_desktop_that_no_longer_answers_is_replaced(start: Start) -> None:
+    server = start()
+    with RemoteDesktop([server.url], reset_by=_hook(server), **SIZE) as desktop:
+        desktop.prepare()
+        server.ours = False  # /seed answers 404, as after a restart with another program
+        desktop.reset(3)
+        assert [call["seed"] for call in server.posted] == [0, 3]
+        desktop.reset(4)
+        assert [call["seed"] for call in server.posted] == [0, 3, 4]
 
 
 @pytest.mark.parametrize(

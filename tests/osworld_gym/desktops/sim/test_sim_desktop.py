@@ -289,6 +289,15 @@ def test_deleting_a_file_asks_first():
     assert [e.label for e in desktop.elements() if e.role == "status"] == ["deleted", "report"]
 
 
+@pytest.mark.parametrize("combo", ["menu", "apps", "Menu", "shift f10", "shiftleft F10"])
+def test_the_menu_key_opens_the_menu_of_the_selected_file(combo):
+    desktop = quiet()
+    open_folder(desktop, "beach")
+    click(desktop, "beach", "file")
+    desktop.perform([key(combo)])
+    assert desktop.inner.menu is not None
+
+
 def test_a_click_outside_the_menu_only_closes_it():
     desktop = quiet()
     open_folder(desktop, "beach")

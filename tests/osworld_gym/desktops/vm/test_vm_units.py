@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from remote_servers import MemoryServer
 
+from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop
+from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.vm import kvm_probe as vm_kvm
 from osworld_gym.desktops.vm.desktop import (
     DISK,
@@ -20,6 +26,7 @@ from osworld_gym.desktops.vm.desktop import (
 )
 from osworld_gym.desktops.vm.kvm_probe import kvm_problem
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.guest.ports import SERVER
 
 
 def test_environment_of_the_image() -> None:
@@ -54,6 +61,61 @@ def test_the_disk_is_the_option_or_the_environments(tmp_path: Path, monkeypatch:
     assert find_disk(str(disk)) == str(disk)
     monkeypatch.setenv(DISK, str(disk))
     assert find_disk(None) == str(disk)
+
+
+class Machines(VmDesktop):
+    """Machines without an engine: each one is a server in memory, and booting is counted."""
+
+    def __init__(self) -> None:
+        OfficialDesktop.__init__(self, 320, 240)
+        self._engine: Any = SimpleNamespace(close=lambda: None)
+        self._ident, self._ready, self._prepared = "", 5.0, False
+        self.servers: list[MemoryServer] = []
+
+    def _start(self) -> None:
+        self.servers.append(MemoryServer(ours=False))
+        self._ports = {SERVER: self.servers[-1].server_port}
+
+
+def test_a_machine_is_booted_ahead_and_once() -> None:
+    desktop = Machines()
+    desktop.prepare()
+    desktop.reset(3)
+    assert len(desktop.servers) == 1
+    assert desktop.screenshot().size == (320, 240)
+    desktop.reset(4)
+    assert len(desktop.servers) == 2  # a used machine is never used again
+    desktop.prepare()
+    desktop.servers[-1].stop()  # it ends while it waits in the pool
+    desktop.reset(5)
+    assert len(desktop.servers) == 4
+    desktop.prepare()
+    desktop.close()
+    desktop.reset(6)
+    assert len(desktop.servers) == 6
+    desktop.close()
+    for server in desktop.servers:
+        server.stop()
+
+
+def test_a_machine_that_is_booting_ahead_ends_with_the_pool() -> None:
+    class Booting(Machines):
+        def _await_boot(self) -> None:
+            started.set()
+            ended.wait(60)
+            raise DesktopError(FailureReason.never_ready, "the container is gone")
+
+        def close(self) -> None:
+            super().close()
+            if started.is_set():
+                ended.set()
+
+    started, ended = threading.Event(), threading.Event()
+    pool = WarmPool(Booting, 1)
+    assert started.wait(60)
+    pool.close()
+    assert ended.is_set()  # not only once it has booted, after minutes
+    assert sum(pool.failures.values()) == 0
 
 
 def test_kvm_is_one_of_three() -> None:
