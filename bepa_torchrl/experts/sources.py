@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.registry import READERS
+from bepa_torchrl.experts.readers.registry import AUTO, find_reader
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
-from osworld_gym.errors import did_you_mean
 from osworld_gym.tasks.task import Task
 
 
 def split_source(source: str) -> tuple[str, Path]:
-    """Splits ``agent_s2:FOLDER`` or ``gui_owl:FOLDER`` into (reader, folder); ("", folder) for a folder of traces.
+    """Splits ``NAME:FOLDER``, such as ``agent_s2:FOLDER`` or ``auto:FOLDER``, into (reader, folder).
+
+    A FOLDER alone is ("", folder): a folder of traces, otherwise as ``auto:FOLDER``.
 
     Raises:
         TraceError: the reader or the folder does not exist.
     """
     reader, colon, rest = source.partition(":")
     folder = Path(rest if colon else source).expanduser()
-    if colon and reader not in READERS:
-        raise TraceError(
-            f"{source!r}: no reader {reader!r}{did_you_mean(reader, READERS)}; expected "
-            f"{', '.join(READERS)}:FOLDER, or a FOLDER of traces"
-        )
+    if colon:
+        try:
+            find_reader(reader)
+        except TraceError as error:
+            raise TraceError(f"{source!r}: {error}; write NAME:FOLDER, or a FOLDER alone") from error
     if not folder.is_dir():
         where = "" if folder.is_absolute() else f" in {Path.cwd()}"
         raise TraceError(f"{source!r}: there is no folder {folder}{where}; give the path of the folder with the logs")
@@ -37,8 +38,8 @@ def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
         TraceError: as :func:`split_source`; there is no trace of these tasks, or one cannot be read.
     """
     reader, folder = split_source(source)
-    if reader:
-        return READERS[reader](folder, tasks)
+    if reader or not (folder / "traces").is_dir():
+        return find_reader(reader or AUTO)(folder, tasks)
     known = {task.id for task in tasks}
     traces = load_traces(folder)
     found = [trace for trace in traces if trace.task_id in known]
