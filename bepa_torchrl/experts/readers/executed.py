@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bepa_torchrl.experts.readers.events import same_input
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.pyautogui import from_pyautogui
@@ -46,7 +47,8 @@ def executed_sources(action: Any) -> list[str]:
 def executed_actions(sources: Sequence[str]) -> tuple[tuple[Action, ...], str]:
     """The actions that the sources perform, in screen pixels, and why they are not all of it; empty if they are.
 
-    Where a source cannot be represented there are no actions.
+    Where a source cannot be read there are no actions (a reason of
+    :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`); where they are not exactly its input: ``not_exact``.
     """
     actions: list[Action] = []
     for source in sources:
@@ -56,7 +58,7 @@ def executed_actions(sources: Sequence[str]) -> tuple[tuple[Action, ...], str]:
             actions += from_pyautogui(source, triple_click=True)
         except ParseError as error:
             return (), error.reason
-    return tuple(actions), ""
+    return tuple(actions), "" if same_input(sources, actions) else "not_exact"
 
 
 def source_points(source: str) -> list[Point]:
