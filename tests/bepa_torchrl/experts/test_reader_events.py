@@ -37,6 +37,9 @@ def test_events_by_hand() -> None:
         "pyautogui.moveTo(5, 6); time.sleep(0.5); pyautogui.vscroll(-10)",
         "pyperclip.copy('öl'); pyautogui.hotkey('ctrl', 'v'); pyautogui.press('enter')",
         "pyautogui.press('enter', presses=3)",
+        "pyautogui.hotkey('win'); time.sleep(0.5); pyautogui.write('calc'); time.sleep(1.0); pyautogui.hotkey('enter')",
+        "pyautogui.moveTo(1, 2); pyautogui.dragTo(3, 4, duration=1.); pyautogui.mouseUp(); ",
+        "pyautogui.hotkey('command', 'space', interval=0.5); pyautogui.typewrite('mail'); pyautogui.press('enter')",
         "time.sleep(2)",
     ],
 )

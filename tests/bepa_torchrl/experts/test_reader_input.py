@@ -92,6 +92,7 @@ def test_the_first_screenshot_may_be_named_by_a_note(tmp_path: Path) -> None:
     run_folder = write_run(tmp_path, [{"instruction": "x", "initial_state": "initial_state.png"}, *good()], first=None)
     (run_folder / "initial_state.png").write_bytes(frame(7, SCREEN))
     (run,) = scan_runs(tmp_path)
+    assert run.family == "agent_s2"
     assert run.pictures[0] == run_folder / "initial_state.png"
 
 
@@ -181,6 +182,13 @@ def test_a_task_s_folder_may_hold_the_passes(tmp_path: Path) -> None:
     write_run(tmp_path / TASK.id / "pass_1", good(), task="run")
     (trace,) = READERS["auto"](tmp_path, [TASK])
     assert trace.task_id == TASK.id
+
+
+def test_the_source_may_be_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder = write_run(tmp_path, good())
+    assert [(run.task_id, run.run) for run in scan_runs(run_folder)] == [(TASK.id, TASK.id)]
+    monkeypatch.chdir(run_folder)
+    assert [(run.task_id, run.run) for run in scan_runs(Path())] == [(TASK.id, TASK.id)]
 
 
 def test_stamps_with_microseconds_and_ten_steps(tmp_path: Path) -> None:

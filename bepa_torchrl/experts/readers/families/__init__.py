@@ -16,7 +16,7 @@ MOBILE_AGENT = Family(
 HUMAN = Family(
     name="human",
     title="human",
-    detect=lambda sample: any("initial_state" in note for note in sample.attempt.notes),
+    detect=lambda sample: not sample.lines and any("initial_state" in note for note in sample.attempt.notes),
     texts=plain_texts,
 )
 
