@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.registry import AUTO, find_reader
+from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
 from osworld_gym.tasks.task import Task
 
@@ -31,15 +31,23 @@ def split_source(source: str) -> tuple[str, Path]:
     return (reader if colon else ""), folder
 
 
-def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
-    """All traces of the source whose task is in ``tasks``, including failed ones.
+def read_source(source: str, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+    """The traces of the source whose task is in ``tasks``.
+
+    Args:
+        source: as of :func:`split_source`.
+        tasks: the tasks.
+        successes: only the successful traces, of which there may be none; False: the failed ones, too.
 
     Raises:
         TraceError: as :func:`split_source`; there is no trace of these tasks, or one cannot be read.
     """
     reader, folder = split_source(source)
     if reader or not (folder / "traces").is_dir():
-        return find_reader(reader or AUTO)(folder, tasks)
+        read = find_reader(reader or AUTO)
+        if isinstance(read, RunReader):
+            return read.read(folder, tasks, successes=successes)
+        return [trace for trace in read(folder, tasks) if trace.success or not successes]
     known = {task.id for task in tasks}
     traces = load_traces(folder)
     found = [trace for trace in traces if trace.task_id in known]
@@ -48,7 +56,7 @@ def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
             f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks; it has traces of "
             f"{', '.join(sorted({trace.task_id for trace in traces})[:3])}: choose the suite and split of these tasks"
         )
-    return found
+    return [trace for trace in found if trace.success or not successes]
 
 
 def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[ExpertTrace]:
@@ -57,11 +65,10 @@ def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[Exp
     Raises:
         TraceError: a source cannot be read, or no trace is successful.
     """
-    traces = [trace for source in sources for trace in read_source(source, tasks)]
-    solved = [trace for trace in traces if trace.success]
+    solved = [trace for source in sources for trace in read_source(source, tasks, successes=True)]
     if not solved:
         raise TraceError(
-            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks, {len(traces)} that failed; "
-            "add the logs of successful runs (expert.logs), or choose tasks that the expert solved (env.train_split)"
+            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks (`bepa experts check` lists "
+            "all); add the logs of successful runs (expert.logs), or choose tasks that it solved (env.train_split)"
         )
     return solved

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bepa_torchrl.experts.readers import agentnet, atif, records
 from bepa_torchrl.experts.readers.families import FAMILIES
-from bepa_torchrl.experts.readers.run import Run
+from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.readers.run_folder import scan_runs
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from osworld_gym.errors import did_you_mean
@@ -40,7 +40,16 @@ class RunReader:
     scan: Callable[[Path], list[Run]]
 
     def __call__(self, folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
-        """All traces of the tasks, by task id, including failed ones. Runs that cannot be read are logged and left out.
+        """All traces of the tasks, by task id, including failed ones; raises as :meth:`read`."""
+        return self.read(folder, tasks)
+
+    def read(self, folder: Path, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+        """The traces of the tasks, by task id. Runs that cannot be read are logged and left out.
+
+        Args:
+            folder: contains the runs.
+            tasks: runs of other tasks are ignored.
+            successes: only the successful ones, so that no other screenshots are loaded; there may be none.
 
         Raises:
             TraceError: there is no run of these tasks, or none that can be read.
@@ -54,7 +63,11 @@ class RunReader:
                 "of each run by its task's id, as in <task id>/traj.jsonl, or choose the suite and split of these runs"
             )
         traces, reasons = [], []
+        failed = 0
         for task, run in runs:
+            if successes and not run.skipped and run.outcome != Outcome.success:
+                failed += 1
+                continue
             try:
                 traces.append(run.trace(task.instruction, task.id))
             except TraceError as error:
@@ -62,7 +75,7 @@ class RunReader:
         if reasons:
             many = "; ".join(f"{count} × {reason}" for reason, count in Counter(reasons).most_common(3))
             message = f"{folder}: {len(reasons)} of {len(runs)} runs cannot be used: {many}"
-            if not traces:
+            if not traces and not failed:
                 raise TraceError(f"{message}; `bepa experts check {self.name}:{folder}` lists them")
             _log.warning("%s", message)
         return traces

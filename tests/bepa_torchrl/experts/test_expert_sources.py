@@ -110,5 +110,14 @@ def test_successes_come_in_the_order_of_the_sources(tmp_path: Path) -> None:
     second = logs(tmp_path / "second", {"one": "1.0", "two": "1.0"})
     found = successful_traces([f"agent_s2:{first}", f"agent_s2:{second}"], [ONE, TWO])
     assert [trace.task_id for trace in found] == ["two", "one", "two"]
-    with pytest.raises(TraceError, match=r"no run that solved one of the 1 tasks, 1 that failed; add the logs"):
+    with pytest.raises(TraceError, match=r"no run that solved one of the 1 tasks \(.*\); add the logs"):
         successful_traces([f"agent_s2:{first}"], [ONE])
+
+
+def test_screenshots_of_failed_runs_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs(tmp_path, {"one": "1.0", "two": "0.0"})
+    loaded: list[str] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: loaded.append(path.parent.name) or read_bytes(path))
+    assert [trace.task_id for trace in successful_traces([f"auto:{tmp_path}"], [ONE, TWO])] == ["one"]
+    assert set(loaded) == {"one"}
