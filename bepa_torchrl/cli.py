@@ -10,11 +10,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bepa_torchrl.commands import convert, doctor, engine, evaluate, plan, record, rollouts, selfroll, status, train
+from bepa_torchrl.commands import (
+    convert,
+    doctor,
+    engine,
+    evaluate,
+    experts,
+    plan,
+    record,
+    rollouts,
+    selfroll,
+    status,
+    train,
+)
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, record, convert, selfroll, plan, doctor)
+COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, convert, selfroll, plan, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

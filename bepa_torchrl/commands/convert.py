@@ -18,7 +18,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def add_traces(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments for the source of the traces and for the cache folder."""
-    parser.add_argument("traces", help="a folder of expert traces, or agent_s2:FOLDER, gui_owl:FOLDER")
+    parser.add_argument("traces", help="a folder of expert traces or logs, or NAME:FOLDER")
     parser.add_argument("out", type=Path, help="the cache folder to write; it must not exist")
 
 

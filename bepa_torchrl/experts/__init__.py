@@ -1,6 +1,6 @@
 """Expert traces: recording and reading them, plans (φ), conversion to the policy's format, self-rollouts (LEVEL-1).
 
-The public names are imported on first use: sources of traces are checked before torch is imported.
+The names are imported on first use: reading logs needs no torch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from bepa_torchrl.experts.manifest import Manifest, check_disjoint, expert_only, split_pool, task_hashes
     from bepa_torchrl.experts.plan import plan_from_trace, plan_with_model
     from bepa_torchrl.experts.raw import raw_pairs, worker_messages
-    from bepa_torchrl.experts.readers.agent_s2 import read_agent_s2
-    from bepa_torchrl.experts.readers.gui_owl import read_gui_owl
-    from bepa_torchrl.experts.readers.registry import READERS
+    from bepa_torchrl.experts.readers.check import Checked, check_sources
+    from bepa_torchrl.experts.readers.registry import READERS, find_reader
     from bepa_torchrl.experts.recorder import record_expert
     from bepa_torchrl.experts.rows import plan_free_rows, trace_rows
     from bepa_torchrl.experts.self_rollout import SelfRollout, SelfRolloutSet, self_roll
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "READERS",
+    "Checked",
     "Converted",
     "ExpertTrace",
     "Manifest",
@@ -31,17 +31,17 @@ __all__ = [
     "SelfRolloutSet",
     "TraceError",
     "check_disjoint",
+    "check_sources",
     "convert",
     "convert_trace",
     "expert_only",
+    "find_reader",
     "load_trace",
     "load_traces",
     "plan_free_rows",
     "plan_from_trace",
     "plan_with_model",
     "raw_pairs",
-    "read_agent_s2",
-    "read_gui_owl",
     "read_source",
     "record_expert",
     "save_trace",
@@ -55,24 +55,25 @@ __all__ = [
     "worker_messages",
 ]
 
+#: module → its public names
 _MODULES = {
     "conversion": ("Converted", "convert", "convert_trace"),
     "manifest": ("Manifest", "check_disjoint", "expert_only", "split_pool", "task_hashes"),
     "plan": ("plan_from_trace", "plan_with_model"),
     "raw": ("raw_pairs", "worker_messages"),
-    "readers.agent_s2": ("read_agent_s2",),
-    "readers.gui_owl": ("read_gui_owl",),
-    "readers.registry": ("READERS",),
+    "readers.check": ("Checked", "check_sources"),
+    "readers.registry": ("READERS", "find_reader"),
     "recorder": ("record_expert",),
     "rows": ("plan_free_rows", "trace_rows"),
     "self_rollout": ("SelfRollout", "SelfRolloutSet", "self_roll"),
     "sources": ("read_source", "split_source", "successful_traces"),
     "trace": ("ExpertTrace", "TraceError", "load_trace", "load_traces", "save_trace", "save_traces"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    """Imports a public name on first use."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -26,8 +26,9 @@ Complete = Callable[[str], str]  #: a language model: prompt → reply
 Pair = tuple[bytes, str]  #: (PNG before the response, the response)
 
 LAST_THOUGHT = "The task is done."
+HARMLESS = ("subtask_done", "no_input")  #: reasons of dropped steps that did not act on the desktop
 #: calls of the framework's memory, which do not act on the screen
-_NOT_ON_SCREEN = ("agent.save_to_knowledge", "agent.set_cell_values")
+_NOT_ON_SCREEN = ("agent.save_to_knowledge", "agent.set_cell_values", "agent.call_code_agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,16 @@ class Converted:
         pairs: (PNG before the response, response); the last response is ``finished()``.
         steps: index of each pair's step; -1 for a ``finished()`` that conversion adds.
         dropped: (index of the step, reason) of steps without a response. Reasons: ``framework`` (memory, cell
-            values), ``subtask_done``, ``not_convertible`` (also: the action text has no form for the step's actions),
-            and those of :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
+            values, code agents), ``subtask_done``, ``no_input`` (the step did nothing), ``not_convertible`` (also: the
+            action text has no form for the step's actions), and those of
+            :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
+        inexact: (index of the step, reason) of converted steps that do not represent exactly what was executed.
     """
 
     pairs: tuple[Pair, ...]
     steps: tuple[int, ...]
     dropped: tuple[tuple[int, str], ...]
+    inexact: tuple[tuple[int, str], ...] = ()
 
     @property
     def by_step(self) -> dict[int, Pair]:
@@ -53,8 +57,8 @@ class Converted:
 
     @property
     def faithful(self) -> bool:
-        """Whether no step that acted on the desktop was dropped."""
-        return all(reason == "subtask_done" for _, reason in self.dropped)
+        """Whether every step that acted on the desktop is there, exactly as it was executed."""
+        return not self.inexact and all(reason in HARMLESS for _, reason in self.dropped)
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -84,8 +88,9 @@ def convert_trace(
         action_text: a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
 
     Raises:
-        TraceError: no step can be converted, or the trace lacks the last screenshot for ``finished()``.
+        TraceError: no step can be converted, or the trace lacks a screenshot (the last one only for ``finished()``).
     """
+    trace.check_images()
     text = ACTION_TEXTS[action_text]
     pairs: list[Pair] = []
     steps: list[int] = []
@@ -113,7 +118,8 @@ def convert_trace(
             raise TraceError(f"{trace.where}: nothing to convert, or no screenshot after its last step to finish on")
         pairs.append((trace.final_screenshot, text.format_response(LAST_THOUGHT, [Action("finished")])))
         steps.append(-1)
-    return Converted(tuple(pairs), tuple(steps), tuple(dropped))
+    inexact = tuple((index, reason) for index, reason in trace.inexact if index in steps)
+    return Converted(tuple(pairs), tuple(steps), tuple(dropped), inexact)
 
 
 def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
@@ -124,6 +130,8 @@ def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
     """
     if step.call.startswith(_NOT_ON_SCREEN):
         raise ParseError("framework", step.call)
+    if not step.actions and not step.pyautogui.strip():
+        raise ParseError("no_input", step.call)
     actions = list(step.actions) or from_pyautogui(step.pyautogui)
     if not actions:
         raise ParseError("not_convertible", step.pyautogui)

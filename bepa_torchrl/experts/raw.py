@@ -13,14 +13,21 @@ from osworld_gym.uitars.prompt import prompt_text
 
 
 def raw_response(step: ExpertStep) -> str:
-    """The step's ``executor_plan`` with its grounded action, as the framework's worker wrote it."""
+    """The expert's own text; of Agent S2 the ``executor_plan`` with its grounded action, as its worker wrote it."""
+    if step.response is not None:
+        return step.response
     if "Grounded Action" in sections(step.plan) or not step.call:
         return step.plan
     return f"{step.plan}\n\n(Grounded Action)\n```python\n{step.call}\n```"
 
 
 def raw_pairs(trace: ExpertTrace) -> list[Pair]:
-    """(PNG before the step, the expert's text) for each step."""
+    """(PNG before the step, the expert's text) for each step.
+
+    Raises:
+        TraceError: a screenshot is missing.
+    """
+    trace.check_images()
     return [(png, raw_response(step)) for png, step in zip(trace.screenshots, trace.steps, strict=True)]
 
 

@@ -6,44 +6,55 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.registry import READERS
+from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
-from osworld_gym.errors import did_you_mean
 from osworld_gym.tasks.task import Task
 
 
 def split_source(source: str) -> tuple[str, Path]:
-    """Splits ``agent_s2:FOLDER`` or ``gui_owl:FOLDER`` into (reader, folder); ("", folder) for a folder of traces.
+    """Splits ``NAME:FOLDER``, such as ``agent_s2:FOLDER`` or ``auto:FOLDER``, into (reader, folder).
+
+    A FOLDER alone is ("", folder): a folder of traces, otherwise as ``auto:FOLDER``.
 
     Raises:
         TraceError: the reader or the folder does not exist.
     """
     reader, colon, rest = source.partition(":")
     folder = Path(rest if colon else source).expanduser()
-    if colon and reader not in READERS:
-        raise TraceError(
-            f"{source!r}: no reader {reader!r}{did_you_mean(reader, READERS)}; expected "
-            f"{', '.join(READERS)}:FOLDER, or a FOLDER of traces"
-        )
+    if colon:
+        try:
+            find_reader(reader)
+        except TraceError as error:
+            raise TraceError(f"{source!r}: {error}; write NAME:FOLDER, or a FOLDER alone") from error
     if not folder.is_dir():
         where = "" if folder.is_absolute() else f" in {Path.cwd()}"
         raise TraceError(f"{source!r}: there is no folder {folder}{where}; give the path of the folder with the logs")
     return (reader if colon else ""), folder
 
 
-def read_source(source: str, tasks: Iterable[Task]) -> list[ExpertTrace]:
-    """All traces of the source whose task is in ``tasks``, including failed ones; each names its origin.
+def read_source(source: str, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+    """The traces of the source whose task is in ``tasks``; each names its origin.
+
+    Args:
+        source: as of :func:`split_source`.
+        tasks: the tasks.
+        successes: only the successful traces, of which there may be none; False: the failed ones, too.
 
     Raises:
         TraceError: as :func:`split_source`; there is no trace of these tasks, or one cannot be read.
     """
     reader, folder = split_source(source)
-    traces = READERS[reader](folder, tasks) if reader else _saved_traces(folder, tasks)
+    traces = _traces_of(reader, folder, tasks, successes=successes)
     return [trace if trace.origin else replace(trace, origin=source) for trace in traces]
 
 
-def _saved_traces(folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
-    """The traces of these tasks in a folder. Raises TraceError if there is none."""
+def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: bool) -> list[ExpertTrace]:
+    """The traces as the reader, or the folder of saved traces, has them; raises as :func:`read_source`."""
+    if reader or not (folder / "traces").is_dir():
+        read = find_reader(reader or AUTO)
+        if isinstance(read, RunReader):
+            return read.read(folder, tasks, successes=successes)
+        return [trace for trace in read(folder, tasks) if trace.success or not successes]
     known = {task.id for task in tasks}
     traces = load_traces(folder)
     found = [trace for trace in traces if trace.task_id in known]
@@ -52,7 +63,7 @@ def _saved_traces(folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
             f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks; it has traces of "
             f"{', '.join(sorted({trace.task_id for trace in traces})[:3])}: choose the suite and split of these tasks"
         )
-    return found
+    return [trace for trace in found if trace.success or not successes]
 
 
 def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[ExpertTrace]:
@@ -61,11 +72,10 @@ def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[Exp
     Raises:
         TraceError: a source cannot be read, or no trace is successful.
     """
-    traces = [trace for source in sources for trace in read_source(source, tasks)]
-    solved = [trace for trace in traces if trace.success]
+    solved = [trace for source in sources for trace in read_source(source, tasks, successes=True)]
     if not solved:
         raise TraceError(
-            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks, {len(traces)} that failed; "
-            "add the logs of successful runs (expert.logs), or choose tasks that the expert solved (env.train_split)"
+            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks (`bepa experts check` lists "
+            "all); add the logs of successful runs (expert.logs), or choose tasks that it solved (env.train_split)"
         )
     return solved

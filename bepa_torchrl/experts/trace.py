@@ -34,11 +34,13 @@ class ExpertTrace:
         instruction: the task's instruction, without plan.
         expert: name of the expert, e.g. ``agent_s2``.
         steps: the expert's steps, in order.
-        screenshots: PNG bytes, one before each step.
+        screenshots: PNG bytes, one before each step; empty bytes where a log has none.
         success: the verifier's result.
         final_screenshot: PNG bytes after the last step, or None if the log has none.
         env_seed: seed of the desktop, or None for another framework's log.
         origin: the run or log folder it was read from; empty for a recording.
+        run: the run's folder below its source, which tells several runs of one task apart; empty: there is one.
+        inexact: (index of a step, reason) of the steps whose executed code ``actions`` does not represent exactly.
 
     Raises:
         TraceError: the numbers of steps and screenshots differ.
@@ -53,6 +55,8 @@ class ExpertTrace:
     final_screenshot: bytes | None = None
     env_seed: int | None = None
     origin: str = ""
+    run: str = ""
+    inexact: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.screenshots):
@@ -67,9 +71,26 @@ class ExpertTrace:
     @property
     def content_hash(self) -> str:
         """First 16 hex digits of the SHA-256 of its steps and screenshots."""
-        images = [hashlib.sha256(png).hexdigest() for png in self.screenshots]
+        images = [hashlib.sha256(png).hexdigest() if png else None for png in self.screenshots]
         content = [self.task_id, self.instruction, self.expert, [asdict(step) for step in self.steps], images]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the steps' actions represent everything that was executed."""
+        return not self.inexact
+
+    def check_images(self) -> None:
+        """Checks that there is a screenshot before every step.
+
+        Raises:
+            TraceError: a step has none; the message names it.
+        """
+        missing = [str(number) for number, png in enumerate(self.screenshots, 1) if not png]
+        if missing:
+            raise TraceError(
+                f"{self.where}: no screenshot before step {', '.join(missing[:5])}; such a trace serves for plans only"
+            )
 
     @property
     def screen_size(self) -> tuple[int, int]:
@@ -78,7 +99,7 @@ class ExpertTrace:
         Raises:
             TraceError: there is no screenshot.
         """
-        images = [*self.screenshots, *([self.final_screenshot] if self.final_screenshot else [])]
+        images = [png for png in (*self.screenshots, self.final_screenshot) if png]
         if not images:
             raise TraceError(f"{self.where}: has no screenshot, so the screen's size is unknown")
         return Screenshot(png=images[0]).size
@@ -86,7 +107,7 @@ class ExpertTrace:
 
 def save_trace(trace: ExpertTrace, folder: Path) -> Path:
     """Writes the trace under ``folder``, each file atomically; returns its JSON file."""
-    images = [_save_image(png, folder) for png in trace.screenshots]
+    images = [_save_image(png, folder) if png else None for png in trace.screenshots]
     final = None if trace.final_screenshot is None else _save_image(trace.final_screenshot, folder)
     data = {
         "schema": SCHEMA,
@@ -95,18 +116,20 @@ def save_trace(trace: ExpertTrace, folder: Path) -> Path:
         "expert": trace.expert,
         "success": trace.success,
         "env_seed": trace.env_seed,
+        "run": trace.run,
+        "inexact": trace.inexact,
         "steps": [asdict(step) for step in trace.steps],
         "screenshots": images,
         "final_screenshot": final,
         "origin": trace.origin,
     }
-    path = trace_path(folder, trace.expert, trace.task_id)
+    path = trace_path(folder, trace.expert, f"{trace.task_id} {trace.run}" if trace.run else trace.task_id)
     _write(path, json.dumps(data, ensure_ascii=False, indent=1).encode())
     return path
 
 
 def trace_path(folder: Path, expert: str, task_id: str) -> Path:
-    """The JSON file of a trace in a folder of traces."""
+    """The JSON file of a trace in a folder of traces; a name for each task, or for each run of a task."""
     return folder / "traces" / _file_name(expert) / f"{_file_name(task_id)}.json"
 
 
@@ -121,9 +144,7 @@ def load_trace(path: Path) -> ExpertTrace:
     Raises:
         TraceError: not a trace file, of another schema, or an image is missing or damaged.
     """
-    data = read_json(path)
-    if data.get("schema") != SCHEMA:
-        raise TraceError(f"{path}: expected schema {SCHEMA!r}, got {data.get('schema')!r}; record the trace again")
+    data = read_trace_file(path)
     folder = path.parent.parent.parent
     try:
         final = data["final_screenshot"]
@@ -131,15 +152,34 @@ def load_trace(path: Path) -> ExpertTrace:
             task_id=str(data["task_id"]),
             instruction=str(data["instruction"]),
             expert=str(data["expert"]),
-            steps=tuple(_step(step) for step in data["steps"]),
-            screenshots=tuple(_load_image(name, folder) for name in data["screenshots"]),
+            steps=trace_steps(data),
+            screenshots=tuple(b"" if name is None else _load_image(name, folder) for name in data["screenshots"]),
             success=bool(data["success"]),
             final_screenshot=None if final is None else _load_image(final, folder),
             env_seed=None if data["env_seed"] is None else int(data["env_seed"]),
             origin=str(data.get("origin", "")),
+            run=str(data.get("run", "")),
+            inexact=tuple((int(index), str(reason)) for index, reason in data.get("inexact", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{path}: incomplete trace ({type(error).__name__}: {error}); record it again") from error
+
+
+def read_trace_file(path: Path) -> dict[str, Any]:
+    """The content of a trace file, without its images.
+
+    Raises:
+        TraceError: not a trace file, or of another schema.
+    """
+    data = read_json(path)
+    if data.get("schema") != SCHEMA:
+        raise TraceError(f"{path}: expected schema {SCHEMA!r}, got {data.get('schema')!r}; record the trace again")
+    return data
+
+
+def trace_steps(data: Mapping[str, Any]) -> tuple[ExpertStep, ...]:
+    """The steps of a trace file. Raises KeyError, TypeError or AttributeError if they are incomplete."""
+    return tuple(_step(step) for step in data["steps"])
 
 
 def load_traces(folder: Path, expert: str | None = None) -> list[ExpertTrace]:
@@ -205,7 +245,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _step(data: Mapping[str, Any]) -> ExpertStep:
     fields = {key: data[key] for key in ("subtask", "plan", "reflection", "call", "pyautogui", "intent")}
-    return ExpertStep(**fields, actions=tuple(_action(action) for action in data["actions"]))
+    actions = tuple(_action(action) for action in data["actions"])
+    return ExpertStep(**fields, actions=actions, response=data.get("response"))
 
 
 def _action(data: Mapping[str, Any]) -> Action:

@@ -76,12 +76,27 @@ def _calls(source: str) -> list[tuple[str, _Arguments]]:
         raise ParseError("bad_source", source) from error
     calls = []
     for statement in tree.body:
-        if isinstance(statement, ast.Import) and all(alias.name in _MODULES for alias in statement.names):
+        if _is_import(statement) or _is_guarded_import(statement):
             continue
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
         calls.append(_call(statement, source))
     return calls
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import) and all(alias.name in _MODULES for alias in statement.names)
+
+
+def _is_guarded_import(statement: ast.stmt) -> bool:
+    """Whether it imports, and does something else only where that fails: Agent S3 installs pyperclip so."""
+    return (
+        isinstance(statement, ast.Try)
+        and all(map(_is_import, statement.body))
+        and all(isinstance(h.type, ast.Name) and h.type.id == "ImportError" for h in statement.handlers)
+        and not statement.orelse
+        and not statement.finalbody
+    )
 
 
 def _call(statement: ast.stmt, source: str) -> tuple[str, _Arguments]:

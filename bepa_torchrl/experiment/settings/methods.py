@@ -84,8 +84,8 @@ class ExpertSettings:
     """Expert traces, plans and self-rollouts.
 
     Args:
-        logs: sources of expert traces, the preferred first: ``agent_s2:FOLDER``, ``gui_owl:FOLDER``, or a folder of
-            saved traces; empty: the tasks' own oracles are recorded.
+        logs: sources of expert traces, the preferred first: ``agent_s2:FOLDER``, ``auto:FOLDER``, or a folder of
+            saved traces or logs; empty: the tasks' own oracles are recorded.
         oracle_style: style of the actions and text of the tasks' oracles.
         plan_source: input of the plan, the raw trace or the converted one.
         selfroll_attempts: maximum number of self-rollouts per task (LEVEL-1), which end with the first success.

@@ -1,1 +1,1 @@
-"""Readers of the logs of expert frameworks, one module per framework."""
+"""Readers of expert logs: one layer for run folders, a description per runner family, other trajectory formats."""

@@ -1,17 +1,137 @@
-"""Expert frameworks by name, and the function that reads each one's logs."""
+"""Expert log formats by name, and how each is read: ``NAME:FOLDER`` in ``expert.logs`` and ``bepa experts check``."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.agent_s2 import read_agent_s2
-from bepa_torchrl.experts.readers.gui_owl import read_gui_owl
-from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.experts.readers import agentnet, atif, records
+from bepa_torchrl.experts.readers.families import FAMILIES
+from bepa_torchrl.experts.readers.run import Outcome, Run
+from bepa_torchrl.experts.readers.run_folder import scan_runs
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from osworld_gym.errors import did_you_mean
 from osworld_gym.tasks.task import Task
+
+_log = logging.getLogger(__name__)
+
+GROUP = "bepa_torchrl.readers"  #: entry points of a user's own readers
+AUTO = "auto"
 
 #: (folder, tasks) → all traces of these tasks in the folder, including failed ones; raises TraceError
 Reader = Callable[[Path, Iterable[Task]], list[ExpertTrace]]
 
-#: name in ``expert.logs=[NAME:FOLDER]`` → its reader; add your own here
-READERS: dict[str, Reader] = {"agent_s2": read_agent_s2, "gui_owl": read_gui_owl}
+
+@dataclass(frozen=True, slots=True)
+class RunReader:
+    """A reader that finds runs first, so that they can be checked without loading their screenshots.
+
+    Args:
+        name: of the format.
+        scan: a folder → all runs below it, by task id; those that cannot be read have a reason in ``skipped``.
+    """
+
+    name: str
+    scan: Callable[[Path], list[Run]]
+
+    def __call__(self, folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
+        """All traces of the tasks, by task id, including failed ones; raises as :meth:`read`."""
+        return self.read(folder, tasks)
+
+    def read(self, folder: Path, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+        """The traces of the tasks, by task id. Runs that cannot be read are logged and left out.
+
+        Args:
+            folder: contains the runs.
+            tasks: runs of other tasks are ignored.
+            successes: only the successful ones, so that no other screenshots are loaded; there may be none.
+
+        Raises:
+            TraceError: there is no run of these tasks, or none that can be read.
+        """
+        known = {task.id: task for task in tasks}
+        found = self.scan(folder)
+        runs = [(task, run) for run in found if (task := known.get(task_of(run, known))) is not None]
+        if not runs:
+            raise TraceError(
+                f"{folder}: no run of any of the {len(known)} tasks ({len(found)} other runs found); name the folder "
+                "of each run by its task's id, as in <task id>/traj.jsonl, or choose the suite and split of these runs"
+            )
+        traces, reasons = [], []
+        failed = 0
+        for task, run in runs:
+            if successes and not run.skipped and run.outcome != Outcome.success:
+                failed += 1
+                continue
+            try:
+                traces.append(run.trace(task.instruction, task.id))
+            except TraceError as error:
+                reasons.append(run.skipped or str(error))
+        if reasons:
+            many = "; ".join(f"{count} × {reason}" for reason, count in Counter(reasons).most_common(3))
+            message = f"{folder}: {len(reasons)} of {len(runs)} runs cannot be used: {many}"
+            if not traces and not failed:
+                raise TraceError(f"{message}; `bepa experts check {self.name}:{folder}` lists them")
+            _log.warning("%s", message)
+        return traces
+
+
+def task_of(run: Run, known: Iterable[str]) -> str:
+    """The task of a run: as its log names it, or the deepest of its folders that is named by a known task."""
+    ids = set(known)
+    names = [run.task_id, *reversed(run.run.split("#")[0].split("/"))]
+    return next((name for name in names if name in ids), run.task_id)
+
+
+def _scan_auto(folder: Path) -> list[Run]:
+    """All runs below a folder, of any format."""
+    runs = [*scan_runs(folder), *records.scan(folder), *atif.scan(folder), *agentnet.scan(folder)]
+    return sorted(runs, key=lambda run: (run.task_id, run.run))
+
+
+def _family_readers() -> dict[str, Reader]:
+    return {family.name: RunReader(family.name, partial(scan_runs, family=family)) for family in FAMILIES}
+
+
+#: name → its reader; entry points of the group :data:`GROUP` are added when they are asked for by name
+READERS: dict[str, Reader] = {
+    AUTO: RunReader(AUTO, _scan_auto),
+    **_family_readers(),
+    "agentnet": RunReader("agentnet", agentnet.scan),
+    "atif": RunReader("atif", atif.scan),
+    "records": RunReader("records", records.scan),
+}
+
+
+def reader_names() -> list[str]:
+    """The names of all readers, entry points included; none is imported."""
+    return sorted({*READERS, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def find_reader(name: str) -> Reader:
+    """The reader of this name; an entry point is imported now.
+
+    Raises:
+        TraceError: there is none, or its entry point cannot be imported.
+    """
+    if name in READERS:
+        return READERS[name]
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            reader = entry.load()
+        except Exception as error:  # whatever a foreign module raises
+            raise TraceError(
+                f"reader {name!r}: cannot import {entry.value} ({type(error).__name__}: {error})"
+            ) from error
+        if not callable(reader):
+            raise TraceError(
+                f"reader {name!r}: {entry.value} must be a function of (folder, tasks), got {reader!r:.80}"
+            )
+        READERS[name] = reader
+        return READERS[name]
+    raise TraceError(f"no reader {name!r}{did_you_mean(name, reader_names())}; expected {', '.join(reader_names())}")

@@ -1,119 +1,256 @@
-"""Reads the folders that OSWorld's runners write, for any expert: one folder per task, named by the task id.
+"""Reads the folders that OSWorld's runners write, for every family: one folder per run, named by the task's id.
 
-Anywhere below the given folder, as ``lib_run_single.py`` writes it::
+Anywhere below the given folder, as ``lib_run_single.py`` and the runners derived from it write it::
 
-    <task id>/traj.jsonl     one JSON object per line, in order
-    <task id>/result.txt     the evaluator's score; 1.0 is a success
-    <task id>/step_0*.png    the screenshot before the first step (the stock runner does not save it: add that line)
-    <task id>/<screenshot_file of each line>    the screenshot *after* that step
+    [args.json]                        settings of the runs below it
+    <task id>/traj.jsonl               one JSON object per line; several lines may be one step, several runs one file
+    <task id>/result.txt               the evaluator's score; missing after a crash or an interruption
+    <task id>/step_0*.png              the first screenshot, which only some runners write
+    <task id>/<screenshot_file>        the screenshot after (OS-Symphony: before) each line's action
 
-Each line has ``action`` (pyautogui source, ``DONE``, ``FAIL`` or ``WAIT``), ``screenshot_file``, and ``response``, the
-agent's response (the stock runner does not save it either: add ``"response": response``); its format is the expert's.
-Instructions are not in the logs; they come from the suite.
+What happened is a line's ``action``, the executed code; the texts are where the family puts them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from bepa_torchrl.experts.readers.executed import describe, executed_actions, executed_sources, source_points
+from bepa_torchrl.experts.readers.families import FAMILIES
+from bepa_torchrl.experts.readers.family import Family, Sample, response_text
+from bepa_torchrl.experts.readers.log import Line, read_attempts
+from bepa_torchrl.experts.readers.pictures import Pictures, find_pictures
+from bepa_torchrl.experts.readers.run import Outcome, Run
+from bepa_torchrl.experts.readers.scale import Said, scale_problem
+from bepa_torchrl.experts.trace import TraceError
 from osworld_gym.tasks.oracles.base import ExpertStep
-from osworld_gym.tasks.task import Task
-from osworld_gym.types import Screenshot
+from osworld_gym.types import Action
 
-#: (one line of the log, screen size (w, h), file and line for error messages) → step
-StepReader = Callable[[Mapping[str, Any], tuple[int, int], str], ExpertStep]
+LOG = "traj.jsonl"
+_CODE_AGENT = "agent.call_code_agent"
 
 
-def read_runs(folder: Path, tasks: Iterable[Task], expert: str, reader: StepReader) -> list[ExpertTrace]:
-    """All runs below ``folder`` whose task is in ``tasks``, by task id, including failed ones.
+@dataclass(frozen=True)
+class _Step:
+    """One step's lines and what they executed; ``inexact`` is why ``actions`` is not all of it."""
+
+    lines: tuple[Line, ...]
+    source: str
+    actions: tuple[Action, ...]
+    points: tuple[tuple[float, float], ...]
+    inexact: str
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One run before its family is known."""
+
+    folder: Path
+    name: str
+    group: Path
+    sample: Sample
+    steps: tuple[_Step, ...]
+    last: bool
+    families: tuple[Family, ...]
+
+    def said(self, family: Family, size: tuple[int, int] | None) -> list[Said]:
+        """What the texts say about the executed points; nothing if the screen's size is unknown."""
+        if size is None:
+            return []
+        texts = ((tuple(family.points(response_text(step.lines[0]))), step.points) for step in self.steps)
+        return [Said(text, executed, size) for text, executed in texts if text and executed]
+
+
+def scan_runs(root: Path, family: Family | None = None) -> list[Run]:
+    """All runs below a folder, by task id, including those that cannot be read (``skipped`` says why).
 
     Args:
-        folder: contains the tasks' folders, at any depth.
-        tasks: the tasks; logs of other tasks are ignored.
-        expert: name of the expert, stored in the traces.
-        reader: reads one line of a log.
-
-    Raises:
-        TraceError: no run of these tasks, or a file is missing, invalid, or lacks a key; the message names it.
+        root: contains the runs' folders, at any depth.
+        family: of all runs; None: it is recognised, run by run.
     """
-    known = {task.id: task for task in tasks}
-    logs = sorted(folder.rglob("traj.jsonl"), key=lambda path: (path.parent.name, str(path)))
-    traces = [_trace(path, known[path.parent.name], expert, reader) for path in logs if path.parent.name in known]
-    if not traces:
+    skipped: list[Run] = []
+    found: list[_Found] = []
+    for log in _logs(root, skipped):
+        try:
+            found += _read(log, root, family)
+        except TraceError as error:
+            name = "unknown" if family is None else family.name
+            reason = str(error).removeprefix(f"{log.parent}{os.sep}")
+            skipped.append(Run(name, _task_of(log), _name_of(log, root), Outcome.no_result, skipped=reason))
+    groups: defaultdict[tuple[Path, tuple[str, ...]], list[_Found]] = defaultdict(list)
+    for run in found:
+        groups[run.group, tuple(each.name for each in run.families)].append(run)
+    runs = [run for group in groups.values() for run in _read_group(group)]
+    return sorted([*runs, *skipped], key=lambda run: (run.task_id, run.run))
+
+
+def _logs(root: Path, skipped: list[Run]) -> Iterator[Path]:
+    """The logs below a folder; a folder that cannot be listed becomes a skipped run."""
+
+    def unreadable(error: OSError) -> None:
+        path = Path(str(error.filename))
+        reason = f"the folder is not readable ({error.strerror})"
+        skipped.append(Run("unknown", path.name, str(path), Outcome.no_result, skipped=reason))
+
+    for folder, below, files in os.walk(root, onerror=unreadable):
+        below.sort()
+        if LOG in files:
+            yield Path(folder) / LOG
+
+
+def _task_of(log: Path) -> str:
+    return log.parent.resolve().name
+
+
+def _name_of(log: Path, root: Path) -> str:
+    name = log.parent.relative_to(root).as_posix()
+    return _task_of(log) if name == "." else name
+
+
+def _read(log: Path, root: Path, family: Family | None) -> list[_Found]:
+    args_folder, args = _args(log.parent, root)
+    group = args_folder or (log.parent.parent.parent if len(log.relative_to(root).parts) > 3 else root)
+    attempts = read_attempts(log)
+    found = []
+    for number, attempt in enumerate(attempts, 1):
+        name = _name_of(log, root) + (f"#{number}" if len(attempts) > 1 else "")
+        sample = Sample(attempt, args)
+        families = (family,) if family is not None else _candidates(sample, log)
+        steps = tuple(_step(lines) for lines in attempt.steps)
+        found.append(_Found(log.parent, name, group, sample, steps, number == len(attempts), families))
+    return found
+
+
+def _args(folder: Path, root: Path) -> tuple[Path | None, Mapping[str, Any]]:
+    """The nearest ``args.json`` at or above a run's folder: its folder and content. One that is not JSON is ignored."""
+    for above in (folder, *folder.parents):
+        path = above / "args.json"
+        if path.is_file():
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return above, {}
+            return above, content if isinstance(content, dict) else {}
+        if above == root:
+            break
+    return None, {}
+
+
+def _candidates(sample: Sample, log: Path) -> tuple[Family, ...]:
+    """The families whose description fits: the first, and those that differ from it in their scale only."""
+    fits = [family for family in FAMILIES if family.detect(sample)]
+    if not fits:
+        keys = sorted({key for line in (*sample.lines, *sample.attempt.notes) for key in line})
         raise TraceError(
-            f"{folder}: no <task id>/traj.jsonl of any of the {len(known)} tasks ({len(logs)} other logs found); name "
-            "the folder of each run by its task's id, or choose the suite and split of these runs"
+            f"{log}: no known family writes the keys {', '.join(keys[:10])}; name it, as in agent_s2:FOLDER, or add a "
+            "reader (docs/howto/reader.md)"
         )
-    return traces
+    return tuple(family for family in fits if (family.texts, family.points) == (fits[0].texts, fits[0].points))
 
 
-def _trace(path: Path, task: Task, expert: str, reader: StepReader) -> ExpertTrace:
-    lines = _lines(path)
-    after = [_image(path.parent, str(value_of(line, "screenshot_file", str, where))) for where, line in lines]
-    first = sorted(path.parent.glob("step_0*.png"))
-    if not first:
-        raise TraceError(f"{path.parent}: no step_0*.png, the screenshot before the first step")
-    images = [_image(path.parent, first[0].name), *after]
-    size = Screenshot(png=images[0]).size
-    return ExpertTrace(
-        task_id=task.id,
-        instruction=task.instruction,
-        expert=expert,
-        steps=tuple(reader(line, size, where) for where, line in lines),
-        screenshots=tuple(images[:-1]),
-        success=_score(path.parent / "result.txt") == 1.0,
-        final_screenshot=images[-1],
+def _step(lines: tuple[Line, ...]) -> _Step:
+    try:
+        sources = [source for line in lines for source in executed_sources(line["action"])]
+    except ValueError as error:
+        return _Step(lines, "", (), (), f"unknown_action: {error}")
+    actions, inexact = executed_actions(sources)
+    points = tuple(point for source in sources for point in source_points(source))
+    return _Step(lines, "\n".join(sources), actions, points, inexact)
+
+
+def _read_group(group: Sequence[_Found]) -> list[Run]:
+    """The runs of one folder of runs, all of the first family whose scale fits; refused if none does."""
+    families = group[0].families
+    pictures = [_pictures(run, families[0]) for run in group]
+    problems = []
+    for family in families:
+        pairs = zip(group, pictures, strict=True)
+        problems.append(scale_problem([s for run, seen in pairs for s in run.said(family, seen.size)], family.scales))
+        if not problems[-1]:
+            return [_run(run, family, seen, "") for run, seen in zip(group, pictures, strict=True)]
+    return [_run(run, families[0], seen, problems[0]) for run, seen in zip(group, pictures, strict=True)]
+
+
+def _pictures(run: _Found, family: Family) -> Pictures:
+    lines = [step.lines for step in run.steps]
+    found = find_pictures(run.folder, lines, run.sample.attempt.notes, family.picture, newest=run.last)
+    width, height = run.sample.args.get("screen_width"), run.sample.args.get("screen_height")
+    if found.size is None and isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+        found.size = width, height
+    return found
+
+
+def _run(found: _Found, family: Family, pictures: Pictures, refused: str) -> Run:
+    steps = tuple(_expert_step(step, family) for step in found.steps)
+    inexact = [(i, step.inexact) for i, step in enumerate(found.steps) if step.inexact]
+    inexact += [(i, "code_agent") for i, step in enumerate(steps) if step.call.startswith(_CODE_AGENT)]
+    problems = [f"step {i + 1}: {reason}" for i, reason in sorted(inexact)] + pictures.problems
+    if family.scales and pictures.size is None:
+        problems.append("unknown screen size: the coordinates of the texts are not compared with the executed ones")
+    silent = sum(not (step.plan or step.response) for step in steps)
+    if silent:
+        problems.append(f"no texts in {silent} of {len(steps)} steps: plans tell their actions only")
+    outcome, why = _outcome(found)
+    reason = why if outcome in (Outcome.crashed, Outcome.no_result) else ("" if steps else "the log has no step")
+    run = Run(family.name, found.folder.resolve().name, found.name, outcome, steps, tuple(sorted(inexact)))
+    notes = [
+        str(note["instruction"]) for note in (*found.sample.attempt.notes, *found.sample.lines) if "instruction" in note
+    ]
+    return replace(
+        run,
+        pictures=tuple(pictures.before),
+        final=pictures.final,
+        instruction=notes[0] if notes else "",
+        problems=tuple(problems),
+        skipped=refused or reason,
     )
 
 
-def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """(where, line) for each line of the log."""
+def _expert_step(step: _Step, family: Family) -> ExpertStep:
+    texts = family.texts(step.lines[0])
+    return ExpertStep(
+        subtask=texts.subtask,
+        plan=texts.plan,
+        reflection=texts.reflection,
+        call=texts.call,
+        pyautogui=step.source,
+        intent=texts.intent or describe(step.actions),
+        actions=step.actions,
+        response=texts.response,
+    )
+
+
+def _outcome(found: _Found) -> tuple[Outcome, str]:
+    """The outcome, and why there is no result."""
+    if found.sample.attempt.error:
+        return Outcome.crashed, f"crashed: {found.sample.attempt.error:.200}"
+    if not found.last:
+        return Outcome.no_result, "no result: a later run in the same log has replaced it"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (found.folder / "result.txt").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        failed = any(line.get("step_status") is False for line in found.sample.lines)
+        return Outcome.no_result, f"no result.txt ({'a step failed' if failed else 'interrupted'})"
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: not a readable log ({error})") from error
-    lines = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        where = f"{path}:{number}"
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw)
-        except ValueError as error:
-            raise TraceError(f"{where}: not a JSON line ({error})") from error
-        if not isinstance(line, dict):
-            raise TraceError(f"{where}: expected a JSON object, got {type(line).__name__}")
-        lines.append((where, line))
-    if not lines:
-        raise TraceError(f"{path}: the log has no step")
-    return lines
+        return Outcome.no_result, f"result.txt is not readable ({error})"
+    score = _score(text)
+    if score is None:
+        return Outcome.no_result, f"expected the evaluator's score in result.txt, got {text!r:.80}"
+    return (Outcome.success if score == 1.0 else Outcome.failure), ""
 
 
-def value_of(line: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
-    """The value of a key in a line of a log. Raises TraceError if it is missing or not of this type."""
-    if not isinstance(line.get(key), kind):
-        raise TraceError(f"{where}: key {key!r} must be {kind.__name__}, got {type(line.get(key)).__name__}")
-    return line[key]
-
-
-def _image(folder: Path, name: str) -> bytes:
-    path = folder / name
-    if path.parent != folder:
-        raise TraceError(f"{folder}: a screenshot name must not contain a folder, got {name!r}")
+def _score(text: str) -> float | None:
+    if text in ("True", "False"):
+        return float(text == "True")
     try:
-        png = path.read_bytes()
-        Screenshot(png=png).size  # noqa: B018  (raises if it is not a complete PNG)
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: not a readable screenshot ({error})") from error
-    return png
-
-
-def _score(path: Path) -> float:
-    try:
-        return float(path.read_text(encoding="utf-8").strip())
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: expected the evaluator's score as a number ({error})") from error
+        score = float(text)
+    except ValueError:
+        return None
+    return score if math.isfinite(score) else None

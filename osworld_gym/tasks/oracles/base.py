@@ -21,6 +21,7 @@ class ExpertStep:
         pyautogui: the grounded code, e.g. ``pyautogui.click(72, 40, clicks=1, button='left')``. Text, never run here.
         intent: the step as one line of a plan, e.g. ``Click "mute"``.
         actions: the actions to perform, in screen pixels; one step may need several.
+        response: the expert's text as it wrote it, if that is not Agent S2's; None: ``plan`` and ``call``.
     """
 
     subtask: str
@@ -30,6 +31,7 @@ class ExpertStep:
     pyautogui: str
     intent: str
     actions: tuple[Action, ...]
+    response: str | None = None
 
 
 class Oracle(Protocol):

@@ -1,135 +1,298 @@
-"""Log readers on folders in the documented layout; errors name the missing piece."""
+"""Each runner family on a run written key for key: recognised, texts, executed actions, faithfulness, pictures."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
-from expert_fixtures import frame, s2_lines, write_log
+from expert_fixtures import frame
+from expert_logs import CLICK, OTHER, PYPERCLIP, SCREEN, TASK, good, line, owl, plan, s2, write_run
 
-from bepa_torchrl.experts import TraceError, convert, plan_from_trace, read_agent_s2, read_gui_owl
-from osworld_gym.tasks.task import Task
+from bepa_torchrl.experts import READERS, convert_trace, plan_from_trace, raw_pairs
+from bepa_torchrl.experts.readers.families import BY_NAME, FAMILIES
+from bepa_torchrl.experts.readers.run_folder import scan_runs
 from osworld_gym.types import Action
-from osworld_gym.uitars import parse
 
-TASK = Task("tab-1", "Bring back the last tab", evaluator={"func": "x"})
-SCREEN = (1920, 1080)
-
-
-def test_agent_s2_log(tmp_path) -> None:
-    write_log(tmp_path, s2_lines())
-    (trace,) = read_agent_s2(tmp_path, [TASK])
-    assert (trace.task_id, trace.instruction, trace.expert, trace.success) == (
-        TASK.id,
-        TASK.instruction,
-        "agent_s2",
-        True,
-    )
-    assert trace.screenshots == (frame(0), frame(1))
-    assert trace.final_screenshot == frame(2)
-    first, last = trace.steps
-    assert first.actions == (Action("hotkey", key="ctrl shift t"),)
-    assert (first.subtask, first.intent, first.reflection) == ("Reopen", "Reopen the tab", None)
-    assert first.call == "agent.hotkey(['ctrl', 'shift', 't'])"
-    assert (last.actions, last.reflection) == ((Action("finished"),), "It worked.")
-    assert [parse(text).actions[0].kind for _, text in convert(trace)] == ["hotkey", "finished"]
-    assert plan_from_trace(trace) == "1. Reopen the tab"
+CENTRE = Action("click", start=(960.0, 540.0))
+ALL = ("plan", "converted", "raw")
 
 
-def test_code_that_cannot_be_read_stays_in_the_trace(tmp_path) -> None:
-    lines = s2_lines()
-    lines[0]["action"] = "import subprocess; subprocess.run(['wmctrl'])"
-    write_log(tmp_path, lines, score="0.25")
-    (trace,) = read_agent_s2(tmp_path, [TASK])
-    assert not trace.success
-    assert trace.steps[0].actions == ()
-    assert trace.steps[0].pyautogui == lines[0]["action"]
+def s3(number: int, action: str, call: str) -> dict[str, Any]:
+    texts = {"plan": plan(call), "plan_code": call, "exec_code": action, "reflection": "Good."}
+    return line(number, action, **texts, reflection_thoughts="", code_agent_output=None)
 
 
-def owl_line(action: str, thinking: str = "The menu is there.", conclusion: str = "Do it.", **arguments) -> dict:
-    call = json.dumps({"name": "computer_use", "arguments": {"action": action, **arguments}})
-    text = f"<thinking>{thinking}</thinking>\n<tool_call>\n{call}\n</tool_call>\n<conclusion>{conclusion}</conclusion>"
-    return {"response": text, "action": "import pyautogui"}
+def s2_5(number: int, action: str, call: str) -> dict[str, Any]:
+    texts = {"full_plan": plan(call), "executor_plan": plan(call), "plan_thoughts": "", "plan_code": call}
+    return line(number, action, **texts, reflection="Good.", reflection_thoughts="")
 
 
-def test_gui_owl_log(tmp_path) -> None:
-    lines = [
-        owl_line("click", conclusion="Click the menu.", coordinate=[1932, 546]),
-        owl_line("type", text="x y", clear=1, enter=1),
-        owl_line("key", keys=["ctrl", "Return"]),
-        owl_line("scroll", pixels=-5, coordinate=[0, 0]),
-        owl_line("drag", coordinate=[0, 0], coordinate2=[966, 1092]),
-        owl_line("mouse_move", coordinate=[1, 1]),
-        owl_line("wait", time=2),
-        owl_line("terminate", status="success"),
-    ]
-    write_log(tmp_path, lines, size=SCREEN)
-    (trace,) = read_gui_owl(tmp_path, [TASK])
-    assert [step.actions for step in trace.steps] == [
-        (Action("click", start=(1920.0, 540.0)),),  # 1932/1932 of 1920, 546/1092 of 1080
-        (Action("hotkey", key="ctrl a"), Action("hotkey", key="backspace"), Action("type", content="x y\n")),
-        (Action("hotkey", key="ctrl enter"),),
-        (Action("scroll", start=(0.0, 0.0), direction="down"),),
-        (Action("drag", start=(0.0, 0.0), end=(960.0, 1080.0)),),
-        (),
-        (Action("wait"),),
-        (Action("finished"),),
-    ]
-    assert trace.steps[0].intent == "Click the menu"
-    pairs = convert(trace)
-    assert len(pairs) == 7  # the pointer move is dropped
-    assert pairs[0][1] == ("Thought: The menu is there.\nAction: click(start_box='<|box_start|>(1920,540)<|box_end|>')")
-    assert parse(pairs[1][1]).actions == trace.steps[1].actions
+def claude(number: int, action: str | None, text: str) -> dict[str, Any]:
+    if action is None:
+        return line(number, {"action_type": "DONE", "raw_response": "[]"}, response=text)
+    given = {"action": "left_click", "coordinate": [640, 360]}
+    tool = {"name": "computer", "input": given, "id": "toolu_1", "action_type": "tool_use", "command": action}
+    return line(number, tool | {"raw_response": "[]"}, response=text)
 
 
-def test_runs_of_other_tasks_are_left_out(tmp_path) -> None:
-    write_log(tmp_path, s2_lines())
-    with pytest.raises(TraceError, match=r"of any of the 1 tasks \(1 other logs found\)"):
-        read_agent_s2(tmp_path, [Task("else", "x", evaluator={})])
+def openai(number: int, action: str, **more: Any) -> dict[str, Any]:
+    return line(number, {"action_space": "pyautogui", "action": action, "call_id": "call_1"}, **more)
 
 
-def test_each_missing_piece_is_named(tmp_path) -> None:
-    run = write_log(tmp_path, s2_lines())
-    log, text = run / "traj.jsonl", (run / "traj.jsonl").read_text()
-
-    def refused(match: str) -> None:
-        with pytest.raises(TraceError, match=match):
-            read_agent_s2(tmp_path, [TASK])
-
-    log.write_text(text[:-5])
-    refused(r"traj.jsonl:2: not a JSON line")
-    log.write_text("[]\n")
-    refused(r"traj.jsonl:1: expected a JSON object, got list")
-    log.write_text("\n")
-    refused("the log has no step")
-    log.write_text(text.replace('"executor_plan"', '"plan"'))
-    refused(r"traj.jsonl:1: key 'executor_plan' must be str, got NoneType")
-    log.write_text(text.replace("step_1_", "../step_1_"))
-    refused("must not contain a folder")
-    log.write_text(text)
-    (run / "result.txt").write_text("good")
-    refused("evaluator's score as a number")
-    (run / "result.txt").write_text("1.0")
-    (run / "step_2_20260101@000000.png").write_bytes(b"\x89PNG")
-    refused("not a readable screenshot")
-    (run / "step_2_20260101@000000.png").write_bytes(frame(2))
-    (run / "step_0.png").unlink()
-    refused("the screenshot before the first step")
-
-
-@pytest.mark.parametrize(
-    ("response", "match"),
-    [
-        ("no call", "expected a <tool_call> with arguments.action"),
-        ('<tool_call>{"arguments": 3}</tool_call>', "expected a <tool_call> with arguments.action"),
-        ('<tool_call>{"arguments": {"action": "click"}}</tool_call>', "lacks an argument of its action"),
-        (
-            '<tool_call>{"arguments": {"action": "click", "coordinate": [1]}}</tool_call>',
-            "lacks an argument of its action",
-        ),
-    ],
+UI_TARS = "Thought: The dialog is open. I click OK.\nAction: click(start_box='(966,546)')"
+OPENCUA = (
+    "## Thought:\nThe dialog is open.\n\n## Action:\nClick OK.\n\n## Code:\n```python\npyautogui.click(x={}, y={})\n```"
 )
-def test_broken_owl_responses_are_named(tmp_path, response: str, match: str) -> None:
-    write_log(tmp_path, [{"response": response, "action": ""}])
-    with pytest.raises(TraceError, match=match):
-        read_gui_owl(tmp_path, [TASK])
+ENDED = "## Action:\nEnd.\n\n## Code:\n```python\ncomputer.terminate(status='success')\n```"
+OWL_ENDED = {"action": "terminate", "status": "success"}
+
+
+@dataclass(frozen=True)
+class Log:
+    """A run of two steps: a click in the centre, the end. And what is to be read."""
+
+    family: str
+    lines: Callable[[], list[dict[str, Any]]]
+    intent: str = "Click the OK button"
+    plan: str | None = None
+    call: str | None = None
+    reflection: str | None = None
+    response: bool = True
+    args: dict[str, Any] = field(default_factory=dict)
+    first: str | None = "step_0.png"
+    usable: tuple[str, ...] = ALL
+
+
+LOGS = {
+    "S2, info as the response": Log(
+        "agent_s2", good, call="agent.click('OK', 1, 'left')", plan=plan("agent.click('OK', 1, 'left')"), response=False
+    ),
+    "S2, its own runner": Log(
+        "agent_s2",
+        lambda: [line(1, CLICK), line(2, "DONE")],
+        intent="Click at (960, 540)",
+        plan="",
+        call="",
+        response=False,
+        first=None,
+        usable=("plan",),
+    ),
+    "S2.5": Log(
+        "agent_s2_5",
+        lambda: [s2_5(1, CLICK, "agent.click('OK')"), s2_5(2, "DONE", "agent.done()")],
+        call="agent.click('OK')",
+        reflection="Good.",
+        response=False,
+    ),
+    "S3": Log(
+        "agent_s3",
+        lambda: [s3(1, CLICK, "agent.click('OK')"), s3(2, "DONE", "agent.done()")],
+        call="agent.click('OK')",
+        reflection="Good.",
+        response=False,
+    ),
+    "UI-TARS-1.5": Log(
+        "ui_tars",
+        lambda: [line(1, CLICK, response=UI_TARS), line(2, "DONE", response="Thought: Done.\nAction: finished()")],
+        intent="I click OK",
+        plan="The dialog is open. I click OK.",
+        call="click(start_box='(966,546)')",
+    ),
+    "OpenCUA, pixels of the resized picture": Log(
+        "opencua",
+        lambda: [
+            line(1, CLICK, response=OPENCUA.format(966, 546), natural_language_action="Click the OK button."),
+            line(2, "DONE", response=ENDED, natural_language_action="End."),
+        ],
+        plan="The dialog is open.",
+        call="pyautogui.click(x=966, y=546)",
+    ),
+    "OpenCUA, fractions": Log(
+        "opencua",
+        lambda: [line(1, CLICK, response=OPENCUA.format(0.5, 0.5)), line(2, "DONE", response=ENDED)],
+        intent="Click OK",
+    ),
+    "Kimi": Log(
+        "kimi",
+        lambda: [
+            line(1, CLICK, response=OPENCUA.format(0.5, 0.5), natural_language_action="Click the OK button."),
+            line(2, "DONE", response=ENDED, natural_language_action="End."),
+        ],
+        args={"model": "kimi-k2.5"},
+    ),
+    "EvoCUA": Log(
+        "evocua",
+        lambda: [
+            owl(1, CLICK, {"action": "left_click", "coordinate": [500, 500]}, form="action"),
+            owl(2, "DONE", OWL_ENDED, form="action"),
+        ],
+        args={"model": "EvoCUA-S2"},
+    ),
+    "Claude": Log(
+        "claude",
+        lambda: [claude(1, CLICK, "The dialog is open. I click the OK button."), claude(2, None, "It is done.")],
+        intent="I click the OK button",
+        plan="The dialog is open. I click the OK button.",
+        call='{"action": "left_click", "coordinate": [640, 360]}',
+    ),
+    "OpenAI, older": Log(
+        "openai_cua",
+        lambda: [openai(1, CLICK), openai(2, "DONE")],
+        intent="Click at (960, 540)",
+        response=False,
+        usable=("plan", "converted"),
+    ),
+    "OpenAI, newer": Log(
+        "openai_cua",
+        lambda: [
+            openai(n, source, response="I click OK.", state_correct=True, model_usage={}, messages=[])
+            for n, source in ((1, CLICK), (2, "DONE"))
+        ],
+        intent="I click OK",
+    ),
+    "o3": Log(
+        "generic",
+        lambda: [
+            line(1, CLICK, response="I click OK.\n```python\nimport pyautogui\npyautogui.click(960, 540)\n```"),
+            line(2, "DONE", response="```\nDONE\n```"),
+        ],
+        intent="I click OK",
+    ),
+    "Qwen3-VL": Log(
+        "qwen3_vl",
+        lambda: [
+            owl(1, CLICK, {"action": "left_click", "coordinate": [500, 500]}, form="action"),
+            owl(2, "DONE", OWL_ENDED, form="action"),
+        ],
+        args={"model": "qwen3-vl-8b"},
+        plan="Action: Click the OK button.",
+    ),
+    "mobileagent_v3": Log(
+        "mobileagent_v3",
+        lambda: [line(n, a, info=..., step_status=True) for n, a in ((1, CLICK), (2, "DONE"))],
+        intent="Click at (960, 540)",
+        response=False,
+        first="step_0_20250801@120000.png",
+        usable=("plan", "converted"),
+    ),
+    "GUI-Owl 1.0": Log(
+        "gui_owl",
+        lambda: [owl(1, CLICK, {"action": "click", "coordinate": [966, 546]}), owl(2, "DONE", OWL_ENDED)],
+        intent="Click OK",
+        plan="The dialog is open.",
+        call='{"action": "click", "coordinate": [966, 546]}',
+    ),
+    "GUI-Owl 1.5": Log(
+        "gui_owl_1_5",
+        lambda: [
+            owl(1, CLICK, {"action": "left_click", "coordinate": [500, 500]}, form="action"),
+            owl(2, "DONE", OWL_ENDED, form="action"),
+        ],
+    ),
+    "OS-Symphony": Log(
+        "os_symphony",
+        lambda: [
+            s2(1, CLICK, instruction="Press OK", reward=..., action_timestamp=...),
+            s2(2, "DONE", "agent.done()", instruction="Press OK", reward=..., action_timestamp=...),
+        ],
+        response=False,
+        first=None,
+    ),
+}
+
+
+def test_there_is_a_log_of_every_family() -> None:
+    assert {log.family for log in LOGS.values()} | {"human"} == {family.name for family in FAMILIES} <= set(READERS)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_family(tmp_path: Path, name: str) -> None:
+    log = LOGS[name]
+    write_run(tmp_path, log.lines(), args=log.args or None, first=log.first)
+    (run,) = scan_runs(tmp_path)
+    assert (run.family, run.outcome, run.skipped, run.usable) == (log.family, "success", "", log.usable)
+    (trace,) = READERS["auto"](tmp_path, [TASK])
+    assert READERS[log.family](tmp_path, [TASK]) == [trace]
+    assert (trace.task_id, trace.instruction, trace.expert) == (TASK.id, TASK.instruction, log.family)
+    first, last = trace.steps
+    assert (first.actions, last.actions) == ((CENTRE,), (Action("finished"),))
+    assert (first.pyautogui, last.pyautogui) == (CLICK, "DONE")
+    assert (first.intent, first.reflection) == (log.intent, log.reflection)
+    assert (first.response is not None) == log.response
+    assert log.plan in (None, first.plan)
+    assert log.call in (None, first.call)
+    assert trace.success
+    assert trace.faithful
+    assert plan_from_trace(trace) == f"1. {log.intent}"
+    if "converted" in log.usable:
+        assert convert_trace(trace).faithful
+        assert "(960,540)" in convert_trace(trace).pairs[0][1]
+    if "raw" in log.usable and log.response:
+        assert raw_pairs(trace)[0][1] == log.lines()[0]["response"]
+
+
+def test_pictures_are_after_each_action_but_before_it_of_os_symphony(tmp_path: Path) -> None:
+    one, two = frame(1, SCREEN), frame(2, SCREEN)
+    write_run(tmp_path / "after", good())
+    (trace,) = READERS["agent_s2"](tmp_path / "after", [TASK])
+    assert (trace.screenshots, trace.final_screenshot) == ((frame(0, SCREEN), one), two)
+    write_run(tmp_path / "before", LOGS["OS-Symphony"].lines(), first=None)
+    (trace,) = READERS["os_symphony"](tmp_path / "before", [TASK])
+    assert (trace.screenshots, trace.final_screenshot) == ((one, two), None)
+
+
+def test_a_human_s_log_has_a_result_and_no_steps(tmp_path: Path) -> None:
+    write_run(tmp_path, [{"instruction": "Press OK", "initial_state": "initial_state.png"}], first=None)
+    (run,) = scan_runs(tmp_path)
+    assert (run.family, run.outcome, run.usable, run.skipped) == ("human", "success", (), "the log has no step")
+    assert run.instruction == "Press OK"
+
+
+def test_what_happened_is_what_was_executed(tmp_path: Path) -> None:
+    write = "import pyautogui\npyautogui.write('ls', interval=0.1)\npyautogui.press('enter')"
+    lines = [
+        owl(1, write, {"action": "type", "text": " ls\n", "enter": 1}),
+        owl(2, "FAIL", {"action": "click", "coordinate": [100, 100]}),
+    ]
+    write_run(tmp_path, lines, result="0")
+    (trace,) = READERS["gui_owl"](tmp_path, [TASK])
+    assert [step.actions for step in trace.steps] == [(Action("type", content="ls\n"),), (Action("call_user"),)]
+
+
+def test_a_guarded_import_is_no_obstacle(tmp_path: Path) -> None:
+    source = f"{PYPERCLIP}pyautogui.click(1, 2); pyautogui.write('hello'); pyautogui.press('enter'); "
+    write_run(tmp_path, [s3(1, source, "agent.type('hello')"), s3(2, "DONE", "agent.done()")])
+    (trace,) = READERS["agent_s3"](tmp_path, [TASK])
+    assert trace.steps[0].actions == (Action("click", start=(1.0, 2.0)), Action("type", content="hello\n"))
+    assert trace.faithful
+
+
+def test_steps_that_cannot_be_represented_are_named(tmp_path: Path) -> None:
+    lines = [
+        s2(1, "import subprocess; subprocess.run(['wmctrl'])"),
+        s2(2, "import pyautogui; pyautogui.click(1, 2, button='middle')"),
+        s3(3, "import time; time.sleep(2.2)", "agent.call_code_agent('sum up')") | {"code_agent_output": {"steps": 3}},
+        s2(4, {"action_type": "tool_use", "name": "computer"}),
+        s2(5, "DONE", "agent.done()"),
+    ]
+    write_run(tmp_path, lines)
+    (run,) = scan_runs(tmp_path, BY_NAME["agent_s3"])
+    assert [index for index, _ in run.inexact] == [0, 1, 2, 3]
+    reasons = [reason for _, reason in run.inexact]
+    assert reasons[:3] == ["bad_source", "not_convertible", "code_agent"]
+    assert reasons[3] == "unknown_action: no source in the action object with the keys action_type, name"
+    assert run.problems[0] == "step 1: bad_source"
+    assert run.usable == ("plan", "raw")
+    trace = run.trace()
+    assert not trace.faithful
+    assert not convert_trace(trace).faithful
+
+
+def test_runs_of_other_tasks_are_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path, good())
+    write_run(tmp_path, good(), task=OTHER.id, result="0.0")
+    assert [trace.task_id for trace in READERS["agent_s2"](tmp_path, [OTHER])] == [OTHER.id]
+    assert [trace.success for trace in READERS["agent_s2"](tmp_path, [TASK, OTHER])] == [True, False]

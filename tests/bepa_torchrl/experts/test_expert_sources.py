@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,14 @@ from expert_fixtures import s2_lines, write_log
 from bepa_torchrl.experts import (
     READERS,
     TraceError,
-    read_agent_s2,
+    check_sources,
+    find_reader,
     read_source,
     save_traces,
     split_source,
     successful_traces,
 )
-from bepa_torchrl.experts.readers import agent_s2, gui_owl, registry
+from bepa_torchrl.experts.readers import registry
 from osworld_gym.tasks.task import Task
 
 ONE, TWO, OTHER = (Task(name, f"Do {name}", evaluator={"func": "x"}) for name in ("one", "two", "other"))
@@ -32,23 +35,71 @@ def logs(folder: Path, scores: dict[str, str]) -> Path:
 def test_a_source_is_a_reader_and_a_folder_or_a_folder(tmp_path: Path) -> None:
     assert split_source(f"agent_s2:{tmp_path}") == ("agent_s2", tmp_path)
     assert split_source(str(tmp_path)) == ("", tmp_path)
-    with pytest.raises(TraceError, match=r"no reader 's3'; expected agent_s2, gui_owl:FOLDER, or a FOLDER"):
-        split_source(f"s3:{tmp_path}")
-    with pytest.raises(TraceError, match=r"no reader 'agent_s3' \(did you mean 'agent_s2'\?\); expected agent_s2, gui"):
-        split_source(f"agent_s3:{tmp_path}")
+    with pytest.raises(
+        TraceError, match=r"no reader 'q9'; expected agent_s2, .*; write NAME:FOLDER, or a FOLDER alone"
+    ):
+        split_source(f"q9:{tmp_path}")
+    with pytest.raises(TraceError, match=r"no reader 'agent_s4' \(did you mean 'agent_s3'\?\); expected agent_s2, "):
+        split_source(f"agent_s4:{tmp_path}")
     with pytest.raises(TraceError, match=r"there is no folder /.*none; give the path of the folder with the logs"):
         split_source(f"gui_owl:{tmp_path}/none")
     with pytest.raises(TraceError, match=rf"there is no folder no-such-logs in {re.escape(str(Path.cwd()))}; give"):
         split_source("no-such-logs")
 
 
-def test_each_framework_has_its_module_and_its_entry() -> None:
-    assert {"agent_s2": agent_s2.read_agent_s2, "gui_owl": gui_owl.read_gui_owl} == READERS
-    assert READERS is registry.READERS
+def test_a_folder_alone_is_traces_or_logs_of_any_family(tmp_path: Path) -> None:
+    logs(tmp_path, {"one": "1.0"})
+    assert read_source(str(tmp_path), [ONE]) == READERS["agent_s2"](tmp_path, [ONE])
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with readers of its own, installed as pip leaves it."""
+    site = tmp_path / "site"
+    info = site / "my_readers-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-readers\nVersion: 1.0\n")
+    group = (
+        "[bepa_torchrl.readers]\nmine = my_readers:read_mine\nbroken = my_readers:none\nnumber = my_readers:NUMBER\n"
+    )
+    (info / "entry_points.txt").write_text(group)
+    (site / "my_readers.py").write_text(
+        "from bepa_torchrl.experts import ExpertTrace\n"
+        "NUMBER = 3\n"
+        "def read_mine(folder, tasks):\n"
+        "    return [ExpertTrace(task.id, task.instruction, 'mine', (), (), True) for task in tasks]\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    before = dict(READERS)
+    yield
+    READERS.clear()
+    READERS.update(before)
+    sys.modules.pop("my_readers", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_reader_of_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    assert "my_readers" not in sys.modules
+    assert "mine" in registry.reader_names()
+    assert "my_readers" not in sys.modules  # listing imports nothing
+    assert [trace.expert for trace in read_source(f"mine:{tmp_path}", [ONE])] == ["mine"]
+    assert find_reader("mine") is READERS["mine"]
+    with pytest.raises(TraceError, match=r"reader 'broken': cannot import my_readers:none \(AttributeError: "):
+        find_reader("broken")
+    with pytest.raises(
+        TraceError, match=r"reader 'number': my_readers:NUMBER must be a function of \(folder, tasks\), got 3"
+    ):
+        find_reader("number")
+    checked = check_sources([f"mine:{tmp_path}"], [ONE])
+    assert [(run.family, run.task, run.outcome) for run in checked.runs] == [("mine", "one", "success")]
+    with pytest.raises(TraceError, match="reads runs of given tasks; name their suite with --suite"):
+        check_sources([f"mine:{tmp_path}"])
 
 
 def test_saved_traces_of_other_tasks_are_left_out(tmp_path: Path) -> None:
-    save_traces(read_agent_s2(logs(tmp_path / "logs", {"one": "1.0", "two": "0.0"}), [ONE, TWO]), tmp_path / "saved")
+    save_traces(
+        READERS["agent_s2"](logs(tmp_path / "logs", {"one": "1.0", "two": "0.0"}), [ONE, TWO]), tmp_path / "saved"
+    )
     assert [trace.task_id for trace in read_source(str(tmp_path / "saved"), [ONE, OTHER])] == ["one"]
     with pytest.raises(TraceError, match="none of its 2 traces is of one of the 1 tasks; it has traces of one, two:"):
         read_source(str(tmp_path / "saved"), [OTHER])
@@ -59,5 +110,14 @@ def test_successes_come_in_the_order_of_the_sources(tmp_path: Path) -> None:
     second = logs(tmp_path / "second", {"one": "1.0", "two": "1.0"})
     found = successful_traces([f"agent_s2:{first}", f"agent_s2:{second}"], [ONE, TWO])
     assert [trace.task_id for trace in found] == ["two", "one", "two"]
-    with pytest.raises(TraceError, match=r"no run that solved one of the 1 tasks, 1 that failed; add the logs"):
+    with pytest.raises(TraceError, match=r"no run that solved one of the 1 tasks \(.*\); add the logs"):
         successful_traces([f"agent_s2:{first}"], [ONE])
+
+
+def test_screenshots_of_failed_runs_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs(tmp_path, {"one": "1.0", "two": "0.0"})
+    loaded: list[str] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: loaded.append(path.parent.name) or read_bytes(path))
+    assert [trace.task_id for trace in successful_traces([f"auto:{tmp_path}"], [ONE, TWO])] == ["one"]
+    assert set(loaded) == {"one"}

@@ -231,3 +231,16 @@ def test_any_source_is_read_or_refused_with_parse_error(source: str) -> None:
         assert error.reason in ("bad_source", "not_convertible")  # noqa: PT017
     else:
         assert all(action.kind in GRAMMAR["desktop"] for action in actions)
+
+
+def test_a_guarded_import_is_read_as_an_import() -> None:
+    """Agent S3 begins typing so; what it does where the import fails is not what a trace has done."""
+    guarded = (
+        "try:\n    import pyperclip\nexcept ImportError:\n    import os\n    os.system('x')\n    import pyperclip\n"
+    )
+    assert from_pyautogui(guarded + "pyautogui.write('a')") == [Action("type", content="a")]
+    for other in ("except ValueError:", "except:", "except ImportError:\n    pass\nelse:"):
+        with pytest.raises(ParseError):
+            from_pyautogui(guarded.replace("except ImportError:", other) + "pyautogui.write('a')")
+    with pytest.raises(ParseError):
+        from_pyautogui("try:\n    import os\nexcept ImportError:\n    pass\npyautogui.write('a')")

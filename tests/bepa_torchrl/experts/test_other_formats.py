@@ -1,0 +1,216 @@
+"""Trajectories that are no run folders: AgentNet, ATIF, and our own traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expert_fixtures import frame, sound_trace
+from expert_logs import SCREEN
+
+from bepa_torchrl.experts import READERS, TraceError, convert_trace, load_traces, plan_from_trace, save_traces
+from bepa_torchrl.experts.readers import agentnet, atif, records
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import Action
+
+TASK = Task("tab-1", "Bring back the last tab", evaluator={"func": "x"})
+
+
+def agentnet_line(task: str = "tab-1", **more: Any) -> dict[str, Any]:
+    def value(code: str, action: str) -> dict[str, Any]:
+        texts = {"observation": "Chrome is open.", "thought": "The menu helps.", "action": action, "code": code}
+        return texts | {"last_step_correct": True, "last_step_redundant": False, "reflection": "Fine."}
+
+    steps = [
+        value("pyautogui.click(x=0.5, y=0.25)", "Click the menu."),
+        value("pyautogui.write(message='tab')", "Type tab."),
+        value("computer.terminate(status='success')", "Done."),
+    ]
+    traj = [{"index": i, "image": f"{i}.png", "value": step} for i, step in enumerate(steps)]
+    base = {"task_id": task, "instruction": "Bring it back", "task_completed": True, "alignment_score": 9}
+    return base | {"efficiency_score": 9, "task_difficulty": 2, "traj": traj} | more
+
+
+def write_agentnet(root: Path, *lines: dict[str, Any], images: bool = True) -> None:
+    root.mkdir(exist_ok=True)
+    (root / "agentnet_ubuntu.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (root / "images").mkdir()
+    for i in range(3 if images else 0):
+        (root / "images" / f"{i}.png").write_bytes(frame(i, SCREEN))
+
+
+def test_agentnet(tmp_path: Path) -> None:
+    write_agentnet(tmp_path, agentnet_line(), agentnet_line("tab-2", task_completed=False))
+    run, failed = agentnet.scan(tmp_path)
+    assert run.problems == ("success judged by a model, not verified",)
+    assert (run.outcome, run.usable, failed.usable) == ("no result", ("plan", "converted", "raw"), ())
+    (trace,) = READERS["auto"](tmp_path, [TASK])
+    assert not trace.success  # never a reward
+    assert [step.actions for step in trace.steps] == [
+        (Action("click", start=(960.0, 270.0)),),
+        (Action("type", content="tab"),),
+        (Action("finished"),),
+    ]
+    assert trace.screenshots == tuple(frame(i, SCREEN) for i in range(3))
+    assert trace.faithful
+    first = trace.steps[0]
+    assert (first.intent, first.reflection) == ("Click the menu", "Fine.")
+    assert first.plan == "Chrome is open.\n\nThe menu helps."
+    assert first.pyautogui == "import pyautogui\npyautogui.click(960, 270, button='left')"
+    assert plan_from_trace(trace) == "1. Click the menu\n2. Type tab"
+
+
+def test_agentnet_without_pictures_has_no_pixels(tmp_path: Path) -> None:
+    write_agentnet(tmp_path, agentnet_line(), images=False)
+    (run,) = agentnet.scan(tmp_path)
+    assert run.inexact == ((0, "unknown screen size"),)
+    assert "no images of 3 of 3 steps" in run.problems
+    assert run.usable == ("plan",)
+
+
+def test_agentnet_input(tmp_path: Path) -> None:
+    code = {"value": {"code": "import os; os.system('x')"}, "image": "../../etc/x.png"}
+    write_agentnet(tmp_path, agentnet_line(traj=[code]), agentnet_line(traj=[{"value": 3}]), agentnet_line(traj=[]))
+    bad, broken, empty = agentnet.scan(tmp_path)
+    assert bad.inexact == ((0, "bad_source"),)
+    assert bad.pictures == (None,)
+    assert "expected traj[] of objects with image and value" in broken.skipped
+    assert empty.skipped == "the trajectory has no step"
+    (tmp_path / "agentnet_ubuntu.jsonl").write_text(json.dumps(agentnet_line()) + "\n{")
+    assert "agentnet_ubuntu.jsonl:2: not a JSON line" in agentnet.scan(tmp_path)[-1].skipped
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    assert len(agentnet.scan(tmp_path)) == 2
+
+
+def call(number: int, **arguments: Any) -> dict[str, Any]:
+    absent = dict.fromkeys(("x", "y", "end_x", "end_y", "text", "keys", "button", "modifier"))
+    return {"tool_call_id": f"c{number}", "function_name": "computer_action", "arguments": absent | arguments}
+
+
+def image(name: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"media_type": "image/png", "path": name}}
+
+
+def agent_step(number: int, picture: str, *calls: dict[str, Any], **more: Any) -> dict[str, Any]:
+    results = [{"source_call_id": f"c{number}", "content": [{"type": "text", "text": "ok"}, image(picture)]}]
+    base = {"step_id": number, "source": "agent", "message": "I see it. Click the menu.", "tool_calls": list(calls)}
+    return base | {"observation": {"results": results}} | more
+
+
+def write_atif(root: Path, *steps: dict[str, Any], reward: str | None = "1", **more: Any) -> Path:
+    trial = root / "tab-1__x7Qz"
+    (trial / "agent").mkdir(parents=True)
+    (trial / "verifier").mkdir()
+    user = {"step_id": 1, "source": "user", "message": [{"type": "text", "text": "Do it"}, image("0.png")]}
+    agent = {"name": "desk", "version": "1"}
+    data = {"schema_version": "ATIF-v1.8", "agent": agent, "steps": [user, *steps]} | more
+    (trial / "agent" / "trajectory.json").write_text(json.dumps(data))
+    for i in range(4):
+        (trial / "agent" / f"{i}.png").write_bytes(frame(i, SCREEN))
+    if reward is not None:
+        (trial / "verifier" / "reward.txt").write_text(reward)
+    return trial
+
+
+def test_atif(tmp_path: Path) -> None:
+    write_atif(
+        tmp_path,
+        agent_step(2, "1.png", call(2, type="click", x=960, y=540)),
+        agent_step(3, "1.png", call(3, type="click", x=1, y=1), is_copied_context=True),
+        agent_step(4, "2.png", call(4, type="type", text="tab"), call(5, type="keypress", keys=["ctrl", "Return"])),
+        agent_step(6, "3.png", call(6, type="done"), reasoning_content="It is done."),
+    )
+    (run,) = atif.scan(tmp_path)
+    assert (run.family, run.task_id, run.outcome, run.usable) == (
+        "atif",
+        "tab-1",
+        "success",
+        ("plan", "converted", "raw"),
+    )
+    (trace,) = READERS["auto"](tmp_path, [TASK])
+    assert [step.actions for step in trace.steps] == [
+        (Action("click", start=(960.0, 540.0)),),
+        (Action("type", content="tab"), Action("hotkey", key="ctrl enter")),
+        (Action("finished"),),
+    ]
+    assert trace.screenshots == (frame(0, SCREEN), frame(1, SCREEN), frame(2, SCREEN))
+    assert trace.final_screenshot == frame(3, SCREEN)
+    assert trace.steps[0].intent == "Click the menu"
+    assert trace.steps[2].plan == "It is done."
+    assert convert_trace(trace).faithful
+    assert run.instruction == "Do it"
+
+
+@pytest.mark.parametrize(
+    ("files", "extra", "outcome"),
+    [
+        ({"reward.txt": "0.5\n"}, {}, "failure"),
+        ({"reward.json": '{"rewards": {"a": 1, "b": 1}}'}, {}, "success"),
+        ({"reward.json": '{"rewards": {"a": 1, "b": 0}}'}, {}, "failure"),
+        ({"reward.json": '{"reward": 1.0}'}, {}, "success"),
+        ({}, {"reward": 1, "task_id": "other"}, "success"),
+        ({}, {}, "no result"),
+        ({"reward.txt": "good"}, {}, "no result"),
+    ],
+)
+def test_atif_outcomes(tmp_path: Path, files: dict[str, str], extra: dict[str, Any], outcome: str) -> None:
+    trial = write_atif(tmp_path, agent_step(2, "1.png", call(2, type="wait")), reward=None, extra=extra)
+    for name, text in files.items():
+        (trial / "verifier" / name).write_text(text)
+    (run,) = atif.scan(tmp_path)
+    assert (run.outcome, bool(run.skipped)) == (outcome, outcome == "no result")
+    assert run.task_id == extra.get("task_id", "tab-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"type": "scroll", "scroll_y": 3}, "not_convertible: scroll"),
+        ({"type": "click", "x": 1, "y": 2, "modifier": "ctrl"}, "not_convertible: click with a modifier"),
+        ({"type": "click", "x": 1, "y": 2, "button": "middle"}, "not_convertible: click with middle"),
+        ({"type": "click", "x": 1}, "not_convertible: click"),
+        ({"command": "ls"}, "not_convertible: no type"),
+    ],
+)
+def test_atif_calls_without_an_exact_form_are_named(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
+    write_atif(tmp_path, agent_step(2, "1.png", call(2, **arguments)))
+    (run,) = atif.scan(tmp_path)
+    assert run.inexact == ((0, reason),)
+
+
+def test_atif_input(tmp_path: Path) -> None:
+    trial = write_atif(tmp_path, {"step_id": 2, "source": "agent", "message": "x", "tool_calls": [{}]})
+    assert "not a valid ATIF-v1.8 trajectory (KeyError: " in atif.scan(tmp_path)[0].skipped
+    (trial / "agent" / "trajectory.json").write_text('{"schema_version": "other"}')
+    assert atif.scan(tmp_path) == []
+    (trial / "agent" / "trajectory.json").write_text("{")
+    assert "not a readable JSON file" in atif.scan(tmp_path)[0].skipped
+
+
+def test_our_own_traces(tmp_path: Path) -> None:
+    trace = sound_trace()
+    save_traces([trace], tmp_path / "recorded")
+    (run,) = records.scan(tmp_path)
+    assert (run.family, run.task_id, run.outcome, run.env_seed) == ("agent_s2", trace.task_id, "success", 5)
+    assert run.usable == ("plan", "raw")  # one of its steps is the framework's memory
+    task = Task(trace.task_id, trace.instruction, evaluator={"func": "x"})
+    (again,) = READERS["auto"](tmp_path, [task])
+    assert again.steps == trace.steps
+    assert again.screenshots == trace.screenshots
+
+
+def test_a_damaged_trace_of_ours_is_skipped(tmp_path: Path) -> None:
+    (path,) = save_traces([sound_trace()], tmp_path)
+    data = json.loads(path.read_text())
+    (tmp_path / "images" / f"{data['screenshots'][0]}.png").write_bytes(b"")
+    (run,) = records.scan(tmp_path)
+    assert run.pictures[0] is None
+    assert run.usable == ("plan",)
+    path.write_text(json.dumps(data | {"schema": "other"}))
+    assert "expected schema" in records.scan(tmp_path)[0].skipped
+    path.write_text(json.dumps({"schema": data["schema"]}))
+    assert "incomplete trace" in records.scan(tmp_path)[0].skipped
+    with pytest.raises(TraceError, match="incomplete trace"):
+        load_traces(tmp_path)
