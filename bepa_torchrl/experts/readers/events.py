@@ -120,6 +120,9 @@ class _Input:
         if self.clipboard is not None and [key_name(name) for name in names] in (["ctrl", "v"], ["ctrl", "shift", "v"]):
             self.write(self.clipboard)
             return
+        if [key_name(name) for name in names] == ["shift", ","]:  # OSWorld's way to type it
+            self.write("<")
+            return
         for name in names:
             self.key(True, name)
         for name in reversed(names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_a_source_is_a_reader_and_a_folder_or_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_alone_is_traces_or_logs_of_any_family(tmp_path: Path) -> None:
     logs(tmp_path, {"one": "1.0"})
-    assert read_source(str(tmp_path), [ONE]) == READERS["agent_s2"](tmp_path, [ONE])
+    read = read_source(str(tmp_path), [ONE])
+    assert [trace.origin for trace in read] == [str(tmp_path)]
+    assert [replace(trace, origin="") for trace in read] == READERS["agent_s2"](tmp_path, [ONE])
 
 
 @pytest.fixture
