@@ -206,7 +206,7 @@ def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def report(found: Mapping[str, Any]) -> Iterator[str]:
     """The state of a run as lines of text."""
-    idle = "finished" if found["finished"] else "no process runs it; bepa train resume=true goes on with it"
+    idle = "finished" if found["finished"] else "no process runs it"
     yield f"{found['folder']}: {'running' if found['running'] else idle}"
     if found["preparing"]:
         yield f"preparation: {found['preparing']} units finished"

@@ -34,14 +34,21 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from bepa_torchrl.analysis.progress import percent
+    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.evaluation.success_rate import subsets
     from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
     from bepa_torchrl.experiment.preparation import final_evaluation
+    from bepa_torchrl.rollout.stages import Stages
     from osworld_gym.atomic import write_text
 
     policy = make_policy(settings, seed=settings.seed)
-    with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
-        found = final_evaluation(settings, rollout, env.vector, [*tasks.train, *tasks.held_out])
+    every = [*tasks.train, *tasks.held_out]
+    with (
+        ConsoleProgress(Console(stderr=True)) as progress,
+        rollout_policy(settings, policy) as rollout,
+        closing(make_env(settings, rollout, tasks.suite)) as env,
+    ):
+        found = final_evaluation(settings, rollout, env.vector, every, stages=Stages(progress=progress))
     table = Table("tasks", "number", *found)
     for name, ids in subsets(tasks.train, tasks.held_out, ()).items():
         table.add_row(name, str(len(ids)), *(percent(evaluation.success(ids)) for evaluation in found.values()))

@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.settings.bounds import Above, AtLeast
 from osworld_gym.action_text import check_preset
 from osworld_gym.errors import did_you_mean
 from osworld_gym.uitars.history import check_history
@@ -333,7 +332,7 @@ def _fit(kind: Any, value: Any) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         fitted = _fit(args[0], value)
-        return fitted if fitted is not _MISFIT and _within(args[1], fitted) else _MISFIT
+        return fitted if fitted is not _MISFIT and fitted in args[1] else _MISFIT
     if origin in (Union, types.UnionType):
         fitted = (_fit(arg, value) for arg in args)
         return next((each for each in fitted if each is not _MISFIT), _MISFIT)
@@ -363,22 +362,16 @@ def _fit_tuple(args: tuple[Any, ...], value: Any) -> Any:
     return _MISFIT if _MISFIT in fitted else fitted
 
 
-def _within(bound: AtLeast | Above, value: float) -> bool:
-    return value >= bound.minimum if isinstance(bound, AtLeast) else value > bound.bound
-
-
 def _describe(kind: Any) -> str:
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        bound = args[1]
-        limit = f"of at least {bound.minimum:g}" if isinstance(bound, AtLeast) else f"above {bound.bound:g}"
-        return f"{_describe(args[0])} {limit}"
+        return f"{_describe(args[0])} {args[1]}"
     if origin in (Union, types.UnionType):
         return " or ".join(_describe(arg) for arg in args)
     if origin is Literal:
         return f"one of {', '.join(args)}"
     if origin is tuple:
-        return "a list" if args[-1] is Ellipsis else f"a list of {len(args)} numbers"
+        return "a list" if args[-1] is Ellipsis else f"a list of {len(args)}, each {_describe(args[0])}"
     if origin is not None:
         return "a mapping"
     if is_dataclass(kind):

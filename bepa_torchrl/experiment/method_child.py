@@ -70,10 +70,10 @@ class MethodChild:
         """One line on why the process ended, with the path of its log."""
         code, where = self.process.returncode, f"(log: {self.log})"
         if code < 0:
-            return f"{self.name}: {exit_text(code)}; go on with resume=true {where}"
+            return f"{self.name}: {exit_text(code)} {where}"
         if self.lost_ray():
             problem = "ended by Ray, whose node on this machine (its raylet) or head has exited"
-            return f"{self.name}: {problem}; go on with resume=true {where}"
+            return f"{self.name}: {problem} {where}"
         lines = self._own_lines() or [line for line in self._lines if line.strip()]
         return f"{lines[-1]} {where}" if lines else f"{self.name}: ended with code {code} and no output {where}"
 

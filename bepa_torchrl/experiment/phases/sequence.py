@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,13 +53,11 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
-        code = train_methods(folder, configs, config, console, uploader)
+        code = train_methods(folder, configs, config, console, uploader, command)
         if code == 0:
             write_results(folder, list(configs), config, prepared, checked.tasks, console)
             if config.record.outcomes and config.record.images and config.eval.final_episodes:
                 show_before_after(folder, list(configs), scaling, config.policy.action_text, console)
-        else:
-            print(f"continue with: {command}", file=sys.stderr)
     return code
 
 

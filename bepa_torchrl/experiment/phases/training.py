@@ -16,7 +16,7 @@ from bepa_torchrl.experiment.method_child import MethodChild
 from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.methods import algo_named
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.failures import INFRASTRUCTURE, INTERRUPTED
+from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.storage.mirror import RunUploader
 
 _POLL = 0.5  #: seconds between two updates of the display
@@ -24,9 +24,22 @@ _INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktop
 
 
 def train_methods(
-    folder: Path, configs: dict[str, Settings], config: Settings, console: Console, uploader: RunUploader | None
+    folder: Path,
+    configs: dict[str, Settings],
+    config: Settings,
+    console: Console,
+    uploader: RunUploader | None,
+    command: str,
 ) -> int:
     """Runs one process per method, at most ``processes`` at a time, until all end or one fails.
+
+    Args:
+        folder: the run's.
+        configs: the settings of each method.
+        config: the settings of the run.
+        console: for progress.
+        uploader: of the run's folder.
+        command: the command that continues the run.
 
     Returns:
         0, or the exit code of the failed process; its error is printed in one line and the others are ended.
@@ -42,7 +55,7 @@ def train_methods(
                     name = waiting.pop(0)
                     on_ray = config.cluster.address is not None
                     running[name] = MethodChild(folder / name, threads=config.threads, on_ray=on_ray)
-                code = _poll(running, console)
+                code = _poll(running, console, command)
                 progression.update()
                 status.update()
                 if uploader is not None:
@@ -70,7 +83,7 @@ def _interrupt(children: Iterable[MethodChild]) -> None:
         child.wait(max(0.0, end - monotonic()))
 
 
-def _poll(running: dict[str, MethodChild], console: Console) -> int:
+def _poll(running: dict[str, MethodChild], console: Console, command: str) -> int:
     """Waits briefly for the first process; prints notices and removes the processes that have ended.
 
     Returns:
@@ -90,6 +103,7 @@ def _poll(running: dict[str, MethodChild], console: Console) -> int:
         if code == INTERRUPTED:  # Ctrl-C reaches this process and its children in any order
             raise KeyboardInterrupt
         if code != 0:
-            print(child.failure(), file=sys.stderr)
+            again = "" if code == BAD_INPUT else f"; continue with: {command}"
+            print(f"{child.failure()}{again}", file=sys.stderr)
             return INFRASTRUCTURE if code < 0 or child.lost_ray() else code
     return 0

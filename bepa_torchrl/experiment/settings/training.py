@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bepa_torchrl.experiment.settings.bounds import Count, NonNegativeFloat, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.bounds import Count, Decay, NonNegativeFloat, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,6 @@ class OptimizerSettings:
     kind: Literal["adamw", "adamw_8bit"]
     lr: NonNegativeFloat
     vision_lr: NonNegativeFloat | None
-    betas: tuple[float, float]
+    betas: tuple[Decay, Decay]
     weight_decay: NonNegativeFloat
     clip_norm: PositiveFloat

@@ -114,7 +114,7 @@ def test_a_finished_run_and_one_that_is_prepared_are_called_so(run: Path, capsys
     (run / "preparing" / "units.jsonl").write_text("{}\n" * 7)
     assert main(["status", str(run)]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"{run}: no process runs it; bepa train resume=true goes on with it"
+    assert first == f"{run}: no process runs it"
     assert second == "preparation: 7 units finished"
     (run / "prepared").mkdir()
     (run / "grpo" / "results.json").write_text("{}")

@@ -16,7 +16,7 @@ WARNING = "  warnings.warn('resource_tracker: There appear to be %d '"  #: the t
 @pytest.mark.parametrize(
     ("lines", "code", "on_ray", "lost", "told"),
     [
-        ([WARNING], 1, True, True, "m: ended by Ray, whose node on this machine (its raylet) or head has exited;"),
+        ([WARNING], 1, True, True, "m: ended by Ray, whose node on this machine (its raylet) or head has exited ("),
         ([], 1, True, True, "m: ended by Ray"),
         ([WARNING], 1, False, False, WARNING),
         ([OWN, WARNING], 1, True, False, OWN),

@@ -23,10 +23,11 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.experiment import preparation
-from bepa_torchrl.experiment.config import load_config
+from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
+from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases import experts, prepare
-from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.start.folder import continue_command
 from bepa_torchrl.experiment.start.tasks import make_tasks
 from bepa_torchrl.experts import save_traces
@@ -137,6 +138,31 @@ def test_an_interrupted_preparation_equals_one_that_was_not(tmp_path: Path, monk
     assert lost > 0
     assert content(tmp_path / "broken") == whole
     assert not (tmp_path / "broken" / "preparing").exists()
+
+
+def test_an_interrupted_final_evaluation_plays_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    prepared(folder)
+    units = Units(monkeypatch)
+    overrides = [*SETTINGS, "algo=grpo", "train.iterations=1", "collect.groups=1", "collect.group_size=2"]
+    for name in ("straight", "broken"):
+        config = load_config([*overrides, "eval.every=0", f"runs={tmp_path}", "name=run"])
+        RunRecord(folder / name).begin(settings_to_yaml(config))
+    assert MethodRun(folder / "straight").run() == 0
+    total, units.done, units.stop_at = units.done, 0, 8
+    assert total == 12, "greedy and sampled on six tasks"
+    with pytest.raises(Interrupted):
+        MethodRun(folder / "broken").run()
+    text = (folder / "broken" / "config.yaml").read_text().replace("resume: false", "resume: true")
+    (folder / "broken" / "config.yaml").write_text(text)
+    units.stop_at = -1
+    assert MethodRun(folder / "broken").run() == 0
+    assert units.done == total
+    results = [json.loads((folder / name / "results.json").read_text())["counts"] for name in ("straight", "broken")]
+    assert results[0] == results[1]
+    assert not (folder / "broken" / "evaluating").exists()
 
 
 def test_a_torn_line_costs_its_unit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

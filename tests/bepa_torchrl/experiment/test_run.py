@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import shutil
 import weakref
 from pathlib import Path
@@ -31,6 +32,7 @@ from bepa_torchrl.experts import TraceError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
 from bepa_torchrl.testing import small_checkpoint
+from osworld_gym.errors import DesktopError, FailureReason
 
 QUICK = (
     "experiment=smoke",
@@ -283,6 +285,40 @@ def test_the_launcher_keeps_no_weights_while_methods_train(
     overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=run"]
     assert program.run(overrides, console=Console(quiet=True)) == 1
     assert alive == [False]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, "bepa train: interrupted"),
+        (DesktopError(FailureReason.died, "gone"), 3, "bepa train: died: gone"),
+        (SystemExit(143), 143, "bepa train: ended"),
+    ],
+)
+def test_what_ends_a_run_is_one_line_with_the_command_that_continues_it(
+    error: BaseException,
+    code: int,
+    told: str,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def end(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sequence, "prepared_run", end)
+    overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=ended"]
+    try:
+        found = main(overrides)
+    except SystemExit as exit_:
+        found = exit_.code
+    assert found == code
+    command = f"bepa train name=ended resume=true runs={tmp_path}"
+    assert capsys.readouterr().err == f"{told}; continue with: {command}\n"
+    monkeypatch.setattr(sequence, "prepared_run", lambda *_: None)
+    monkeypatch.setattr(sequence, "train_methods", lambda *_: 1)
+    assert main(shlex.split(command)[2:]) == 1  # it does
 
 
 def test_a_run_is_not_overwritten(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,7 +162,7 @@ def test_a_worker_that_is_killed_is_named_by_its_signal(
     (line,) = error.strip().splitlines()
     assert "level2: ended by signal SIGKILL (killed from outside, or by the system when memory ran out" in line
     assert "lower train.max_tokens" in line
-    assert "resume=true" in line
+    assert line.endswith(f"; continue with: bepa train name=x resume=true runs={folder.parent}")
     assert main(["resume=true", "name=x", f"runs={folder.parent}"]) == 0
     assert_same_run(folder, straight)
 
@@ -179,10 +179,11 @@ def test_an_interrupted_run_ends_its_worker_and_prints_a_summary(
     output, error = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert gone(worker, 1.0)
-    assert "level2: interrupted; continue a run with resume=true" in (folder / "level2" / "log.txt").read_text()
+    assert "level2: interrupted\n" in (folder / "level2" / "log.txt").read_text()
     assert f"{folder}: no process runs it" in output.splitlines()
     assert "newest checkpoint: iteration" in output
-    assert "resume=true" in error
+    command = f"bepa train name=x resume=true runs={folder.parent}"
+    assert error.splitlines()[-1] == f"bepa train: interrupted; continue with: {command}"
     assert 'bepa_running{run="x"} 0.0' in (folder / "status.prom").read_text().splitlines()
 
 
