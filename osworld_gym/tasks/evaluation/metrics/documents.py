@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
 from osworld_gym.tasks.evaluation.metrics.rules import likeness
 
 Element = ElementTree.Element
@@ -21,7 +22,7 @@ def _member(data: bytes, name: str) -> Element | None:
     """The XML of a member of the zip file; None if there is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return ElementTree.fromstring(archive.read(name)) if name in archive.namelist() else None
+            return parse_xml(archive.read(name)) if name in archive.namelist() else None
     except (zipfile.BadZipFile, ElementTree.ParseError):
         return None
 

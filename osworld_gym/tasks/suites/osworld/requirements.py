@@ -18,9 +18,9 @@ from typing import Any
 from osworld_gym.desktops.container.image import packages
 from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
+from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
 from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, find_official
-from osworld_gym.tasks.evaluation.score import INFEASIBLE
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
 from osworld_gym.tasks.setup.run import HOST_STEPS, IMPOSSIBLE
