@@ -38,7 +38,7 @@ def structural_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> 
     for top in range(0, places, STRIP):
         rows = slice(top, min(top + STRIP, places) + WINDOW - 1)
         total += float(_similarities(left[rows], right[rows]).sum())
-    return total / (places * (left.shape[1] - WINDOW + 1))
+    return total / float(places * (left.shape[1] - WINDOW + 1))
 
 
 def _similarities(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:

@@ -25,9 +25,13 @@ def check_config_status(config: bytes | None, rules: Rules) -> float:
     if config is None:
         return 0.0
     for line in io.StringIO(as_text(config)):
-        words = [] if line.startswith("#") else line.strip().lstrip("(").rstrip(")\n").split()
+        if line.startswith("#") or line == "\n":
+            continue
+        words = line.strip().lstrip("(").rstrip(")\n").split()
+        if not words:
+            raise ValueError(f"expected a setting in each line, got {line!r}")
         keys = [rules["key"]] if isinstance(rules["key"], str) else list(rules["key"])
-        if words and len(keys) <= 2 and words[: len(keys)] == keys and words[-1] == rules["value"]:
+        if len(keys) <= 2 and words[: len(keys)] == keys and words[-1] == rules["value"]:
             return 1.0
     return 0.0
 
@@ -112,6 +116,8 @@ def _filters(text: str) -> list[dict[str, Any]]:
         value = quoted[1:-2].replace('\\"', '"').replace("\\\\", "\\")
         if key == "name":
             current = {"name": value}
+        elif not current and key in (*_FILTER_KEYS, "condition"):
+            raise ValueError(f"expected a filter to begin with its name, got {key!r}")
         elif key in _FILTER_KEYS:
             current[key] = value
         elif key == "condition":

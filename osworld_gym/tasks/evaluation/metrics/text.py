@@ -1,4 +1,4 @@
-r"""Metrics on text and text files. Bytes are read as UTF-8, line ends as ``\n``; undecodable bytes are replaced."""
+r"""Metrics on text and text files. Bytes are read as UTF-8, line ends as ``\n``; other bytes are no text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
 def as_text(value: bytes | str) -> str:
-    """The text of a file or of a command's output. Raises Exhausted if it has too many lines."""
+    """The text of a file or of a command's output.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+        Exhausted: it has too many lines.
+    """
     if isinstance(value, str):
         return check_lines(value)
-    return check_lines(value.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
+    return check_lines(value.decode().replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def check_include_exclude(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
