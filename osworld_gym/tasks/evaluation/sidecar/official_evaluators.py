@@ -220,7 +220,7 @@ def _keep_harmless() -> None:
     """
     from desktop_env.evaluators import metrics
 
-    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)  # type: ignore[assignment]
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     owner = sys.modules.get(f"{metrics.__name__}.basic_os")
     if owner is not None:
         owner.eval = ast.literal_eval  # type: ignore[attr-defined]
