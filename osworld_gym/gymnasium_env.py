@@ -32,9 +32,9 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     ``action_space``; one that cannot be parsed is a step that does nothing. The reward is 1.0 on the last step of a
     verified success, else 0.0.
 
-    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``parse_error``,
-    ``env_error`` and ``failure``. If ``env_error`` is True, the infrastructure failed (``failure`` is the message): the
-    episode is truncated, and its reward must be masked.
+    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``exhausted`` (the result
+    exceeds the evaluators' limits: reward 0), ``parse_error``, ``env_error`` and ``failure``. If ``env_error`` is True,
+    the infrastructure failed (``failure`` is the message): the episode is truncated, and its reward must be masked.
 
     ``reset(seed=..., options={"task": id or Task})``: the seed determines task and screen; ``task`` overrides the task.
 
@@ -154,6 +154,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
             "task_id": self._task.id,
             "stop_reason": "" if result.stop is None else result.stop.value,
             "success": result.verdict is not None and result.verdict.success,
+            "exhausted": result.verdict is not None and result.verdict.exhausted,
             "parse_error": result.parse_error,
             "env_error": result.stop is StopReason.env_error,
             "failure": None if result.failure is None else result.info["failure"],
