@@ -27,7 +27,11 @@ class DesktopError(OSWorldGymError):
 
     def __init__(self, reason: FailureReason, message: str) -> None:
         super().__init__(f"{reason.value}: {message}")
-        self.reason = reason
+        self.reason, self.message = reason, message
+
+
+class ReplyTooLarge(DesktopError):
+    """A file or a command's output on the desktop is larger than what is read from one. The desktop goes on."""
 
 
 class TaskError(OSWorldGymError):

@@ -121,10 +121,12 @@ class Verdict:
     Args:
         score: in [0, 1].
         problem: the reason, if the score is 0 because a result could not be read; else empty.
+        exhausted: the problem is that the result exceeds a limit of the evaluators (size, memory, time).
     """
 
     score: float
     problem: str = ""
+    exhausted: bool = False
 
     @property
     def success(self) -> bool:

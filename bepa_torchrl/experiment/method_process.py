@@ -346,6 +346,7 @@ class MethodRun:
                 for mode, evaluation in final.items()
             },
             "counts": {mode: evaluation.to_json() for mode, evaluation in final.items()},
+            "tasks": self.tasks.suite.fingerprint((*self.tasks.train, *self.tasks.held_out)),
         }
         shutil.rmtree(self.folder / "policy", ignore_errors=True)  # left from before the run was extended
         if self.leader is None:

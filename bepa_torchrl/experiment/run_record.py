@@ -100,6 +100,9 @@ class RunRecord:
     def episodes(self, iteration: int, batch: TensorDictBase, played: Sequence[EpisodeResult]) -> None:
         """Appends the episodes of an iteration: those trained on, those replaced, and those that failed."""
         lines = [self._trained(iteration, episode.rows) for episode in episodes_of(batch)]
+        found = {(result.job.group_id, result.job.slot): result for result in played}
+        for line in lines:
+            line |= _problem(None if line["off_policy"] else found.get((line["group_id"], line["slot"])))
         used = {(line["group_id"], line["slot"], line["off_policy"]) for line in lines}
         for result in played:
             if (result.job.group_id, result.job.slot, False) not in used:
@@ -148,6 +151,7 @@ class RunRecord:
             "reward": None if result.stop is StopReason.env_error else float(result.success),
             "advantage": None,
             "failure": None if result.failure is None else result.failure.value,
+            **_problem(result),
             "steps": [self._step(row) for row in rows],
         }
 
@@ -178,6 +182,12 @@ class RunRecord:
         except OSError as error:
             reason = f"could not be written ({error.strerror}); free some space and go on with resume=true"
             raise OSError(error.errno, reason, str(path)) from error
+
+
+def _problem(result: EpisodeResult | None) -> dict[str, Any]:
+    """Why what the policy left behind could not be read, and whether it exceeded the evaluators' limits."""
+    verdict = None if result is None else result.verdict
+    return {"problem": verdict.problem or None, "exhausted": verdict.exhausted} if verdict is not None else {}
 
 
 def _log_probs(values: Any) -> list[float | None]:

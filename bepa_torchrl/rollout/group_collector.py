@@ -45,6 +45,8 @@ class CollectedIteration:
     def metrics(self) -> dict[str, float]:
         """Metrics: episodes, success rate of the valid ones, steps, failures, stop reasons, log-probs as sampled.
 
+        ``exhausted`` counts the episodes whose result exceeded the limits of the evaluators, which scores 0.
+
         ``entropy`` is minus the mean log-probability of the sampled tokens, at temperature 1 an unbiased estimate in
         nats per token; ``log_prob_success`` is the mean log-probability of the tokens of successful episodes.
         """
@@ -56,6 +58,7 @@ class CollectedIteration:
             "steps": float(sum(0 if r.rows is None else r.rows.shape[0] for r in valid)),
             "retries": float(sum(r.retries for r in self.results)),
             "groups_requeued": float(len(self.requeued)),
+            "exhausted": float(sum(r.verdict is not None and r.verdict.exhausted for r in self.results)),
         }
         every, won = mean_log_prob(valid), mean_log_prob([r for r in valid if r.success])
         if every is not None:

@@ -40,9 +40,9 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     ``gymnasium.spaces.Text`` would never change in ``AsyncVectorEnv``'s shared memory.) ``observations["instruction"]``
     is a tuple of str.
 
-    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``parse_error``,
-    ``env_error`` and ``failure``. If ``env_error`` is True, the infrastructure failed (``failure`` is the message): the
-    episode is truncated, and its reward must be masked.
+    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``exhausted`` (the result
+    exceeds the evaluators' limits: reward 0), ``parse_error``, ``env_error`` and ``failure``. If ``env_error`` is True,
+    the infrastructure failed (``failure`` is the message): the episode is truncated, and its reward must be masked.
 
     ``reset(seed=..., options={"task": id or Task})``: the seed determines task and screen; ``task`` overrides the task.
 
@@ -162,6 +162,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
             "task_id": self._task.id,
             "stop_reason": "" if result.stop is None else result.stop.value,
             "success": result.verdict is not None and result.verdict.success,
+            "exhausted": result.verdict is not None and result.verdict.exhausted,
             "parse_error": result.parse_error,
             "env_error": result.stop is StopReason.env_error,
             "failure": None if result.failure is None else result.info["failure"],

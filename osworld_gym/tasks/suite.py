@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from osworld_gym.errors import TaskError, did_you_mean
 from osworld_gym.tasks.task import Task
@@ -18,6 +19,7 @@ class Suite:
         name: the suite's name, for error messages.
         tasks: with unique ids.
         splits: split name (``train``, ``held_out``) → task ids, in order. Not every task needs to be in a split.
+        revision: the commit of the checkout that the tasks are from; empty if they are from none.
 
     Raises:
         TaskError: a duplicate id, or a split with an unknown id or with an id of another split.
@@ -26,6 +28,7 @@ class Suite:
     name: str
     tasks: tuple[Task, ...]
     splits: Mapping[str, Sequence[str]]
+    revision: str = ""
 
     def __post_init__(self) -> None:
         ids = [task.id for task in self.tasks]
@@ -75,3 +78,11 @@ class Suite:
         """First 16 hex digits of a SHA-256 over the tasks' ids and content hashes, independent of their order."""
         lines = sorted(f"{task.id} {task.content_hash}" for task in self.tasks)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+    def fingerprint(self, tasks: Iterable[Task]) -> dict[str, Any]:
+        """What a result on some of the tasks was measured on: the suite's name, revision and digest, each task's hash.
+
+        Tasks with an id of OSWorld differ between its versions.
+        """
+        hashes = {task.id: task.content_hash for task in tasks}
+        return {"suite": self.name, "revision": self.revision, "digest": self.digest, "hashes": hashes}

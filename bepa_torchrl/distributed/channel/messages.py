@@ -16,7 +16,7 @@ from typing import Any
 from bepa_torchrl.distributed.channel.errors import ProtocolError
 
 #: version of everything that crosses; the two sides must have the same one
-SCHEMA = 3
+SCHEMA = 4
 _LENGTH = struct.Struct(">I")
 _TYPES: Mapping[str, type] = {"kind": str, "number": int, "fields": dict, "blobs": list}
 

@@ -67,7 +67,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
         },
         "rows": None if result.rows is None else [_encode_row(row, blobs) for row in row_list(result.rows)],
         "stop": result.stop.value,
-        "verdict": None if verdict is None else [verdict.score, verdict.problem],
+        "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted],
         "failure": None if result.failure is None else result.failure.value,
         "retried": [reason.value for reason in result.retried],
     }
@@ -98,7 +98,7 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
             ),
             None if rows is None else stack_rows([_decode_row(row, blobs) for row in rows]),
             StopReason(fields["stop"]),
-            None if verdict is None else Verdict(float(verdict[0]), str(verdict[1])),
+            None if verdict is None else Verdict(float(verdict[0]), str(verdict[1]), bool(verdict[2])),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
             tuple(FailureReason(reason) for reason in fields["retried"]),
         )

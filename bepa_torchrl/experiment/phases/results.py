@@ -31,6 +31,7 @@ def write_results(
         "base": {"success": base},
         "sets": prepared.manifest.counts,
         "prepared": prepared.metrics,
+        "tasks": tasks.suite.fingerprint((*tasks.train, *tasks.held_out)),
     }
     write_text(folder / "results.json", json.dumps(whole, indent=1))
     title = f"{', '.join(methods)} from the same base policy (run {folder.name}, seed {config.seed})"

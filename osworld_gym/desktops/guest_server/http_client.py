@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge
 
-MAX_ANSWER = 512 * 1024 * 1024  # bytes
+MAX_ANSWER = 128 << 20  # bytes; a task's largest files are videos and pictures of some tens of megabytes
 CHUNK = 1 << 20  # bytes
 
 
@@ -83,7 +83,8 @@ class _Connection(http.client.HTTPConnection):
 class GuestClient:
     """Client of one guest server. Used by one thread at a time. Timeouts are in seconds.
 
-    Every request raises DesktopError: ``hung`` at its timeout, ``died`` if the connection fails.
+    Every request raises DesktopError: ``hung`` at its timeout, ``died`` if the connection fails, ReplyTooLarge for a
+    reply of more than ``MAX_ANSWER`` bytes.
 
     Args:
         host: address of the server.
@@ -125,6 +126,9 @@ class GuestClient:
         for last in (not again, True):
             try:
                 return self._once(method, path, body, headers, timeout)
+            except ReplyTooLarge:
+                self.close()
+                raise
             except TimeoutError as error:
                 self.close()
                 raise DesktopError(FailureReason.hung, f"{method} {path} took longer than {timeout:g} s") from error
@@ -140,14 +144,20 @@ class GuestClient:
         self._connection.request(method, path, body or None, dict(headers))
         answer = self._connection.getresponse()
         parts, size = [], 0
+        if (answer.length or 0) > MAX_ANSWER:
+            raise _too_large(method, path)
         while part := answer.read(CHUNK):
             parts.append(part)
             size += len(part)
             if size > MAX_ANSWER:
-                raise http.client.HTTPException(f"expected a reply of at most {MAX_ANSWER} bytes, got more")
+                raise _too_large(method, path)
         received = {name.lower(): value for name, value in answer.headers.items()}
         return Reply(answer.status, b"".join(parts), received)
 
     def close(self) -> None:
         """Closes the connection; the next request opens a new one."""
         self._connection.close()
+
+
+def _too_large(method: str, path: str) -> ReplyTooLarge:
+    return ReplyTooLarge(FailureReason.died, f"{method} {path}: the reply has more than {MAX_ANSWER} bytes")

@@ -7,28 +7,24 @@ install-official``, or used from the checkout at ``OSWORLD_ROOT``.
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import select
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.folders import data_folder, osworld_root
-from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult
+from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, Limits
+from osworld_gym.tasks.evaluation.sidecar.pool import SidecarPool
+from osworld_gym.tasks.evaluation.sidecar.process import START, Sidecar
 
-START = 180.0  # seconds for a sidecar's imports (2 to 10 s on an idle machine)
 DEADLINE = 180.0  # seconds for one check
 SIZE = 2  # maximum number of sidecars
+SHARE = 2  # of the limits of memory and CPU time: OSWorld's libraries use more of both
+LIMITS = Limits()
 SCRIPT = Path(__file__).parent / "sidecar" / "official_evaluators.py"
 INSTALL_OFFICIAL = "fix: pip install 'osworld-gym[official-eval]', then osworld-gym install-official"
 
@@ -65,85 +61,6 @@ def find_official() -> OfficialLocation | None:
     return OfficialLocation(installed, python) if (installed / "desktop_env").is_dir() else None
 
 
-class Sidecar:
-    """One process with the official evaluators. Used by one thread at a time.
-
-    Raises:
-        DesktopError: (any method) ``evaluator_failed``: it failed to start, exited, or exceeded the deadline; the
-            process is then ended.
-    """
-
-    def __init__(self, location: OfficialLocation) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
-        env = {**os.environ, "PYTHONPATH": location.path, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [location.python, str(SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=env,
-            cwd=location.folder,  # a checkout's .env and settings are named relative to it
-            start_new_session=True,
-        )
-        self._rest = b""
-        ready = self._receive(START)
-        if not ready["ready"]:
-            self.end()
-            message = f"importing the official evaluators failed: {ready['error']}; {INSTALL_OFFICIAL}"
-            raise DesktopError(FailureReason.evaluator_failed, message)
-        self.metrics, self.getters = frozenset(ready["metrics"]), frozenset(ready["getters"])
-
-    def ask(self, question: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-        """Sends one request (JSON) and returns the reply, within ``deadline`` seconds."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise self._failed("the official evaluators' process exited") from error
-        return self._receive(deadline)
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def end(self) -> None:
-        """Ends the process. May be called twice."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue  # unread input
-        self._log.close()
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        end, descriptor = time.monotonic() + deadline, self._process.stdout.fileno()
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise self._failed(f"the official evaluators took longer than {deadline:g} s")
-            chunk = os.read(descriptor, 1 << 16)
-            if not chunk:
-                raise self._failed("the official evaluators' process exited")
-            self._rest += chunk
-        line, self._rest = self._rest.split(b"\n", 1)
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-    def _failed(self, what: str) -> DesktopError:
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        self.end()
-        return DesktopError(
-            FailureReason.evaluator_failed, f"{what}; last line of its log: {lines[-1] if lines else 'none'}"
-        )
-
-
 class OfficialEvaluators:
     """A pool of sidecars, started on demand. Thread-safe; the wait for a free sidecar has a deadline.
 
@@ -162,28 +79,30 @@ class OfficialEvaluators:
                 FailureReason.evaluator_failed, f"OSWorld's evaluators are not installed; {INSTALL_OFFICIAL}"
             )
         self.location = found
-        self._free = threading.Semaphore(size)
-        self._lock = threading.Lock()
-        self._idle: list[Sidecar] = []
-        self._closed = False
+        self.sidecars = SidecarPool(lambda: _start(found), size)
         self._known: tuple[frozenset[str], frozenset[str]] | None = None
-        atexit.register(self.close)
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:
         """Names of OSWorld's metrics and getters; starts a sidecar on the first call."""
         if self._known is None:
-            with self._borrow(START) as sidecar:
-                self._known = sidecar.metrics, sidecar.getters
+            with self.sidecars.borrow(START) as sidecar:
+                self._known = frozenset(sidecar.ready["metrics"]), frozenset(sidecar.ready["getters"])
         return self._known
 
     def metric(
         self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None, deadline: float = DEADLINE
     ) -> float:
         """Calls a metric with values or paths. Raises DesktopError (``evaluator_failed``) if the metric raised."""
-        answer = self._ask({"metric": name, "arguments": list(arguments), "options": dict(options or {})}, deadline)
-        return float(answer["score"])
+        question = {"metric": name, "arguments": list(arguments), "options": dict(options or {})}
+        return float(self._ask(question, deadline, LIMITS)["score"])
 
-    def check(self, check: Mapping[str, Any], desktop: Mapping[str, Any], deadline: float = DEADLINE) -> float | None:
+    def check(
+        self,
+        check: Mapping[str, Any],
+        desktop: Mapping[str, Any],
+        deadline: float = DEADLINE,
+        limits: Limits = LIMITS,
+    ) -> float | None:
         """Runs one metric of a task with its getters.
 
         Args:
@@ -191,73 +110,44 @@ class OfficialEvaluators:
                 ``on_desktop``: whether it is read from the desktop.
             desktop: ``host``, ``port``, ``token`` of the guest server, ``password`` of its account, ``chromium_port``
                 and ``vlc_port`` (or None), ``folder`` for the files of this evaluation.
+            deadline: seconds.
+            limits: as of our evaluators; OSWorld's have ``SHARE`` times the memory and CPU time.
 
         Returns:
             The score, or None when the result file does not exist.
 
         Raises:
-            BrokenResult: the result exists and cannot be read.
+            BrokenResult: the result exists and cannot be read, or exceeds a limit (:class:`Exhausted`).
             DesktopError: ``evaluator_failed``: the evaluator, its gold files or its process failed, or the deadline
                 passed.
         """
-        reply = self._ask({"check": dict(check), "desktop": dict(desktop)}, deadline)
+        reply = self._ask({"check": dict(check), "desktop": dict(desktop)}, deadline, limits)
         if "broken" in reply:
             raise BrokenResult(reply["broken"])
         return None if reply.get("missing") else float(reply["score"])
 
     def close(self) -> None:
         """Ends the sidecars; busy ones end after their current request."""
-        atexit.unregister(self.close)
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for sidecar in idle:
-            sidecar.end()
+        self.sidecars.close()
 
-    def _ask(self, question: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-        with self._borrow(deadline) as sidecar:
-            answer = sidecar.ask(question, deadline)
-        if "error" in answer:
-            raise DesktopError(FailureReason.evaluator_failed, f"official: {answer['error']}")
-        return answer
-
-    @contextmanager
-    def _borrow(self, deadline: float) -> Iterator[Sidecar]:
-        sidecar = self.acquire(deadline)
+    def _ask(self, question: Mapping[str, Any], deadline: float, limits: Limits) -> dict[str, Any]:
+        limits = replace(limits, cpu=SHARE * limits.cpu, memory=SHARE * limits.memory)
         try:
-            yield sidecar
-        finally:
-            self.release(sidecar)
+            return self.sidecars.ask({**question, "limits": asdict(limits)}, deadline)
+        except DesktopError as error:
+            raise DesktopError(error.reason, f"official: {error.message}") from error
 
-    def acquire(self, deadline: float) -> Sidecar:
-        """A sidecar for the caller alone, until it calls :meth:`release`."""
-        if not self._free.acquire(timeout=deadline):
-            message = f"no official evaluator was free within {deadline:g} s"
-            raise DesktopError(FailureReason.evaluator_failed, message)
-        try:
-            with self._lock:
-                alive = [sidecar for sidecar in self._idle if sidecar.alive]
-                for sidecar in self._idle:
-                    if sidecar not in alive:
-                        sidecar.end()
-                self._idle = alive[:-1]
-            return alive[-1] if alive else Sidecar(self.location)
-        except BaseException:
-            self._free.release()
-            raise
 
-    def release(self, sidecar: Sidecar) -> None:
-        """Returns a sidecar to the pool; one that has exited is dropped."""
-        with self._lock:
-            if sidecar.alive and not self._closed:
-                self._idle.append(sidecar)
-            elif sidecar.alive:
-                sidecar.end()
-        self._free.release()
+def _start(location: OfficialLocation) -> Sidecar:
+    """A sidecar. A checkout's .env and settings are named relative to its folder, the working directory."""
+    env = {**os.environ, "PYTHONPATH": location.path}
+    name = "the official evaluators"
+    return Sidecar(name, [location.python, str(SCRIPT)], env, location.folder, fix=INSTALL_OFFICIAL)
 
 
 _shared: list[OfficialEvaluators] = []
 _sharing = threading.Lock()
+os.register_at_fork(after_in_child=_shared.clear)  # its processes are the parent's
 
 
 def shared_official() -> OfficialEvaluators:

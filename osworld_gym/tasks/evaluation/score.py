@@ -1,8 +1,11 @@
 """Scores one metric of a task with its getters, by our evaluators or by OSWorld's.
 
-Ours are pure functions that run in this process, each within a deadline. OSWorld's run in sidecar processes
-(``official_pool.py``), with a separate folder for each evaluation that holds copies of the task's gold files, so that
-concurrent rollouts of one task do not share files.
+Both run in processes of their own, within limits of memory, CPU time and wall time (``own_pool.py``,
+``official_pool.py``), because they parse what a policy left behind. OSWorld's get a separate folder for each evaluation
+that holds copies of the task's gold files, so that concurrent rollouts of one task do not share files.
+
+On a desktop without programs, the simulated one, a result is our own small data structure: ours read it in this
+process.
 """
 
 from __future__ import annotations
@@ -10,36 +13,29 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
-from osworld_gym.tasks.evaluation.metrics import METRICS
+from osworld_gym.tasks.evaluation.check import NOT_FROM_DESKTOP, Check, our_score
+from osworld_gym.tasks.evaluation.getters import one_or_many
 from osworld_gym.tasks.evaluation.official_pool import (
     INSTALL_OFFICIAL,
     OfficialEvaluators,
     find_official,
     shared_official,
 )
-from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, as_rules, call_metric, get_result
+from osworld_gym.tasks.evaluation.own_pool import shared_own
+from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, Exhausted, Limits
 from osworld_gym.tasks.setup.file_cache import gold_file
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.types import Verdict
 
 logger = logging.getLogger(__name__)
 
-INFEASIBLE = "infeasible"
 DEADLINE = 180.0  # seconds for one metric with its getters
-#: getters of expected values: rules in the task file, gold files, pages of the live web
-RULES = frozenset({"rule", "rule_relativeTime"})
-GOLD = frozenset({"cloud_file", "pdf_from_url", "googledrive_file"})
-NOT_FROM_DESKTOP = RULES | GOLD | {"info_from_website", "gotoRecreationPage_and_get_html_content"}
 
 
 class Backend(StrEnum):
@@ -52,13 +48,14 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evaluators:
-    """Which evaluators score, and their deadline.
+    """Which evaluators score, their deadline, and what they may use.
 
     Args:
         backend: a :class:`Backend` or its name.
         deadline: seconds for one metric with its getters; an episode that exceeds it is not scored and fails as
-            ``evaluator_failed``.
+            ``evaluator_failed``, unless the evaluator was computing for half of that time: then it scores 0.
         official: the pool of OSWorld's evaluators; None: this process's shared pool, started when needed.
+        limits: what one metric may use and a result may unpack to; a result that needs more scores 0.
 
     Raises:
         ValueError: an unknown backend, or a deadline that is not positive.
@@ -67,6 +64,7 @@ class Evaluators:
     backend: Backend | str = Backend.auto
     deadline: float = DEADLINE
     official: OfficialEvaluators | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if self.backend not in list(Backend):
@@ -74,31 +72,6 @@ class Evaluators:
         object.__setattr__(self, "backend", Backend(self.backend))
         if self.deadline <= 0:
             raise ValueError(f"Evaluators.deadline must be > 0 seconds, got {self.deadline}")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One metric of an evaluator with its two getters: ``func(get(result), get(expected), **options)``."""
-
-    func: str
-    result: Mapping[str, Any]
-    expected: Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def has_gold(self) -> bool:
-        """Whether the expected value is the content of gold files."""
-        return self.expected is not None and self.expected["type"] in GOLD
-
-    def unknown_to_us(self) -> str:
-        """Error text that names the metric or getter that our evaluators lack; empty if they have all of them."""
-        if self.func not in METRICS:
-            known = ", ".join(sorted([*METRICS, INFEASIBLE]))
-            return f"evaluator.func names unknown metric {self.func!r}; known: {known}"
-        for key, config in (("result", self.result), ("expected", self.expected)):
-            if config is not None and config["type"] not in GETTERS:
-                known = ", ".join(sorted(GETTERS))
-                return f"evaluator.{key} names unknown getter {config['type']!r}; known: {known}"
-        return ""
 
 
 def is_official(task_id: str, check: Check, evaluators: Evaluators) -> bool:
@@ -122,6 +95,8 @@ def is_official(task_id: str, check: Check, evaluators: Evaluators) -> bool:
 def score(run: TaskRun, check: Check, evaluators: Evaluators) -> Verdict:
     """The verdict of one metric. A missing result scores 0; so does an unreadable one, with its ``problem`` set.
 
+    A result that exceeds the evaluators' limits scores 0 too: the policy made it. Its verdict is ``exhausted``.
+
     Raises:
         TaskError: the metric or a getter is unknown, or its configuration is wrong.
         DesktopError: ``evaluator_failed`` when the evaluator, its rules or its gold files are at fault, or the deadline
@@ -132,40 +107,21 @@ def score(run: TaskRun, check: Check, evaluators: Evaluators) -> Verdict:
     try:
         if official:
             return Verdict(_official_score(run, check, evaluators))
-        return Verdict(within(evaluators.deadline, lambda: _our_score(run, check)))
+        if not run.desktop.has_shell:
+            return Verdict(our_score(run, check))
+        return Verdict(shared_own().check(run, check, evaluators.limits, evaluators.deadline))
     except BrokenResult as error:
         logger.warning("%s: the result cannot be read and is worth 0: %s", where, error)
-        return Verdict(0.0, problem=f"{check.func}: {error}")
-    except (DesktopError, TaskError):
+        return Verdict(0.0, problem=f"{check.func}: {error}", exhausted=isinstance(error, Exhausted))
+    except DesktopError as error:
+        if error.reason is not FailureReason.evaluator_failed:
+            raise
+        raise DesktopError(error.reason, f"{where}: {error.message}") from error
+    except TaskError:
         raise
     except Exception as error:
         message = f"{where}: {type(error).__name__}: {error}"
         raise DesktopError(FailureReason.evaluator_failed, message) from error
-
-
-def _our_score(run: TaskRun, check: Check) -> float:
-    """Raises BrokenResult, or whatever the getters and the metric raise (``sidecar/calling.py``)."""
-    try:
-        result = get_result(lambda: GETTERS[check.result["type"]](run, check.result))
-    except FileNotFoundError:
-        return 0.0
-    if result is None:
-        return 0.0
-    return call_metric(METRICS[check.func], result, _expected(run, check), check.options, gold=check.has_gold())
-
-
-def _expected(run: TaskRun, check: Check) -> tuple[Any, ...]:
-    """The expected value as a tuple of 0 or 1 items. One that is read from the desktop may be broken by the policy."""
-    if check.expected is None:
-        return ()
-    config, kind = check.expected, check.expected["type"]
-    if kind not in NOT_FROM_DESKTOP:
-        try:
-            return (get_result(lambda: GETTERS[kind](run, config)),)
-        except FileNotFoundError as error:
-            raise BrokenResult(f"{error} is not on the desktop") from error
-    value = GETTERS[kind](run, config)
-    return (as_rules(value) if kind in RULES else value,)
 
 
 def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float:
@@ -205,7 +161,7 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
             "gold": check.has_gold(),
             "on_desktop": check.expected is not None and check.expected["type"] not in NOT_FROM_DESKTOP,
         }
-        score = pool.check(question, desktop, evaluators.deadline)
+        score = pool.check(question, desktop, evaluators.deadline, evaluators.limits)
     return 0.0 if score is None else score
 
 
@@ -219,28 +175,3 @@ def _fill(folder: Path, run: TaskRun, check: Check) -> None:
                 shutil.copyfile(run.files.get(gold_file(run.task.id, url, dest)), target)
     for name, data in run.outputs.items():
         (folder / Path(name).name).write_bytes(data)
-
-
-def within(seconds: float, call: Callable[[], float]) -> float:
-    """Runs the call in a separate thread and returns its result.
-
-    Raises:
-        DesktopError: ``evaluator_failed`` after ``seconds``; the thread keeps running and its result is dropped.
-        BaseException: whatever the call raised.
-    """
-    outcome: list[float | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as error:  # noqa: BLE001  re-raised in the calling thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, name="evaluator", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise DesktopError(FailureReason.evaluator_failed, f"the evaluator took longer than {seconds:g} s")
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]

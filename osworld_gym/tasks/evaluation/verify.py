@@ -1,15 +1,17 @@
 """Verification: scores the desktop of a finished episode with the task's evaluator.
 
 Follows OSWorld's ``DesktopEnv.evaluate``. Deliberate differences: a metric that raises on a broken result scores 0; an
-evaluator that fails for any other reason raises DesktopError (``evaluator_failed``) instead of scoring; with ``conj:
-or``, a missing file scores that metric 0 instead of reusing an earlier result.
+evaluator that fails for any other reason raises DesktopError (``evaluator_failed``) instead of scoring; a result that
+exceeds the evaluators' limits scores 0; with ``conj: or``, a missing file scores that metric 0 instead of reusing an
+earlier result.
 """
 
 from __future__ import annotations
 
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.errors import TaskError
-from osworld_gym.tasks.evaluation.score import INFEASIBLE, Check, Evaluators, is_official, score
+from osworld_gym.errors import ReplyTooLarge, TaskError
+from osworld_gym.tasks.evaluation.check import INFEASIBLE, Check
+from osworld_gym.tasks.evaluation.score import Evaluators, is_official, score
 from osworld_gym.tasks.schema import check_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import TaskRun
@@ -53,7 +55,10 @@ def verify(
     if given_up:
         return Verdict(0.0)
     run = TaskRun(task, desktop, files or FileCache(), {})
-    run.run(task.evaluator.get("postconfig") or (), sleeps=True)
+    try:
+        run.run(task.evaluator.get("postconfig") or (), sleeps=True)
+    except ReplyTooLarge as error:  # it reads what the policy left behind
+        return Verdict(0.0, f"postconfig: {error}", exhausted=True)
     verdicts = []
     for check in checks:
         one = score(run, check, who)

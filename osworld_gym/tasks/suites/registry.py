@@ -10,6 +10,7 @@ from pathlib import Path
 from osworld_gym.errors import TaskError
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites.revision import git_revision
 from osworld_gym.tasks.task import Task
 
 OSWORLD = "osworld"
@@ -110,7 +111,8 @@ def osworld_suite(folder: Path) -> Suite:
     tagged = [
         replace(task, tags=(*task.tags, *(label for label, ids in lists.items() if task.id in ids))) for task in tasks
     ]
-    return Suite(name=OSWORLD, tasks=tuple(tagged), splits={"test": test})
+    revision = git_revision(folder) or git_revision(folder.parent)
+    return Suite(name=OSWORLD, tasks=tuple(tagged), splits={"test": test}, revision=revision)
 
 
 def listed_tasks(suite: Suite, path: Path) -> tuple[Task, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
+from osworld_gym.types import Verdict
 
 
 def recorded(folder: Path) -> list[dict]:
@@ -55,6 +57,25 @@ def test_every_episode_is_there_with_its_steps(tmp_path: Path) -> None:
     assert step["text"].startswith("Thought: press")
     assert step["log_probs"] == [-0.5] * 7
     assert len(step["tokens"]) == 7
+
+
+def test_a_result_that_exhausted_the_evaluators_is_recorded_and_counted(tmp_path: Path) -> None:
+    collector = GroupRolloutCollector(
+        LampEnv(lamp_vector(2)),
+        ScriptedPolicy(lambda _: True),
+        [lamp_task(0)],
+        groups=1,
+        group_size=2,
+        postproc=TraceReplacement(TaskTraceCache()),
+    )
+    batch = next(iter(collector))
+    assert collector.last is not None
+    verdict = Verdict(0.0, "compare_archive: it unpacks to more than 1000 bytes", exhausted=True)
+    results = [replace(result, verdict=verdict) if result.job.slot else result for result in collector.last.results]
+    RunRecord(tmp_path).episodes(1, batch, results)
+    lines = read_lines(tmp_path / "episodes.jsonl")
+    assert [(line["problem"], line["exhausted"]) for line in lines] == [(None, False), (verdict.problem, True)]
+    assert replace(collector.last, results=tuple(results)).metrics()["exhausted"] == 1.0
 
 
 def test_replaced_and_failed_episodes_are_distinguished(tmp_path: Path) -> None:

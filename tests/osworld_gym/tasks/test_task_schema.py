@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,28 @@ def test_hashes_pin_the_set(tmp_path):
     labelled = osworld_suite(tmp_path / "a")
     assert labelled.tasks[0].tags == ("small",)
     assert labelled.digest == one.digest  # labels are not part of the content
+
+
+def test_a_result_can_name_what_it_was_measured_on(tmp_path):
+    folder = tmp_path / "evaluation_examples" / "examples" / "os"
+    folder.mkdir(parents=True)
+    (folder / "t.json").write_text(json.dumps(GOOD))
+    suite = load_suite(tmp_path)
+    (task,) = suite.tasks
+    found = suite.fingerprint([task])
+    assert found == {
+        "suite": suite.name,
+        "revision": "",
+        "digest": suite.digest,
+        "hashes": {task.id: task.content_hash},
+    }
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, timeout=60)
+    for place in (tmp_path, tmp_path / "evaluation_examples"):
+        revision = load_suite(place).fingerprint([])["revision"]
+        assert re.fullmatch("[0-9a-f]{40}", revision)
+    assert load_suite(tmp_path).digest == suite.digest
 
 
 def test_a_checkout_by_the_environment(tmp_path, monkeypatch):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
-from xml.etree import ElementTree
 
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.evaluation.getters.guest import accessibility_tree
 from osworld_gym.tasks.evaluation.getters.values import Config, key, listens
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
 from osworld_gym.tasks.setup.chrome import CHROME_PORT, Chrome, Tab
 from osworld_gym.tasks.setup.run import TaskRun
 
@@ -45,7 +45,7 @@ def active_url(tree: str, prefix: str) -> str | None:
     """As :func:`active_url_from_accessTree`, from the tree's XML."""
     bars = [
         entry
-        for application in ElementTree.fromstring(tree).iter("application")
+        for application in parse_xml(tree).iter("application")
         if application.get("name") == "Google Chrome"
         for entry in application.iter("entry")
         if entry.get("name") == ADDRESS_BAR

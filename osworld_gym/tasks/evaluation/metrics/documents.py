@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from osworld_gym.tasks.evaluation.metrics.packages import BROKEN_PACKAGE, read_document_part
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
 from osworld_gym.tasks.evaluation.metrics.rules import likeness
 
 Element = ElementTree.Element
@@ -21,15 +23,18 @@ def _member(data: bytes, name: str) -> Element | None:
     """The XML of a member of the zip file; None if there is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return ElementTree.fromstring(archive.read(name)) if name in archive.namelist() else None
+            return parse_xml(archive.read(name)) if name in archive.namelist() else None
     except (zipfile.BadZipFile, ElementTree.ParseError):
         return None
 
 
 def docx_body(data: bytes) -> Element | None:
-    """``w:body`` of a docx file, None for anything else."""
-    document = _member(data, "word/document.xml")
-    return None if document is None else document.find(f"{_W}body")
+    """``w:body`` of a docx file, None for anything else, also for a file that lacks a part that it refers to."""
+    try:
+        document = read_document_part(data)
+    except (*BROKEN_PACKAGE, ElementTree.ParseError):
+        return None
+    return None if document.tag != f"{_W}document" else document.find(f"{_W}body")
 
 
 def paragraph_text(paragraph: Element) -> str:

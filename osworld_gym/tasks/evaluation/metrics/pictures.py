@@ -13,6 +13,7 @@ from PIL import Image, ImageChops, ImageStat
 Rules = Mapping[str, Any]
 Floats = NDArray[np.float64]
 WINDOW = 7  # pixels: side of the structural similarity's square window
+STRIP = 1024  # rows of windows at once, so that the memory depends on the image's width only
 LIKE = 0.9  # structural similarity from which two images count as the same
 
 
@@ -25,10 +26,23 @@ def _open(data: bytes) -> Image.Image:
 def structural_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> float:
     """Mean structural similarity of two images ``[H, W]`` or ``[H, W, C]`` of equal size, at least 7 pixels per side.
 
+    Raises ValueError for a smaller one.
+
     Source: Wang et al. 2004 with uniform windows and sample covariance, as scikit-image's default.
     """
     if left.ndim == 3:
         return float(np.mean([structural_similarity(left[..., c], right[..., c]) for c in range(left.shape[2])]))
+    if min(left.shape) < WINDOW:
+        raise ValueError(f"images of at least {WINDOW} pixels per side are required, got {left.shape}")
+    places, total = len(left) - WINDOW + 1, 0.0
+    for top in range(0, places, STRIP):
+        rows = slice(top, min(top + STRIP, places) + WINDOW - 1)
+        total += float(_similarities(left[rows], right[rows]).sum())
+    return total / float(places * (left.shape[1] - WINDOW + 1))
+
+
+def _similarities(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
+    """The similarity in each window that fits completely in the images."""
     x, y = left.astype(np.float64), right.astype(np.float64)
     count = WINDOW**2
     mean_x, mean_y = _window_mean(x), _window_mean(y)
@@ -39,7 +53,8 @@ def structural_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> 
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     over = (2 * mean_x * mean_y + c1) * (2 * cov + c2)
     under = (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
-    return float(np.mean(over / under))
+    found: Floats = over / under
+    return found
 
 
 def _window_mean(values: Floats) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
 Rules = Mapping[str, Any]
@@ -91,7 +92,7 @@ def is_vlc_fullscreen(window: Mapping[str, int] | None, screen: Mapping[str, int
 
 def is_vlc_playing(status: bytes, rules: Rules) -> float:
     """1 when VLC plays the file ``rules["file_name"]`` or the address ``rules["url"]``, by ``rules["type"]``."""
-    tree = ElementTree.fromstring(status.decode())
+    tree = parse_xml(status.decode())
     if tree.findtext("state") != "playing":
         return 0.0
     if rules["type"] == "file_name":

@@ -55,7 +55,7 @@ def likeness(left: str, right: str) -> float:
 
     Equal to rapidfuzz' ``fuzz.ratio`` / 100; LCS by Hyyrö's bit-vector algorithm.
     """
-    if not left and not right:
+    if len(left) == len(right) == 0:
         return 1.0
     places: dict[str, int] = {}
     for i, letter in enumerate(left):

@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from xml.etree import ElementTree
 
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
 from osworld_gym.tasks.evaluation.metrics.rules import matches, record_matches
 from osworld_gym.tasks.evaluation.metrics.text import as_text
 
@@ -25,16 +25,20 @@ def check_config_status(config: bytes | None, rules: Rules) -> float:
     if config is None:
         return 0.0
     for line in io.StringIO(as_text(config)):
-        words = [] if line.startswith("#") else line.strip().lstrip("(").rstrip(")\n").split()
+        if line.startswith("#") or line == "\n":
+            continue
+        words = line.strip().lstrip("(").rstrip(")\n").split()
+        if not words:
+            raise ValueError(f"expected a setting in each line, got {line!r}")
         keys = [rules["key"]] if isinstance(rules["key"], str) else list(rules["key"])
-        if words and len(keys) <= 2 and words[: len(keys)] == keys and words[-1] == rules["value"]:
+        if len(keys) <= 2 and words[: len(keys)] == keys and words[-1] == rules["value"]:
             return 1.0
     return 0.0
 
 
 def _values(config: bytes, path: str, name: str) -> list[str]:
     """Values of a property in LibreOffice's registry file."""
-    items = [item for item in ElementTree.fromstring(config).iter("item") if item.get(f"{_OOR}path") == path]
+    items = [item for item in parse_xml(config).iter("item") if item.get(f"{_OOR}path") == path]
     found = [prop for item in items for prop in item.iter("prop") if prop.get(f"{_OOR}name") == name]
     return [value.text or "" for prop in found for value in prop.findall("value")]
 
@@ -62,7 +66,7 @@ def check_auto_saving_time(config: bytes, rules: Rules) -> float:
 def check_libre_locale(config: bytes, rules: Rules) -> float:
     """1 when LibreOffice's locale matches one of the patterns ``rules["locale_set"]``."""
     found: dict[str, str] = {}
-    for item in ElementTree.fromstring(config).iter("item"):
+    for item in parse_xml(config).iter("item"):
         if item.get(f"{_OOR}path", "").endswith("L10N"):
             for prop in item.findall("prop"):
                 found.setdefault(prop.get(f"{_OOR}name", ""), prop.findtext("value") or "")
@@ -72,9 +76,7 @@ def check_libre_locale(config: bytes, rules: Rules) -> float:
 
 def check_left_panel(tree: str) -> float:
     """1 when the accessibility tree contains Impress' slide panel."""
-    return float(
-        any(frame.get("name") == "Slides View" for frame in ElementTree.fromstring(tree).iter("document-frame"))
-    )
+    return float(any(frame.get("name") == "Slides View" for frame in parse_xml(tree).iter("document-frame")))
 
 
 def check_thunderbird_prefs(config: bytes | None, rules: Rules) -> float:
@@ -114,6 +116,8 @@ def _filters(text: str) -> list[dict[str, Any]]:
         value = quoted[1:-2].replace('\\"', '"').replace("\\\\", "\\")
         if key == "name":
             current = {"name": value}
+        elif not current and key in (*_FILTER_KEYS, "condition"):
+            raise ValueError(f"expected a filter to begin with its name, got {key!r}")
         elif key in _FILTER_KEYS:
             current[key] = value
         elif key == "condition":

@@ -1,4 +1,4 @@
-r"""Metrics on text and text files. Bytes are read as UTF-8, line ends as ``\n``; undecodable bytes are replaced."""
+r"""Metrics on text and text files. Bytes are read as UTF-8, line ends as ``\n``; other bytes are no text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from osworld_gym.tasks.evaluation.metrics.parsing import check_lines
 from osworld_gym.tasks.evaluation.metrics.rules import likeness, record_matches
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
@@ -16,10 +17,15 @@ _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
 def as_text(value: bytes | str) -> str:
-    """The text of a file or of a command's output."""
+    """The text of a file or of a command's output.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+        Exhausted: it has too many lines.
+    """
     if isinstance(value, str):
-        return value
-    return value.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        return check_lines(value)
+    return check_lines(value.decode().replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def check_include_exclude(result: bytes | str | None, rules: Mapping[str, Any]) -> float:

@@ -1,27 +1,43 @@
 """The sidecar process that runs OSWorld's evaluators: one request per line on stdin, one reply per line on stdout.
 
 Run as a script, with the interpreter and ``PYTHONPATH`` that ``official_pool.py`` chooses; it imports only
-``calling.py`` of this package. Requests are JSON: ``{"metric", "arguments", "options"}`` calls a metric with values or
-paths; ``{"check", "desktop"}`` runs one metric of a task with its getters against a guest server. Replies:
-``{"score"}``, ``{"missing": true}`` for a result file that does not exist, ``{"broken"}`` for a result that cannot be
-read, ``{"error"}``, or ``{"ready", "metrics", "getters"}`` once at the start.
+``calling`` of this package. Requests are JSON with ``limits``: ``{"metric", "arguments", "options"}`` calls a metric
+with values or paths; ``{"check", "desktop"}`` runs one metric of a task with its getters against a guest server.
+Replies: ``{"score"}``, ``{"missing": true}`` for a result file that does not exist, ``{"broken"}`` for a result that
+cannot be read, ``{"exhausted"}`` for one that exceeds a limit, ``{"error"}``, or ``{"ready", "metrics", "getters"}``
+once at the start.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
 import sys
+import tarfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-# calling.py in this folder, which is on the path of a script
-from calling import BrokenResult, as_rules, call_metric, get_result
+# the package in this folder, which is on the path of a script
+from calling import (
+    BrokenResult,
+    Exhausted,
+    Limits,
+    address_space,
+    as_rules,
+    call_metric,
+    check_file,
+    get_result,
+    lift_memory_limit,
+    limit_process,
+)
 
 HTTP_TIMEOUT = 60.0  # seconds for a request of OSWorld's client without a timeout
+MAX_ANSWER = 128 << 20  # bytes of one reply of the desktop
+CHUNK = 1 << 20  # bytes
 
 
 class GuestUnreachable(Exception):
@@ -35,7 +51,7 @@ class Watch:
     """
 
     def __init__(self, requests: Any) -> None:
-        self.server, self.token, self.failures = "", "", list[str]()
+        self.server, self.token, self.failures, self.too_large = "", "", list[str](), ""
         self._errors = requests.exceptions.RequestException
         self._send = requests.Session.request
         watch = self
@@ -52,7 +68,9 @@ class Watch:
         if ours and self.token:
             options["headers"] = {**(options.get("headers") or {}), "Authorization": f"Bearer {self.token}"}
         try:
-            answer = self._send(session, method, url, **options)
+            answer = self._send(session, method, url, **(options | {"stream": True} if ours else options))
+            if ours:
+                self._receive(answer, url)
         except self._errors as error:
             if ours:
                 self.failures.append(f"{method} {url}: {type(error).__name__}: {error}")
@@ -62,6 +80,25 @@ class Watch:
         if ours and url.endswith("/accessibility") and answer.status_code == 200 and answer.json().get("truncated"):
             self.failures.append(f"{method} {url}: a program did not answer in time, so the tree is incomplete")
         return answer
+
+    def _receive(self, answer: Any, url: str) -> None:
+        """Reads a reply of the desktop, whose size the policy decides, up to ``MAX_ANSWER`` bytes."""
+        parts, size = [], 0
+        for part in answer.iter_content(CHUNK):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER:
+                self.too_large = f"{url}: the reply has more than {MAX_ANSWER} bytes"
+                answer.close()
+                break
+        answer._content = b"".join(parts)  # what reading it at once would set
+
+    def check(self) -> None:
+        """Raises for what OSWorld's getters do not report: an unreachable desktop, a reply that is too large."""
+        if self.failures:
+            raise GuestUnreachable("; ".join(self.failures))
+        if self.too_large:
+            raise Exhausted(self.too_large)
 
 
 class Environment:
@@ -103,11 +140,12 @@ class Environment:
         return int(self._desktop[name])
 
 
-def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch) -> dict[str, Any]:
+def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch, limits: Limits) -> dict[str, Any]:
     """Runs one metric with its getters, in OSWorld's order."""
     from desktop_env.evaluators import getters, metrics
 
-    watch.server, watch.token, watch.failures = f"http://{desktop['host']}:{desktop['port']}", desktop["token"], []
+    watch.server, watch.token = f"http://{desktop['host']}:{desktop['port']}", desktop["token"]
+    watch.failures, watch.too_large = [], ""
     env = Environment(desktop)
 
     def get(config: dict[str, Any]) -> Any:
@@ -116,13 +154,15 @@ def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch) -> dict
     try:
         result = get_result(lambda: get(check["result"]))
     except FileNotFoundError:
-        _unless_unreachable(watch)
+        watch.check()
         return {"missing": True}
     except BrokenResult:
-        _unless_unreachable(watch)
+        watch.check()
         raise
     expected = _expected(check, get, watch)
-    _unless_unreachable(watch)
+    watch.check()
+    for value in (result, *(expected if check.get("on_desktop") else ())):
+        _check_files(value, Path(desktop["folder"]), limits)
     metric = getattr(metrics, check["func"])
     return {"score": call_metric(metric, result, expected, check.get("options") or {}, gold=check.get("gold", False))}
 
@@ -137,31 +177,53 @@ def _expected(check: dict[str, Any], get: Callable[[dict[str, Any]], Any], watch
     try:
         return (get_result(lambda: get(config)),)
     except (FileNotFoundError, BrokenResult) as error:
-        _unless_unreachable(watch)
+        watch.check()
         raise BrokenResult(str(error)) from error
 
 
-def _unless_unreachable(watch: Watch) -> None:
-    if watch.failures:
-        raise GuestUnreachable("; ".join(watch.failures))
+def _check_files(value: Any, folder: Path, limits: Limits) -> None:
+    """Checks the files of this evaluation that a getter returned as paths, before a metric reads them."""
+    for path in value if isinstance(value, list) else [value]:
+        if isinstance(path, str) and path.startswith(str(folder)) and Path(path).is_file():
+            with Path(path).open("rb") as file:
+                check_file(file, limits)
 
 
-def _answer(question: dict[str, Any], watch: Watch) -> dict[str, Any]:
+def _answer(question: dict[str, Any], watch: Watch, base: int) -> dict[str, Any]:
     from desktop_env.evaluators import metrics
 
-    home = Path.cwd()
+    home, limits = Path.cwd(), Limits(**question["limits"])
     try:
+        limit_process(limits, base)
         if "metric" in question:
             metric = getattr(metrics, question["metric"])
             return {"score": float(metric(*question["arguments"], **question.get("options") or {}))}
         os.chdir(question["desktop"]["folder"])  # some metrics write temp.pdf to the current folder
-        return _check(question["check"], question["desktop"], watch)
+        return _check(question["check"], question["desktop"], watch, limits)
+    except MemoryError:
+        lift_memory_limit()
+        return {"exhausted": "the evaluator reached its limit of memory"}
+    except Exhausted as error:
+        return {"exhausted": str(error)}
     except BrokenResult as error:
         return {"broken": str(error)}
     except Exception as error:  # noqa: BLE001  process boundary: any exception is reported to the pool
         return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc(limit=-3)}
     finally:
         os.chdir(home)
+
+
+def _keep_harmless() -> None:
+    """Keeps two of OSWorld's metrics from doing what a result says: to evaluate it as Python, to unpack it anywhere.
+
+    A metric of GNOME's favourites calls ``eval`` on a command's output, and ``shutil.unpack_archive`` trusts tar files.
+    """
+    from desktop_env.evaluators import metrics
+
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+    owner = sys.modules.get(f"{metrics.__name__}.basic_os")
+    if owner is not None:
+        owner.eval = ast.literal_eval  # type: ignore[attr-defined]
 
 
 def _names(module: Any, prefix: str = "") -> list[str]:
@@ -178,13 +240,15 @@ def main(questions: IO[str], answers: IO[str]) -> None:
     try:
         import requests
         from desktop_env.evaluators import getters, metrics
+
+        _keep_harmless()
     except ImportError as error:
         say({"ready": False, "error": f"{type(error).__name__}: {error}"})
         return
-    watch = Watch(requests)
+    watch, base = Watch(requests), address_space()
     say({"ready": True, "metrics": _names(metrics), "getters": _names(getters, "get_")})
     for line in questions:
-        say(_answer(json.loads(line), watch))
+        say(_answer(json.loads(line), watch, base))
 
 
 if __name__ == "__main__":

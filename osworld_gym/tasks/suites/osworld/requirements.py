@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Any
 from osworld_gym.desktops.container.image import packages
 from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
+from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
 from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, find_official
-from osworld_gym.tasks.evaluation.score import INFEASIBLE
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
 from osworld_gym.tasks.setup.run import HOST_STEPS, IMPOSSIBLE
@@ -56,6 +56,7 @@ class Cause(StrEnum):
     network = "network"  #: the instruction can only be followed on the live web
     evaluator = "evaluator"  #: the evaluator accepts an unsolved task
     free_reward = "free reward"  #: doing nothing scores 1
+    root = "root"  #: it needs the rights of root, which no desktop of ours has; read from the task's commands
 
 
 #: first eight characters of a task's id → why it cannot be run or scored here, as far as its file does not show it
@@ -80,6 +81,12 @@ KNOWN_ISSUES: dict[str, tuple[Cause, str]] = {
     "e1fc0df3": (Cause.network, "it installs an extension and Java"),
     "f8369178": (Cause.evaluator, "the evaluator reads a setting only; the theme cannot be installed offline"),
 }
+#: commands of accounts and services, folders of other users, and writing where only root may
+_ROOT = re.compile(
+    r"\b(?:useradd|adduser|usermod|userdel|groupadd|chpasswd|passwd|chown|mount|systemctl|visudo)\b"
+    r"|/home/(?!user\b)\w+"
+    r"|(?:\b(?:mkdir|touch|tee|rm)\s[^|;&]*|>\s*)(?<![\w.~])/(?:etc|usr|opt|root|srv)\b"
+)
 _APT = re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+([^&|;]+)")
 _PIP = re.compile(r"(pip3?)\s+install\s+([^&|;]+)")
 
@@ -116,6 +123,8 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
     found += _known_issues(task, machine)
     if not machine.network:
         found += _web(task)
+    if provider in ("local", "container"):
+        found += _root(task)
     if provider == "local":
         found += _applications(task, machine)
         found += _packages(task, provider, machine)
@@ -200,12 +209,24 @@ def _known_issues(task: Task, machine: Machine) -> Iterator[str]:
         yield f"{cause}: {reason}"
 
 
+def _root(task: Task) -> Iterator[str]:
+    """What only root could do in the task's commands; ``sudo`` alone runs a command as the desktop's user."""
+    steps = [step.get("parameters") or {} for step in _all_steps(task)]
+    for fields in (*steps, *_getters(task)):
+        found = _ROOT.search(_words(fields.get("command", "")))
+        if found is not None:
+            yield f"{Cause.root}: a command has {found[0].strip()!r}"
+
+
+def _words(command: str | Sequence[str]) -> str:
+    return command if isinstance(command, str) else " ".join(map(str, command))
+
+
 def _packages(task: Task, provider: str, machine: Machine) -> Iterator[str]:
     """Packages that the steps install and the desktop lacks: only root could install Debian packages."""
     image, owner = provider == "container", "the image" if provider == "container" else "this machine"
     for step in _all_steps(task):
-        command = (step.get("parameters") or {}).get("command", "")
-        text = command if isinstance(command, str) else " ".join(map(str, command))
+        text = _words((step.get("parameters") or {}).get("command", ""))
         names = [name for match in _APT.finditer(text) for name in match[1].split() if not name.startswith("-")]
         for name in names:
             if not (name in packages("full") if image else machine.has_package(name)):

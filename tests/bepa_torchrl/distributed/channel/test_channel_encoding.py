@@ -73,7 +73,7 @@ def results(draw: st.DrawFn) -> EpisodeResult:
             stop=StopReason.finished,
             plan_free=draw(st.booleans()),
         )
-    verdict = draw(st.none() | st.builds(Verdict, st.floats(0, 1), st.text()))
+    verdict = draw(st.none() | st.builds(Verdict, st.floats(0, 1), st.text(), st.booleans()))
     failure = draw(st.none() | st.sampled_from(FailureReason))
     retried = draw(st.lists(st.sampled_from(FailureReason), max_size=5))
     return EpisodeResult(job, rows, draw(st.sampled_from(StopReason)), verdict, failure, tuple(retried))

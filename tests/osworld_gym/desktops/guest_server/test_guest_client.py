@@ -9,10 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from osworld_gym.desktops.guest_server import http_client
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local import desktop as local
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge
 from osworld_gym.types import Action
 
 
@@ -167,3 +168,11 @@ def test_a_screen_of_no_size():
 def test_the_guests_own_imports_stay_out_of_the_host():
     assert "Xlib" not in sys.modules
     assert "pyautogui" not in sys.modules
+
+
+def test_a_reply_that_is_too_large_is_not_read_and_the_next_request_works(server, client, monkeypatch):
+    monkeypatch.setattr(http_client, "MAX_ANSWER", 1000)
+    server.answers = [(200, bytes(1001)), (200, bytes(1000))]
+    with pytest.raises(ReplyTooLarge, match="POST /file: the reply has more than 1000 bytes"):
+        client.post_form("/file", {"file_path": "/a"}, timeout=5)
+    assert len(client.post_form("/file", {"file_path": "/a"}, timeout=5).body) == 1000

@@ -232,3 +232,8 @@ def test_a_spreadsheets_last_row_is_left_to_osworld():
     assert get(FileDesktop({"/a.txt": b"text"}), "content_from_vm_file", path="/a.txt") == "text"
     with pytest.raises(TaskError, match="requires OSWorld's evaluators"):
         get(FileDesktop(), "content_from_vm_file", path="/a.xlsx", file_type="xlsx", file_content="last_row")
+
+
+def test_several_files_of_which_one_is_missing():
+    several = {"path": ["/a", "/b"], "dest": ["a", "b"], "multi": True, "gives": [0, 1]}
+    assert get(FileDesktop({"/b": b"1"}), "vm_file", **several) == [None, b"1"]

@@ -1,6 +1,9 @@
 """Our metrics on the cases that test_official_parity.py runs with OSWorld's metrics."""
 
+import zipfile
+
 import pytest
+from broken_cases import BROKEN
 from metric_cases import CASES, IDS, packed
 
 from osworld_gym.tasks.evaluation.metrics import METRICS, OURS
@@ -13,6 +16,15 @@ def test_the_score(name, arguments, options, score):
     assert 0.0 <= found <= 1.0
     if score is not None:  # None: a similarity that is not worked out by hand, only compared with OSWorld's
         assert found == pytest.approx(score)
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), BROKEN.values(), ids=BROKEN)
+def test_what_osworld_gives_nothing_for(name, arguments, options):
+    try:
+        found = METRICS[name](*arguments, **options)
+    except (ValueError, TypeError, LookupError, AttributeError, OSError, zipfile.BadZipFile):
+        found = 0.0
+    assert found == 0.0
 
 
 def test_every_metric_has_cases_for_and_against():
@@ -31,8 +43,9 @@ def test_play_and_exit():
 
 
 def test_an_archive_that_is_a_tape():
-    left, right = (packed({"x/a.txt": "1"}, kind) for kind in ("tar", "zip"))
-    assert METRICS["compare_archive"](left, right, file_path="x") == 1.0
+    zipped, taped = (packed({"x/a.txt": "1"}, kind) for kind in ("zip", "tar"))
+    assert METRICS["compare_archive"](taped, taped, file_path="x") == 1.0
+    assert METRICS["compare_archive"](taped, zipped, file_path="x") == 0.0  # OSWorld goes by the gold file's name
 
 
 @pytest.mark.parametrize(

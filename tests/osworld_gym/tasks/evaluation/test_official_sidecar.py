@@ -8,16 +8,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from file_desktop import FileDesktop
+from metric_cases import packed
 
 from osworld_gym import cli
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation import official_pool as official
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation, find_official
 from osworld_gym.tasks.evaluation.score import Evaluators
+from osworld_gym.tasks.evaluation.sidecar.calling import Limits
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.task import Task
-from osworld_gym.types import StopReason
+from osworld_gym.types import StopReason, Verdict
 
 #: a double of OSWorld's modules: getters swallow errors, everything prints
 CONTROLLER = """
@@ -38,6 +40,11 @@ def get_missing(env, config): raise FileNotFoundError("x")
 def get_gold(env, config): return open(os.path.join(env.cache_dir, config["dest"])).read()
 def get_cloud_file(env, config): return get_gold(env, config)
 def get_folder(env, config): return [env.cache_dir, sorted(os.listdir(env.cache_dir)), os.getcwd()]
+def get_file(env, config):
+    answer = requests.post(env.controller.url + "/file", data={"file_path": config["path"]})
+    path = os.path.join(env.cache_dir, "result")
+    open(path, "wb").write(answer.content)
+    return path
 def get_chrome(env, config): return env.chromium_port
 """
 METRICS = """
@@ -49,6 +56,14 @@ def die(result): os._exit(3)
 def folder(result): return 1.0 if result[1] == ["ls.out"] and result[0] == result[2] else 0.0
 def port(result): return result
 def length(result, expected): return float(int(result) == int(expected))
+def computes(result):
+    while True: pass
+def allocates(result): return float(len(bytearray(1 << 40)))
+def reads(result): return float(len(open(result).read()))
+def unpacks(result, expected):
+    import shutil
+    shutil.unpack_archive(result, os.path.dirname(result), "tar")
+    return 1.0
 def limit(result, rules): return float(float(result) < rules["limit"])
 """
 
@@ -87,6 +102,12 @@ class Guest(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{"AT": "<a/>", "truncated": true}' if self.path == "/accessibility" else b"on")
 
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.server.file)
+
     def log_message(self, *args): ...
 
 
@@ -104,10 +125,13 @@ def desktop_at(guest, token="secret", **ports) -> FileDesktop:
 
 
 def scored(pool, desktop, tmp_path, deadline=60.0, **evaluator) -> float:
+    return judged(desktop, tmp_path, Evaluators("official", deadline=deadline, official=pool), **evaluator).score
+
+
+def judged(desktop, tmp_path, evaluators, **evaluator) -> Verdict:
     task = Task(id="t", instruction="i", evaluator=evaluator)
     files = FileCache(tmp_path / "files", offline=True, also=())
-    evaluators = Evaluators("official", deadline=deadline, official=pool)
-    return verify(task, desktop, stop=StopReason.finished, evaluators=evaluators, files=files).score
+    return verify(task, desktop, stop=StopReason.finished, evaluators=evaluators, files=files)
 
 
 def expected(value) -> dict:
@@ -184,6 +208,41 @@ def test_a_broken_result_scores_zero_and_a_broken_gold_file_is_no_score(pool, gu
         scored(pool, desktop_at(guest), tmp_path, **number, expected={"type": "rule", "rules": {"limits": 3}})
 
 
+@pytest.mark.parametrize(
+    ("func", "result", "says"),
+    [
+        ("computes", {"type": "answer", "path": "/on"}, "CPU time"),
+        ("allocates", {"type": "answer", "path": "/on"}, "memory"),
+        ("reads", {"type": "file", "path": "/a"}, "unpacks to more than"),
+    ],
+)
+def test_a_result_that_exhausts_them_scores_zero(pool, guest, tmp_path, func, result, says):
+    guest.file = packed({"a": "1" * 2000})
+    limits = Limits(cpu=0.5, memory=128 << 20, unpacked=1000)
+    evaluators = Evaluators("official", official=pool, limits=limits)
+    found = judged(desktop_at(guest), tmp_path, evaluators, func=func, result=result)
+    assert (found.score, found.exhausted) == (0.0, True)
+    assert says in found.problem
+    assert scored(pool, desktop_at(guest), tmp_path, **ON) == 1.0
+
+
+def test_a_reply_without_end_is_not_read_to_its_end(pool, guest, tmp_path):
+    guest.file = bytes(129 << 20)
+    evaluators = Evaluators("official", official=pool)
+    reads = {"func": "reads", "result": {"type": "file", "path": "/a"}}
+    found = judged(desktop_at(guest), tmp_path, evaluators, **reads)
+    assert (found.score, found.exhausted) == (0.0, True)
+    assert "the reply has more than" in found.problem
+
+
+def test_an_archive_is_not_unpacked_outside_its_folder(pool, guest, tmp_path):
+    place = tmp_path / "outside"
+    guest.file = packed({str(place): "1"}, "tar")
+    unpacks = {"func": "unpacks", "result": {"type": "file", "path": "/a"}, "expected": expected(1)}
+    scored(pool, desktop_at(guest), tmp_path, **unpacks)
+    assert not place.exists()
+
+
 def test_ports_are_passed_on(pool, guest, tmp_path):
     port = {"func": "port", "result": {"type": "chrome"}}
     desktop = desktop_at(guest, ports={9222: ("127.0.0.1", 1)})
@@ -223,11 +282,11 @@ def test_no_more_processes_than_asked_for(place):
     pool = OfficialEvaluators(place, size=1)
     pool.known()
     busy = threading.Thread(target=lambda: pool.metric("same", [1, 1]))
-    sidecar = pool.acquire(5.0)
+    sidecar = pool.sidecars.acquire(5.0)
     busy.start()
-    with pytest.raises(DesktopError, match=r"no official evaluator was free within 0.2 s"):
+    with pytest.raises(DesktopError, match=r"no evaluator process was free within 0.2 s"):
         pool.metric("same", [1, 1], deadline=0.2)
-    pool.release(sidecar)
+    pool.sidecars.release(sidecar)
     busy.join(60)
     assert not busy.is_alive()
     pool.close()

@@ -90,6 +90,31 @@ def test_each_reason(tmp_path, one, reason):
     assert reasons_against(one, "local", machine(tmp_path, lacks=["code", "socat"])) == [reason]
 
 
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("useradd -m charles", "useradd"),
+        (["/bin/sh", "-c", "echo a:b | sudo chpasswd"], "chpasswd"),
+        ("mkdir /home/test1", "/home/test1"),
+        ("getent passwd charles", "passwd"),
+        ("echo x | sudo tee -a /etc/hosts", "tee -a /etc"),
+        ("echo x > /usr/share/x", "> /usr"),
+        ("cp /usr/share/x ~/y && cat /etc/hosts", ""),  # reads only
+        ("mkdir -p ~/a/etc /home/user/usr", ""),
+        ("echo password | sudo -S mkdir ~/Desktop/a", ""),  # as the desktop's user
+    ],
+)
+def test_what_needs_root(tmp_path, command, found):
+    """As in task 5812b315, which creates a user whose home is outside the desktop's."""
+    reasons = [f"root: a command has {found!r}"] if found else []
+    before = task([step("execute", command=command, shell=True)])
+    after = task(evaluator=EXACT | {"result": {"type": "vm_command_line", "command": command}})
+    for one in (before, after):
+        assert reasons_against(one, "local", machine(tmp_path)) == reasons
+        assert reasons_against(one, "container", machine(tmp_path)) == reasons
+        assert reasons_against(one, "vm", machine(tmp_path)) == []
+
+
 SUDO = "echo {CLIENT_PASSWORD} | sudo -S"
 WEB = "from the network"
 PIP = f"its setup installs Python packages (PyMuPDF) {WEB}"

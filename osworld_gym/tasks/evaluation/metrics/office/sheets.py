@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
+from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.sidecar.calling import Exhausted
+
 Element = ElementTree.Element
 Value = str | float | bool | None
 
@@ -23,6 +26,8 @@ STYLE, FO = f"{_ODF}style:1.0}}", f"{_ODF}xsl-fo-compatible:1.0}}"
 #: Excel's built-in number formats by their number
 _BUILT_IN = {9: "0%", 10: "0.00%", 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00"}
 PART_LIMIT = 64 << 20  # bytes of one XML part, decompressed
+MAX_CELLS = 1 << 20  # of a sheet, cells that are repeated included
+MAX_STYLES = 1 << 16  # formats of cells; Excel and LibreOffice have fewer
 REPEAT_LIMIT = 10_000  # a cell repeated more often is the empty filler of the sheet's rest
 
 
@@ -64,11 +69,11 @@ def parse_part(archive: zipfile.ZipFile, name: str) -> Element:
 
     Raises:
         KeyError: there is no such part.
-        ValueError: it is larger than ``PART_LIMIT`` when decompressed.
+        Exhausted: it is larger than ``PART_LIMIT`` when decompressed.
     """
     if archive.getinfo(name).file_size > PART_LIMIT:
-        raise ValueError(f"{name} has more than {PART_LIMIT} bytes")
-    return ElementTree.fromstring(archive.read(name))
+        raise Exhausted(f"{name} has more than {PART_LIMIT} bytes")
+    return parse_xml(archive.read(name))
 
 
 def read_sheets(data: bytes) -> list[Sheet]:
@@ -91,7 +96,10 @@ def _xlsx(archive: zipfile.ZipFile) -> Iterator[Sheet]:
         path = targets[sheet.get(f"{_R}id")]
         path = path.lstrip("/") if path.startswith("/") else f"xl/{path}"
         root = parse_part(archive, path)
-        cells = {c.get("r", ""): _xlsx_cell(c, shared, formats) for c in root.iter(f"{_MAIN}c")}
+        cells: dict[str, Cell] = {}
+        for item in root.iter(f"{_MAIN}c"):
+            cells[item.get("r", "")] = _xlsx_cell(item, shared, formats)
+            _check_count(cells)
         merged = tuple(item.get("ref", "") for item in root.iter(f"{_MAIN}mergeCell"))
         frozen = [pane for pane in root.iter(f"{_MAIN}pane") if pane.get("state") == "frozen"]
         charts = len([name for name in archive.namelist() if re.fullmatch(r"xl/charts/chart\d+\.xml", name)])
@@ -110,6 +118,8 @@ def _shared_strings(archive: zipfile.ZipFile) -> list[str]:
 
 def _cell_formats(styles: Element) -> list[dict[str, Any]]:
     """The fields of :class:`Cell` of each cell format (its index is a cell's ``s``)."""
+    if len(styles.findall(f"{_MAIN}cellXfs/{_MAIN}xf")) > MAX_STYLES:
+        raise Exhausted(f"it has more than {MAX_STYLES} cell formats")
     codes = {int(n.get("numFmtId", "0")): n.get("formatCode", "") for n in styles.iter(f"{_MAIN}numFmt")}
     fonts = [_font(font) for font in styles.iterfind(f"{_MAIN}fonts/{_MAIN}font")]
     fills = [fill.find(f"{_MAIN}patternFill/{_MAIN}fgColor") for fill in styles.iterfind(f"{_MAIN}fills/{_MAIN}fill")]
@@ -163,6 +173,7 @@ def _ods(root: Element) -> Iterator[Sheet]:
             found = list(_ods_row(row, bold))
             for copy in range(repeat if repeat < REPEAT_LIMIT else 0):
                 cells |= {f"{letters(i)}{row_index + copy + 1}": cell for i, cell in found}
+                _check_count(cells)
             row_index += repeat
         yield Sheet(table.get(f"{TABLE}name", ""), cells)
 
@@ -182,6 +193,11 @@ def _ods_row(row: Element, bold: Mapping[str | None, bool]) -> Iterator[tuple[in
             )
             yield from ((index + copy, cell) for copy in range(repeat))
         index += repeat
+
+
+def _check_count(cells: Mapping[str, Cell]) -> None:
+    if len(cells) > MAX_CELLS:
+        raise Exhausted(f"a sheet has more than {MAX_CELLS} cells")
 
 
 def letters(index: int) -> str:

@@ -3,7 +3,7 @@
 What the policy breaks scores 0: a file that does not parse as its format is not a solved task. Our own failures are not
 scored: missing libraries, a full disk, a gold file that does not load, rules that do not fit their metric.
 
-Standard library only, and no import of this package: the sidecar process of OSWorld's evaluators imports this file too.
+The classes of exceptions and the order of the checks are the same for our metrics and for OSWorld's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
+from .errors import BrokenResult, RuleError
+
 Value = TypeVar("Value")
 
 #: exceptions of parsers on malformed content; ElementTree's ParseError is a SyntaxError
@@ -26,16 +28,9 @@ MACHINE = (ImportError, MemoryError, TimeoutError, ConnectionError, subprocess.S
 MACHINE_ERRNO = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EROFS}
 )
+DESCRIBED = 500  # characters of an error's text, which may quote the result
 #: packages whose exceptions concern the network or a browser
 NETWORK = frozenset({"requests", "urllib3", "playwright", "http"})
-
-
-class BrokenResult(Exception):
-    """What was read from the desktop is unreadable, for the reason in the message. It scores 0."""
-
-
-class RuleError(ValueError):
-    """A task's rules do not fit their metric. The evaluator's fault, never the result's."""
 
 
 class Rules(dict[str, Any]):
@@ -90,6 +85,8 @@ def call_metric(
         if _is_machines(error) or isinstance(error, RuleError | re.error):
             raise
         if gold and not _loads(metric, result, expected[0], options):
+            raise RuleError(f"the gold file does not load: {_describe(error)}") from error
+        if isinstance(error, BrokenResult):
             raise
         raise BrokenResult(_describe(error)) from error
 
@@ -116,4 +113,4 @@ def _is_machines(error: BaseException) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error)[:DESCRIBED]}"

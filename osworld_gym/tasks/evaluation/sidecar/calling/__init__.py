@@ -1,0 +1,25 @@
+"""The calling convention of metrics and getters, and the limits on what they read.
+
+Standard library and Pillow only, and no import of this package: the sidecar process of OSWorld's evaluators imports
+this folder too.
+"""
+
+from .call import Rules, as_rules, call_metric, get_result
+from .errors import BrokenResult, Exhausted, RuleError
+from .files import check_file
+from .limits import Limits, address_space, lift_memory_limit, limit_process
+
+__all__ = [
+    "BrokenResult",
+    "Exhausted",
+    "Limits",
+    "RuleError",
+    "Rules",
+    "address_space",
+    "as_rules",
+    "call_metric",
+    "check_file",
+    "get_result",
+    "lift_memory_limit",
+    "limit_process",
+]
