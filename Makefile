@@ -93,9 +93,15 @@ soak: $(call extras,test+guest+ray)   ## hours: SOAK_RESETS=2000 resets of real 
 	$(BIN)/osworld-gym doctor --packages
 	$(BIN)/python -m pytest -m soak --timeout 36000 $(if $(ONLY),-k "$(ONLY)")
 
-nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample (an hour)
+# the seed of the property tests' examples; make nightly SEED=N repeats those of a failure
+ifndef SEED
+SEED := $(shell date +%s)
+endif
+nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample, property tests with new examples (an hour)
 	$(BIN)/osworld-gym install-official
-	$(BIN)/python -m pytest -m nightly --timeout 7200 -W default
+	@echo "property tests: make nightly SEED=$(SEED)"
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or (hypothesis and not (docker or storage or vllm))" \
+		--hypothesis-seed=$(SEED) --timeout 7200 -W default || { echo "failed with make nightly SEED=$(SEED)"; exit 1; }
 
 lint: $(call extras,test)   ## ruff and mypy
 	$(BIN)/ruff check .

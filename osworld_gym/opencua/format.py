@@ -17,8 +17,12 @@ from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
 
 SCROLL_CLICKS = 5  #: wheel clicks of one scroll, as :mod:`osworld_gym.uitars.read_pyautogui` counts them
+_FENCE = "```"
+_TYPED = {"enter": "\n", "tab": "\t"}  # keys that are characters
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")
-_MARKUP = re.compile(r"^#+[ \t]*|`{3,}", re.MULTILINE)  # of the response: headings and the code block
+# a response's own marks: fences, then the start of headings
+_FENCES = re.compile("`{3,}")
+_HEADINGS = re.compile(r"^(?:[ \t]*#)+[ \t]*", re.MULTILINE)
 
 
 def format_response(thought: str, actions: Sequence[Action]) -> str:
@@ -30,9 +34,10 @@ def format_response(thought: str, actions: Sequence[Action]) -> str:
     """
     if not actions:
         raise ValueError("format_response requires at least one action, got none")
-    clean = _MARKUP.sub("", thought).strip()
-    sentence = [part for part in _SENTENCE_END.split(" ".join(clean.split())) if part][-1:]
-    words = sentence[0] if sentence else ", then ".join(action.kind.replace("_", " ") for action in actions) + "."
+    clean = _HEADINGS.sub("", _FENCES.sub("", thought).strip()).strip()
+    sentence = [part for part in _SENTENCE_END.split(" ".join(clean.split())) if part.strip("# ")][-1:]
+    names = ", then ".join(action.kind.replace("_", " ") for action in actions) + "."
+    words = sentence[0].lstrip("# ") if sentence else names
     unknown = [action.kind for action in actions if action.kind not in _WRITERS]
     if unknown:
         raise ValueError(f"OpenCUA's text has no form of {unknown[0]}; it has {', '.join(_WRITERS)}")
@@ -54,16 +59,26 @@ def _same(text: str, actions: Sequence[Action]) -> bool:
 
 
 def _normal(actions: Sequence[Action]) -> list[Action]:
-    """The actions with rounded points and pyautogui's key names; text typed in several actions is joined."""
+    """The actions with rounded points and pyautogui's key names; text typed in several actions is joined.
+
+    A hotkey of enter or tab alone is that character typed, which performs the same.
+    """
     found: list[Action] = []
     for action in actions:
-        if action.kind == "type" and found and found[-1].kind == "type":
-            found[-1] = replace(found[-1], content=(found[-1].content or "") + (action.content or ""))
+        key = None if action.key is None else " ".join(split_keys(action.key))
+        text = _TYPED.get(key or "") if action.kind == "hotkey" else action.content
+        if action.kind in ("type", "hotkey") and text is not None:
+            before = found.pop().content or "" if found and found[-1].kind == "type" else ""
+            found += [Action("type", content=before + text)] if before + text else []
             continue
         start, end = (None if point is None else _round(point) for point in (action.start, action.end))
-        key = None if action.key is None else " ".join(split_keys(action.key))
         found.append(replace(action, start=start, end=end, key=key))
     return [replace(action, content=None) if action.kind == "finished" else action for action in found]
+
+
+def _literal(text: str) -> str:
+    """The text as a literal of Python that cannot close the code block."""
+    return repr(text).replace(_FENCE, "\\x60" * len(_FENCE))
 
 
 def _round(point: Point) -> Point:
@@ -89,7 +104,7 @@ def _type(action: Action) -> list[str]:
     lines: list[str] = []
     for number, piece in enumerate((action.content or "").split("\n")):
         lines += ["pyautogui.press('enter')"] if number else []
-        lines += [f"pyautogui.write(message={piece!r})"] if piece else []
+        lines += [f"pyautogui.write(message={_literal(piece)})"] if piece else []
     return lines
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from property_tests import examples
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 from bepa_torchrl.data import keys as K
@@ -91,7 +92,7 @@ def test_a_row_longer_than_the_budget_is_named() -> None:
         pack_rows(episode(0, [3, 9]), 8)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     lengths=st.lists(st.lists(st.integers(2, 30), min_size=1, max_size=6), min_size=1, max_size=8),
     block=st.integers(1, 4),

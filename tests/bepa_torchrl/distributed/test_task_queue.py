@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from bepa_torchrl.distributed.task_queue import FinishedGroup, Lease, Order, StaleTicketError, TaskQueue
 
@@ -405,7 +406,7 @@ class Run:
         self.held = []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(
     order=st.sampled_from(["admission", "completion"]),
     groups=st.integers(1, 3),

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from bepa_torchrl import functional as F
 
@@ -51,7 +52,7 @@ def test_equal_returns_give_exact_zeros(std, value, n):
     assert F.group_advantage(torch.full((n,), value), std=std).tolist() == [0.0] * n
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=12), st.sampled_from(F.STD_RULES))
 def test_advantages_sum_to_zero(returns, std):
     advantage = F.group_advantage(torch.tensor(returns), std=std)
@@ -220,7 +221,7 @@ def test_jensen_shannon_numbers():
             F.jensen_shannon(half, bad)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=8))
 def test_jensen_shannon_is_symmetric_and_bounded(counts):
     p, q = (torch.tensor(x) for x in zip(*counts, strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opencua_checkpoint import (
     CODE,
@@ -20,6 +20,7 @@ from opencua_checkpoint import (
     write_opencua_checkpoint,
     write_ranks,
 )
+from property_tests import examples
 
 from bepa_torchrl.policies.transformers.opencua.tokenizer import (
     byte_pair_tokenizer,
@@ -60,7 +61,7 @@ TEXTS = st.one_of(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(text=TEXTS)
 def test_tokens_are_those_of_tiktoken(name: str, text: str) -> None:
     ids = TOKENIZERS[name].encode(text, add_special_tokens=False).ids

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import torch
 from built_in_engine import TOKEN, BuiltInEngine, served, url_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
+from property_tests import examples
 from vllm_engine import make_trainer
 
 from bepa_torchrl.commands.train import main
@@ -426,7 +427,7 @@ def test_a_run_checks_the_server_before_its_folder_is_made(
     assert not (tmp_path / "runs").exists()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.sampled_from([b"", b"a", b"bc"])))))
 def test_rows_and_outputs_survive_the_wire(drawn: list[tuple[list[int], list[bytes]]]) -> None:
     given_rows = [

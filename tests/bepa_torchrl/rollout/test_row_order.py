@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from cache_traces import make_trace
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 from tensordict import TensorDictBase
 
 from bepa_torchrl.cache import TaskTraceCache
@@ -63,7 +64,7 @@ def table(batch: TensorDictBase) -> list[tuple[Any, ...]]:
 outcomes_of_groups = st.lists(st.text("+-x", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(outcomes=outcomes_of_groups, data=st.data())
 def test_the_order_of_rows_changes_nothing(outcomes: list[str], data: st.DataObject) -> None:
     rows = rows_of(outcomes)
@@ -78,7 +79,7 @@ def test_the_order_of_rows_changes_nothing(outcomes: list[str], data: st.DataObj
     assert shuffled.cache.stats() == expected.cache.stats()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(outcomes=outcomes_of_groups, data=st.data())
 def test_every_group_is_finalised_by_the_rule(outcomes: list[str], data: st.DataObject) -> None:
     """If all of two or more failed, one trace is injected, the only success; else none. Advantages sum to 0."""

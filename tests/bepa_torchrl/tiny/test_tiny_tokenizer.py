@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from bepa_torchrl.tiny.grounding import label_words
@@ -21,7 +22,7 @@ TOKENIZER = small_tokenizer()
 
 
 @given(st.text())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_text_comes_back(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from osworld_gym.opencua import format_response, parse
 from osworld_gym.types import Action
@@ -62,14 +65,58 @@ def test_what_has_no_form_is_refused(actions: list[Action], message: str) -> Non
         format_response("Do it.", actions)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=40), st.text(min_size=1, max_size=20).filter(lambda text: "\r" not in text))
-def test_any_thought_and_any_typed_text(thought: str, content: str) -> None:
+def keystrokes(actions: Sequence[Action]) -> list[str]:
+    """What is typed, by key: a hotkey's name, or a character of a text, where enter and tab are characters."""
+    keys: list[str] = []
+    for action in actions:
+        assert action.kind in ("type", "hotkey")
+        if action.kind == "type":
+            keys += action.content or ""
+        else:
+            keys.append({"enter": "\n", "tab": "\t"}.get(action.key or "", action.key or ""))
+    return keys
+
+
+THOUGHTS = st.lists(
+    st.one_of(
+        st.sampled_from(["## Action:", "##", "#", " ", "\n", "```", "``", "`", "Go. ", "。", "Code"]),
+        st.text(max_size=3),
+    ),
+    max_size=8,
+).map("".join)
+TEXTS = st.lists(
+    st.one_of(
+        st.sampled_from(["\n", "\t", "\r\n", "\\", "'", '"', "```", "`", "## Code:", "\u2028"]), st.text(max_size=3)
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
+TYPED = st.lists(
+    st.one_of(
+        TEXTS.map(lambda text: Action("type", content=text)),
+        st.sampled_from(["enter", "tab", "ctrl v", "a", "ctrl enter"]).map(lambda key: Action("hotkey", key=key)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@examples(300)
+@given(THOUGHTS, TYPED)
+def test_any_thought_and_anything_typed(thought: str, actions: list[Action]) -> None:
     """Headings and fences of a thought would end it: they are left out."""
-    action = Action("type", content=content)
-    try:
-        text = format_response(f"## Action:\n```\n{thought}", [action])
-    except ValueError:
-        assert "```" in content or "##" in content
-        return
-    assert parse(text).actions == (action,)
+    if keystrokes(actions):
+        assert keystrokes(parse(format_response(thought, actions)).actions) == keystrokes(actions)
+
+
+@pytest.mark.parametrize("content", ["\n", "\ntext", "\n\n", "\t", "a\n\nb", "```sh\nls\n```\n", "\r\n", "\\`"])
+def test_texts_that_were_refused_or_changed(content: str) -> None:
+    for before in ([], [Action("click", start=(1, 2))]):
+        found = parse(format_response("Do it.", [*before, Action("type", content=content)])).actions
+        assert found[: len(before)] == tuple(before)
+        assert keystrokes(found[len(before) :]) == list(content)
+
+
+def test_a_thought_cannot_open_a_section() -> None:
+    for thought in (" ## Action:\nx", "```## Action:", "# ## Code:", "Go. ## Action:", "#"):
+        assert parse(format_response(thought, [Action("wait")])).actions == (Action("wait"),)

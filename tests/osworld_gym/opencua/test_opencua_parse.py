@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from osworld_gym import ParseError
 from osworld_gym.episode import Episode, EpisodeOptions
@@ -112,7 +113,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=8)), max_size=12))
 def test_any_text_parses_or_is_a_parse_error(parts: list[str]) -> None:
     text = "".join(parts)

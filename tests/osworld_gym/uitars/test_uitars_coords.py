@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from osworld_gym import Action
 from osworld_gym.uitars import ImageScaling, smart_resize
@@ -47,6 +48,7 @@ def test_relative_points_by_hand() -> None:
         ImageScaling(relative=0)
 
 
+@examples(100)
 @given(
     st.tuples(st.integers(320, 3840), st.integers(240, 2160)),
     st.floats(0, 1),

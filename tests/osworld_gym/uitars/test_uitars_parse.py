@@ -7,8 +7,9 @@ import random
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from osworld_gym import Action, ParseError
 from osworld_gym.uitars import action_space_text, format_response, parse, thought_of
@@ -264,7 +265,7 @@ def test_no_response_takes_long(text: str) -> None:
     assert process_time() - begin < 1.0
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.one_of(st.text(), st.text().map("Thought: a\nAction: {}".format), st.binary(), st.none()))
 def test_any_value_parses_or_raises_parse_error(text) -> None:
     with contextlib.suppress(ParseError):
@@ -290,7 +291,7 @@ def _actions(draw, platform: str) -> Action:
     return Action(spec.name, **{a.field: draw(_FIELDS[a.kind]) for a in spec.arguments})
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), st.sampled_from(["desktop", "mobile"]), st.text())
 def test_format_then_parse_returns_the_same_actions(data, platform: str, thought: str) -> None:
     actions = tuple(data.draw(st.lists(_actions(platform), min_size=1, max_size=3)))

@@ -6,8 +6,9 @@ import ast
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from osworld_gym import Action, ParseError
 from osworld_gym.uitars.actions import GRAMMAR
@@ -100,7 +101,7 @@ def test_mobile_actions_have_no_source() -> None:
         to_pyautogui([Action("press_back")])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text())
 def test_any_text_is_safe_source_and_comes_back(text: str) -> None:
     source = to_pyautogui([Action("type", content=text)])
@@ -222,7 +223,7 @@ _CALLS = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.one_of(st.lists(_CALLS, max_size=4).map("; ".join), st.text()))
 def test_any_source_is_read_or_refused_with_parse_error(source: str) -> None:
     try:

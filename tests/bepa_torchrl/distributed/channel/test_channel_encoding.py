@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
@@ -35,7 +36,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
-some = settings(max_examples=25, deadline=None)
+some = examples(25)
 TASKS = {f"lamp-{n}": lamp_task(n) for n in range(3)}
 
 
