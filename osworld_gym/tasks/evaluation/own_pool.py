@@ -77,8 +77,9 @@ class OwnEvaluators:
 
 
 def _start() -> Sidecar:
-    path = os.pathsep.join(part or str(Path.cwd()) for part in sys.path)
-    return Sidecar("our evaluators", [sys.executable, "-m", MODULE], {**os.environ, "PYTHONPATH": path}, Path.cwd())
+    path = os.pathsep.join(str(Path(part).absolute()) for part in sys.path)
+    command = [sys.executable, "-P", "-m", MODULE]  # -P: modules of the working directory do not come first
+    return Sidecar("our evaluators", command, {**os.environ, "PYTHONPATH": path}, Path("/"))
 
 
 def _score(reply: Mapping[str, Any]) -> float:
