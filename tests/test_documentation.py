@@ -180,6 +180,12 @@ def test_brackets_of_shell_commands_are_quoted(page):
     assert bare == []
 
 
+def test_diagrams_fit_the_column_of_the_site(page):
+    """A code block has room for 88 characters in a window of 1300 pixels."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if re.search("[─│└┌┐┘├┤┬]", line) and len(line.removeprefix("    ")) > 88] == []
+
+
 def test_every_role_of_a_docstring_is_rendered_in_the_site():
     from importlib.util import module_from_spec, spec_from_file_location
 
