@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import signal
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bepa_torchrl.policies.vllm.rows import EngineSpec, RowEngine
@@ -24,6 +26,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--listen", default="127.0.0.1:7400", metavar="HOST:PORT", help="where it listens (default: %(default)s)"
     )
     parser.add_argument("--token-file", type=Path, help="the secret of the runs; else in BEPA_ENGINE_TOKEN")
+    parser.add_argument(
+        "--argument",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further argument of vLLM's AsyncEngineArgs, its value as JSON: --argument tensor_parallel_size=2",
+    )
     parser.add_argument("--folder", type=Path, help="for the weights that it is given (default: a temporary one)")
     parser.set_defaults(program=engine)
 
@@ -37,6 +46,7 @@ def engine(options: argparse.Namespace) -> int:
     from bepa_torchrl.distributed.channel.handshake import ENGINE_TOKEN, parse_address, read_token
     from bepa_torchrl.policies.vllm.errors import engine_version
 
+    arguments = _arguments(options.argument)
     address, token = parse_address(options.listen), read_token(options.token_file, variable=ENGINE_TOKEN)
     version = str(engine_version())
     from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
@@ -46,7 +56,8 @@ def engine(options: argparse.Namespace) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="bepa-engine-") as temporary:
             folder = Path(temporary) / "weights" if options.folder is None else options.folder
-            server = EngineServer(address, token, folder=folder, make_engine=_make_engine, version=version)
+            make_engine = partial(_make_engine, arguments)
+            server = EngineServer(address, token, folder=folder, make_engine=make_engine, version=version)
             try:
                 print(f"vLLM {version} at http://{server.address[0]}:{server.address[1]}", flush=True)
                 threading.Event().wait()
@@ -57,10 +68,27 @@ def engine(options: argparse.Namespace) -> int:
     return 0
 
 
-def _make_engine(spec: EngineSpec, start_timeout: float, stall_timeout: float) -> RowEngine:
+def _arguments(given: list[str]) -> dict[str, Any]:
+    """Arguments from the command line. Raises ValueError if one is not NAME=JSON."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            if not (name.isidentifier() and equals):
+                raise ValueError("no name")
+            found[name] = json.loads(value)
+        except ValueError as error:
+            raise ValueError(
+                f"--argument: expected NAME=VALUE with a value in JSON, such as tensor_parallel_size=2 or "
+                f"quantization='\"fp8\"', got {text!r}"
+            ) from error
+    return found
+
+
+def _make_engine(arguments: dict[str, Any], spec: EngineSpec, start_timeout: float, stall_timeout: float) -> RowEngine:
     import torch
 
     from bepa_torchrl.policies.vllm.engine import Engine  # imports vLLM
 
     on_cpu = not torch.cuda.is_available()
-    return Engine(spec, on_cpu=on_cpu, start_timeout=start_timeout, stall_timeout=stall_timeout)
+    return Engine(spec, on_cpu=on_cpu, arguments=arguments, start_timeout=start_timeout, stall_timeout=stall_timeout)

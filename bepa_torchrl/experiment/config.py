@@ -37,8 +37,8 @@ RENAMED = {
 }
 #: settings that were replaced by one with other values
 REPLACED = {"train.micro_batch": "replaced by 'train.max_tokens', a number of tokens instead of rows"}
-#: the only setting with keys of the user's choice
-_OPTIONS = "env.options"
+#: the settings with keys of the user's choice
+_FREE = ("env.options", "policy.engine.arguments")
 _SECTIONS = {field.name for field in fields(Settings) if is_dataclass(get_type_hints(Settings)[field.name])}
 _MISFIT = object()
 
@@ -246,8 +246,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def _line(override: Override) -> str:
-    """The override in Hydra's syntax, in which keys of a provider's options may be added."""
-    added = override.key_or_group == _OPTIONS or override.key_or_group.startswith(f"{_OPTIONS}.")
+    """The override in Hydra's syntax, in which keys of the user's choice may be added."""
+    added = override.key_or_group in _FREE or _is_free(override.key_or_group)
     return ("++" if added else "") + str(override.input_line)
 
 
@@ -279,8 +279,12 @@ def _check_key(override: Override) -> None:
     key = override.key_or_group
     if override.is_add() or override.is_delete() or override.is_force_add():
         raise ConfigError(f"{override.input_line}: keys cannot be added or deleted; write key=value with a known key")
-    if key not in setting_names() and not key.startswith(f"{_OPTIONS}."):
+    if key not in setting_names() and not _is_free(key):
         raise ConfigError(_unknown_key(key))
+
+
+def _is_free(key: str) -> bool:
+    return key.startswith(tuple(f"{name}." for name in _FREE))
 
 
 def _unknown_key(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from bepa_torchrl.experiment.settings import ClusterSettings, EngineSettings, En
 from bepa_torchrl.experiment.shipped import SHIPPED, checkpoint_folder
 from bepa_torchrl.policies.vllm.errors import engine_version
 from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
+from bepa_torchrl.sizing.known_models import folder_model, known_model
+from bepa_torchrl.sizing.memory import kv_bytes
+from bepa_torchrl.sizing.model import model_shape
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
@@ -31,7 +35,8 @@ def check_environment(settings: Settings, *, torchrun: bool = False) -> None:
         torchrun: whether torchrun may have started the program.
 
     Raises:
-        ConfigError: ``train.ranks`` and another setting do not work together; ``OSWORLD_ROOT`` or the checkpoint is
+        ConfigError: ``train.ranks`` and another setting do not work together; the engine's cache is too small to start;
+            ``OSWORLD_ROOT`` or the checkpoint is
             missing or incomplete; torchrun has started a program that is not for it.
         EngineVersionError: ``policy.rollout=vllm`` without a supported version of vLLM.
         EngineError: no ``bepa engine`` answers at ``policy.engine.url``, or it refuses the token.
@@ -55,6 +60,7 @@ def check_environment(settings: Settings, *, torchrun: bool = False) -> None:
     check_checkpoint(settings.policy.checkpoint)
     if settings.policy.rollout == "vllm":
         _check_engine(settings.policy.engine)
+        check_engine_cache(settings)
     _check_cluster(settings.cluster)
     _check_desktop(settings.env)
 
@@ -100,6 +106,34 @@ def _check_engine(engine: EngineSettings) -> None:
         engine_version()
     else:
         EngineClient(engine.url, engine_token(engine)).state()
+
+
+def check_engine_cache(settings: Settings) -> None:
+    """Checks that the engine's key-value cache holds a prompt and response of the maximum length.
+
+    vLLM refuses to start otherwise, after it has loaded the weights. Of a checkpoint whose configuration is not on this
+    machine nothing is known, and nothing is checked.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    policy = settings.policy
+    folder = Path(checkpoint_folder(policy.checkpoint)).expanduser()
+    try:
+        files = folder_model(folder) if folder.is_dir() else known_model(policy.checkpoint)
+        text = model_shape(files.config).text
+    except ValueError:
+        return
+    window = policy.max_prompt_tokens + policy.max_new_tokens
+    ranks = int(policy.engine.arguments.get("tensor_parallel_size", 1))  # each has its share of the heads
+    needed = window * kv_bytes(text, 4 if policy.dtype == "float32" else 2) / ranks / 1e9
+    if needed > policy.engine.kv_cache_gb:
+        raise ConfigError(
+            f"policy.engine.kv_cache_gb={policy.engine.kv_cache_gb:g}: a prompt and response of the maximum length "
+            f"({window:,} tokens) need {needed:.3g} GB, with less vLLM does not start; "
+            f"set policy.engine.kv_cache_gb={math.ceil(needed * 10) / 10:g} or more, or a smaller "
+            "policy.max_prompt_tokens"
+        )
 
 
 def engine_token(engine: EngineSettings) -> bytes:

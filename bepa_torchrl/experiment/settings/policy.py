@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
 
@@ -30,7 +31,12 @@ class EngineSettings:
     """The inference engine of ``policy.rollout=vllm`` (docs/vllm.md).
 
     Args:
-        kv_cache_gb: memory of its key-value cache, 10^9 bytes.
+        kv_cache_gb: memory of its key-value cache, 10^9 bytes; at least that of one prompt and response of the maximum
+            length, which is checked before anything is loaded.
+        max_rows: maximum rows that it computes at once; None: the larger of ``env.desktops`` and ``policy.max_rows``.
+        devices: the GPUs that its processes see, as CUDA_VISIBLE_DEVICES of this machine, such as ``"1"`` or ``"2,3"``;
+            None: those that this process sees, of which it takes the first.
+        arguments: further arguments of vLLM's ``AsyncEngineArgs``, such as ``tensor_parallel_size``; they replace ours.
         max_restarts: maximum number of restarts after exits of its process, per process of the run.
         tolerance: maximum mean absolute difference of its log-probs to the trainer's after a weight sync, nats; None:
             1e-4 for float32, 0.1 for half precision.
@@ -43,6 +49,9 @@ class EngineSettings:
     """
 
     kv_cache_gb: PositiveFloat
+    max_rows: Positive | None
+    devices: str | None
+    arguments: Mapping[str, Any]
     max_restarts: Count
     tolerance: PositiveFloat | None
     adapters: Literal["auto", "separate", "merged"]

@@ -37,6 +37,7 @@ from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRo
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _ALIVE = 1.0  #: seconds between two checks whether the loop of a call still runs
 
 
@@ -47,6 +48,7 @@ class Engine:
         spec: of the policy.
         on_cpu: whether the engine runs on the CPU.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
+        devices: CUDA_VISIBLE_DEVICES of its processes; None: that of this process.
         start_timeout: seconds until a start that has not finished is an error.
         stall_timeout: seconds without a finished row of a call, or for one weight sync, until the engine counts as
             exited.
@@ -58,11 +60,13 @@ class Engine:
         *,
         on_cpu: bool,
         arguments: Mapping[str, Any] | None = None,
+        devices: str | None = None,
         start_timeout: float = 600.0,
         stall_timeout: float = 600.0,
     ) -> None:
         self.spec = spec
         self.arguments = engine_arguments(spec, on_cpu=on_cpu) | dict(arguments or {})
+        self.devices = devices
         self._inputs: EngineInputs | None = None
         self.start_timeout, self.stall_timeout = start_timeout, stall_timeout
         self._llm: Any = None
@@ -117,7 +121,7 @@ class Engine:
             return AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(model), **self.arguments))
 
         try:
-            with engine_environment(compiled=not self.arguments.get("enforce_eager", False)):
+            with engine_environment(compiled=not self.arguments.get("enforce_eager", False), devices=self.devices):
                 self._llm = self._call(make(), self.start_timeout)
         except Exception as error:
             self._processes = list(set(multiprocessing.active_children()) - before)
@@ -303,11 +307,12 @@ async def _cancel_tasks() -> None:
 
 
 @contextmanager
-def engine_environment(*, compiled: bool) -> Iterator[None]:
-    """Variables that vLLM reads when an engine starts; a user's own values are kept.
+def engine_environment(*, compiled: bool, devices: str | None = None) -> Iterator[None]:
+    """Variables that vLLM and its processes read when an engine starts; a user's own values are kept.
 
     Args:
         compiled: whether the model is compiled. Without it vLLM would still compile helpers, a minute of g++ on a CPU.
+        devices: CUDA_VISIBLE_DEVICES, which replaces that of this process: this process has initialised CUDA already.
     """
     defaults = {
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" takes every core, next to training
@@ -319,9 +324,14 @@ def engine_environment(*, compiled: bool) -> Iterator[None]:
         defaults["TORCHDYNAMO_DISABLE"] = "1"
     added = {name: value for name, value in defaults.items() if name not in os.environ}
     added[OWNER] = str(os.getpid())
+    if devices is not None:
+        added[_DEVICES] = devices
+    before = os.environ.get(_DEVICES)
     os.environ.update(added)
     try:
         yield
     finally:
         for name in added:
             os.environ.pop(name, None)
+        if before is not None:
+            os.environ[_DEVICES] = before

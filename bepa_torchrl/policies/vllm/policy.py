@@ -66,6 +66,7 @@ class VLLMPolicy:
         adapters: how the trainer's LoRA adapters reach the engine: ``separate``, alone, added to weights that it keeps;
             ``merged``, with all weights; ``auto``, alone if :func:`.weight_sync.adapters.engine_adapters` allows.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours; not with ``url``.
+        devices: the GPUs that the engine's processes see, as CUDA_VISIBLE_DEVICES; not with ``url``. None: as here.
         url: ``http://HOST:PORT`` of a ``bepa engine``; None: an engine in a process of this machine.
         token: the secret that this ``bepa engine`` requires.
 
@@ -88,6 +89,7 @@ class VLLMPolicy:
         stall_timeout: float = 600.0,
         adapters: AdapterSync = "auto",
         arguments: dict[str, Any] | None = None,
+        devices: str | None = None,
         url: str | None = None,
         token: bytes = b"",
     ) -> None:
@@ -105,9 +107,13 @@ class VLLMPolicy:
             engine_version()
             from bepa_torchrl.policies.vllm.engine import Engine  # imports vLLM
 
-            self.engine = Engine(spec, on_cpu=trainer.device.type == "cpu", arguments=arguments, **timeouts)
-        elif arguments:
-            raise ValueError(f"an engine by HTTP takes no further arguments of vLLM, got {', '.join(arguments)}")
+            on_cpu = trainer.device.type == "cpu"
+            self.engine = Engine(spec, on_cpu=on_cpu, arguments=arguments, devices=devices, **timeouts)
+        elif arguments or devices is not None:
+            names = ", ".join(arguments or ("devices",))
+            raise ValueError(
+                f"an engine by HTTP takes no further arguments of vLLM, got {names}; give them to its `bepa engine`"
+            )
         else:
             self.engine = RemoteEngine(EngineClient(url, token), spec, **timeouts)
         self._folders = ExitStack()
