@@ -26,7 +26,7 @@ def exit_code(error: BaseException) -> int | None:
         return INFRASTRUCTURE
     if isinstance(error, ValueError | TaskError | MissingExtraError):
         return BAD_INPUT
-    if _is(error, "bepa_torchrl.training.finite", "NonFiniteError"):
+    if _is(error, "bepa_torchrl.policies.finite", "NonFiniteError"):
         return BAD_INPUT  # the settings' fault: the same command would diverge again
     if _is(error, "torchrl.checkpoint", "CheckpointError"):
         return BAD_INPUT

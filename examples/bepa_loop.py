@@ -145,13 +145,14 @@ def update(
         log_probs, _ = policy.response_log_probs([s.prompt for s, _, _ in part], [s.tokens for s, _, _ in part])
         losses = []
         for log_prob, (step, advantage, denominator) in zip(log_probs, part, strict=True):
-            ratio = (log_prob - step.old_log_probs).exp()
+            ratio = (log_prob - step.old_log_probs).clamp(-20, 20).exp()  # exp(89) is infinite in float32
             surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip[0], 1 + clip[1]) * advantage)
             losses.append(-surrogate.sum() / denominator)
         loss = torch.stack(losses).sum()
         loss.backward()
         total += float(loss.detach())
-    torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
     optimizer.step()
     return total
 

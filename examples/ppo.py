@@ -145,7 +145,7 @@ def main(batches: int = 56, seed: int = 0, desktops: int = DESKTOPS, batch_steps
                 losses = loss(rows[part])
                 optimizer.zero_grad()
                 (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
-                nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+                nn.utils.clip_grad_norm_(loss.parameters(), 0.5, error_if_nonfinite=True)
                 optimizer.step()
     collector.shutdown()
     return shares

@@ -52,7 +52,7 @@ def main(batches: int = 6, lr: float = 3e-4) -> list[float]:
             loss = loss_module(part).loss_objective
             loss.backward()
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0, error_if_nonfinite=True)
         optimizer.step()
         policy.version += 1
         losses.append(total)

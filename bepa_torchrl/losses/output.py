@@ -111,7 +111,8 @@ def merge_outputs(outputs: Sequence[BEPALossOutput | SFTLossOutput]) -> dict[str
     """Merges the outputs of the micro-batches of one optimiser step.
 
     Losses and counts are summed, maxima are maxima, means are weighted by the number of units they were taken over;
-    ``ESS`` is that of all units together. Entries that are missing or NaN in all micro-batches are left out.
+    ``ESS`` is that of all units together. Entries that are missing or NaN in all micro-batches are left out, except
+    losses: one that is NaN in a micro-batch is NaN.
     """
     return merge_metrics([{key: value.item() for key, value in out.to_tensordict().items()} for out in outputs])
 
@@ -121,7 +122,8 @@ def merge_metrics(tables: Sequence[dict[str, float]]) -> dict[str, float]:
     merged: dict[str, float] = {}
     for key in dict.fromkeys(key for table in tables for key in table):
         pairs = [(table[key], _weight(key, table)) for table in tables if key in table]
-        pairs = [(value, weight) for value, weight in pairs if not math.isnan(value)]
+        if not key.startswith("loss_"):
+            pairs = [(value, weight) for value, weight in pairs if not math.isnan(value)]
         if not pairs:
             continue
         if key.startswith(("loss_", "units")):

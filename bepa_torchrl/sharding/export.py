@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 
+from bepa_torchrl.policies.finite import NonFiniteError, not_finite
 from bepa_torchrl.policies.transformers.checkpoint import no_progress_bars
 from bepa_torchrl.policies.transformers.lora import adapter_weights, merged_weights, save_adapter, save_merged
 from bepa_torchrl.policies.transformers.policy import ADAPTER_FOLDER, TransformersPolicy
@@ -52,6 +53,7 @@ def export_policy(
 
     Raises:
         FileExistsError: on every rank that sees ``path``; nothing is overwritten.
+        NonFiniteError: on every rank, if a weight is NaN or infinite in this dtype; nothing is written.
         RankLostError: another rank has exited or is late, for example because it could not write.
     """
     target = Path(path)
@@ -68,6 +70,11 @@ def export_policy(
                 weights = dict(merged_weights(policy.model, weights))
             if dtype is not None:
                 weights = {name: weight.to(dtype) for name, weight in weights.items()}
+        bad = torch.tensor(len(not_finite(weights.items())), device=policy.device)
+        dist.broadcast(bad, src=0)
+        if bad:
+            raise NonFiniteError(f"{target} is not written: {int(bad)} weights have elements that are not finite")
+        if dist.get_rank() == 0:
             with new_folder(target) as folder:
                 with no_progress_bars():
                     if adapters:

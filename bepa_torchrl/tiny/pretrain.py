@@ -155,7 +155,7 @@ class Pretraining:
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
         found["loss"].backward()
-        nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
+        nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip, error_if_nonfinite=True)
         for optimizer in self.optimizers:
             optimizer.step()
         self.step += 1

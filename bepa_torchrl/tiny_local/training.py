@@ -124,7 +124,7 @@ class Cloning:
         self.optimizer.param_groups[0]["lr"] = self.recipe.rate(self.step)
         self.optimizer.zero_grad()
         losses["loss"].backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip, error_if_nonfinite=True)
         self.optimizer.step()
         self.step += 1
         self.seconds += time.process_time() - start

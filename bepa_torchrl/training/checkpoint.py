@@ -4,7 +4,8 @@
     iteration-000000000010/components/<nr>-<name>/…       weights, optimiser, cache, random states, progress
     iteration-000000000010.damaged/                       renamed by a resume
 
-Saving is atomic, and the checkpoint is flushed to disk when ``save`` returns. Older ones are removed afterwards.
+Saving is atomic, and the checkpoint is flushed to disk when ``save`` returns. Older ones are removed afterwards. One
+whose weights or optimiser's state are not finite is not written, and is damaged if it is there.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, no_grad
 from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, CheckpointRotation
 
+from bepa_torchrl.policies.finite import check_finite, not_finite
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
-from bepa_torchrl.training.finite import check_finite
 from bepa_torchrl.training.newest import PREFIX as _PREFIX
 from osworld_gym.atomic import sync, sync_tree
 
 WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`Weights`
 _SUMS, _DAMAGED = "sha256", ".damaged"
+#: components whose tensors must be finite; in others NaN is a value (old log-probs that are not computed yet)
+_FINITE = frozenset({"weights", "stepper", "sharded"})
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
 _CHUNK = 1 << 20
 
@@ -219,7 +222,7 @@ _FREE_SPACE = "the previous checkpoint is intact: free some space and go on with
 
 
 def damage(path: Path) -> str | None:
-    """Why a checkpoint is damaged, or None if all files of its manifest exist and match their checksums.
+    """Why a checkpoint is damaged, or None if all files of its manifest exist, match their checksums, and are finite.
 
     Raises:
         OSError: a file cannot be read for another reason (permissions).
@@ -233,6 +236,9 @@ def damage(path: Path) -> str | None:
         for name, expected in sums.items():
             if _sha256(path / name) != expected:
                 return f"{name} does not have its checksum"
+        parts = [path / part["path"] for name, part in manifest["components"].items() if name in _FINITE]
+        if bad := _not_finite(file for part in parts for file in part.rglob("*.safetensors")):
+            return f"{len(bad)} of its tensors are not finite, such as {bad[0]}"
     except (CheckpointError, ValueError, KeyError, TypeError, AttributeError):
         return "its manifest is damaged"
     except OSError as error:
@@ -240,6 +246,15 @@ def damage(path: Path) -> str | None:
             raise
         return f"{Path(str(error.filename)).name} cannot be read ({error.strerror})"
     return None
+
+
+def _not_finite(files: Iterable[Path]) -> list[str]:
+    """Names of the tensors of safetensors files that are not finite; one tensor is read at a time."""
+    found = []
+    for file in sorted(files):
+        with safe_open(file, framework="pt") as opened:
+            found += not_finite((name, opened.get_tensor(name)) for name in opened.keys())  # noqa: SIM118 - no mapping
+    return found
 
 
 class _CheckedAdapter(CheckpointAdapter):

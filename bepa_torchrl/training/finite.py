@@ -1,11 +1,10 @@
-"""What keeps NaN and infinity out of the weights: steps that are not taken, checkpoints that are not written."""
+"""What keeps NaN and infinity out of the weights: optimiser steps that are not taken, and what is logged of them."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -16,14 +15,11 @@ from torchrl.objectives.common import LossModule
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import stack_rows
 from bepa_torchrl.losses.rows import NAMED_ROWS, row_name
+from bepa_torchrl.policies.finite import NonFiniteError
 
 _log = logging.getLogger(__name__)
 #: optimiser steps in a row that may have a gradient that is not finite; the next one ends the run
 STEPS_IN_A_ROW = 3
-
-
-class NonFiniteError(RuntimeError):
-    """Training has diverged: gradients or weights are not finite."""
 
 
 class FiniteSteps:
@@ -83,32 +79,6 @@ def _stored(row: TensorDictBase) -> tuple[float, str]:
     old = row.get(K.OLD_LOG_PROB, None)
     least = float(old.min()) if old is not None and old.numel() else 0.0
     return -least, f"least old log-prob {least:.3g}"
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Whether every element is finite; integers are. One pass, without a temporary of the tensor's size."""
-    local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    if not (local.is_floating_point() and local.numel()):
-        return True
-    return bool(torch.isfinite(local.detach().sum(dtype=torch.float64)))
-
-
-def check_finite(tensors: Iterable[tuple[str, Tensor]], what: str) -> None:
-    """Checks that tensors may be saved or used.
-
-    Args:
-        tensors: (name, tensor); of sharded ones this rank's part is looked at.
-        what: what they are, for the message.
-
-    Raises:
-        NonFiniteError: one has an element that is NaN or infinite.
-    """
-    bad = [name for name, tensor in tensors if not is_finite(tensor)]
-    if bad:
-        raise NonFiniteError(
-            f"{what}: {len(bad)} tensors have elements that are not finite, such as {bad[0]}; "
-            "go on from a checkpoint before (resume=true), with a lower optimizer.lr"
-        )
 
 
 def optimizer_tensors(optimizer: Optimizer) -> Iterable[tuple[str, Tensor]]:

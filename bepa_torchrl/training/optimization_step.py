@@ -20,9 +20,10 @@ from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.losses import RLSFTLoss
 from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import TrainablePolicy
+from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_advice
 from bepa_torchrl.sharding.process_group import rank_failures
-from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, check_finite, optimizer_tensors, warn_not_taken
+from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, optimizer_tensors, warn_not_taken
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def gradient_step(
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
     gradient are exactly 0) still count in it, and micro-batches are summed. If ``keep`` leaves no row, no step is
-    taken; nor if the gradient is not finite, which is logged with the rows.
+    taken; nor if the gradient or the loss is not finite, which is logged with the rows.
 
     Args:
         keep: which rows are computed; None: all.
@@ -97,7 +98,8 @@ def gradient_step(
     Returns:
         The merged scalars of the loss, and ``loss``, ``grad_norm`` (before clipping), ``rows``, ``rows_computed``,
         ``micro_batches``, and ``tokens_computed``: prompt and response tokens that went through the model, each
-        shared prefix once. ``steps_not_finite``: 1 if the gradient was not finite, so that no step was taken.
+        shared prefix once. ``steps_not_finite``: 1 if the gradient or the loss was not finite, so that no step was
+        taken.
         All are over the units (response tokens, or steps) of every row. With ``keep``, metrics that require log-probs
         under the current weights (``kl_approx``, ``ESS``, ``ratio_*``, ``log_prob_*``) are also returned over the
         units of the computed rows, as ``<name>_rows_with_signal``, and only so where
@@ -117,7 +119,7 @@ def gradient_step(
     outputs, computed, norm = take_step(
         loss, optimizer, used, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes
     )
-    if not math.isfinite(norm):
+    if not _taken(norm, outputs):
         warn_not_taken(norm, loss, used)
         counts["steps_not_finite"] = 1.0
     counts |= computed
@@ -129,8 +131,17 @@ def gradient_step(
             unit = getattr(loss, "unit", "token")
             merged = over_all_rows(measured, skipped, unit=unit, at_old_policy=at_old_policy)
         merged |= rows_with_signal(measured)
-    total = sum(value for key, value in merged.items() if key.startswith("loss_"))
-    return merged | {"loss": total, "grad_norm": norm} | counts
+    return merged | {"loss": total_loss([merged]), "grad_norm": norm} | counts
+
+
+def total_loss(outputs: Sequence[dict[str, float]]) -> float:
+    """The sum of all losses of a step's micro-batches."""
+    return sum(value for output in outputs for key, value in output.items() if key.startswith("loss_"))
+
+
+def _taken(norm: float, outputs: Sequence[dict[str, float]]) -> bool:
+    """Whether a step is taken; both values are the same on every rank."""
+    return math.isfinite(norm) and math.isfinite(total_loss(outputs))
 
 
 def take_step(
@@ -144,8 +155,8 @@ def take_step(
 ) -> tuple[list[dict[str, float]], dict[str, float], float]:
     """The passes over rows that have their denominators, clipping, and the optimiser's step.
 
-    If the gradient is not finite, weights and optimiser stay as they are; on every rank, since the norm is that of all
-    shards.
+    If the gradient or the loss is not finite, weights and optimiser stay as they are; on every rank, since the norm is
+    that of all shards, and the losses are those of all micro-batches.
 
     Returns:
         What ``passes`` returns, and the gradient's norm before clipping.
@@ -160,7 +171,7 @@ def take_step(
     with optimizer_advice("a step allocates the moments of", parameters):
         with rank_failures():
             norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-        if math.isfinite(norm):
+        if _taken(norm, outputs):
             optimizer.step()
         else:
             optimizer.zero_grad(set_to_none=True)

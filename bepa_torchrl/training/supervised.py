@@ -53,15 +53,18 @@ def fine_tune(
     for epoch in range(epochs):
         order = np.random.default_rng(derive_seed(seed, Stream.FINE_TUNING, epoch)).permutation(len(rows))
         outputs: list[float] = []
+        skipped = 0.0
         for start in range(0, len(rows), batch):
             part = _rows(rows, order[start : start + batch].tolist())
             step = gradient_step(loss, optimizer, part, max_tokens=max_tokens, clip_norm=clip_norm, passes=passes)
             finite_steps.count(step)
+            skipped += step["steps_not_finite"]
             if not step["steps_not_finite"]:
                 outputs.append(step["loss"])
                 policy.version += 1
-        mean = sum(outputs) / len(outputs) if outputs else float("nan")
-        on_epoch(epoch + 1, {"sft/loss": mean, "sft/optimizer_steps": float(len(outputs)), "rows": float(len(rows))})
+        counts = {"sft/optimizer_steps": len(outputs), "sft/optimizer_steps_not_finite": skipped, "rows": len(rows)}
+        mean = {"sft/loss": sum(outputs) / len(outputs)} if outputs else {}
+        on_epoch(epoch + 1, mean | {name: float(count) for name, count in counts.items()})
 
 
 def _rows(rows: Sequence[TensorDictBase], positions: Sequence[int]) -> TensorDictBase:

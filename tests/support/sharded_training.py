@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
+from bepa_torchrl.policies.finite import NonFiniteError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
@@ -30,7 +31,6 @@ from bepa_torchrl.sharding.process_group import join_process_group
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights
-from bepa_torchrl.training.finite import NonFiniteError
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, local_passes, trainable
 from bepa_torchrl.training.precision import make_adamw
@@ -249,7 +249,10 @@ def meet_a_gradient_that_is_not_finite(folder: Path) -> None:
             weight.to_local().view(-1)[0] = torch.nan
     with pytest.raises(NonFiniteError, match="1 weights and moments have elements that are not finite"):
         save_sharded(policy, optimizer, folder / "saved")
+    with pytest.raises(NonFiniteError, match="exported is not written: 1 weights have elements that are not finite"):
+        export_policy(policy, folder / "exported")
     assert not (folder / "saved").exists()
+    assert not (folder / "exported").exists()
 
 
 def _spoil(weight: Any) -> None:

@@ -19,6 +19,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils import logging as hf_logging
 from transformers.utils.hub import cached_file
 
+from bepa_torchrl.policies.finite import not_finite
 from bepa_torchrl.policies.out_of_memory import placement_advice
 from bepa_torchrl.policies.transformers.opencua import model as opencua
 from bepa_torchrl.policies.transformers.opencua.tokenizer import has_ranks, load_tokenizer
@@ -74,8 +75,8 @@ def load_checkpoint(
 
     Raises:
         CheckpointError: files missing, another model class, no vision tower, no image tokens, no usable chat
-            template; weights that do not fit config.json (shapes, vocabulary, a tied head), or a tokenizer that does
-            not fit them.
+            template; weights that do not fit config.json (shapes, vocabulary, a tied head) or are not finite, or a
+            tokenizer that does not fit them.
         DeviceMemoryError: the device has no room for the weights.
     """
     source = os.fspath(path_or_id)
@@ -94,6 +95,7 @@ def load_checkpoint(
     with placement_advice(model, source, device):
         model = model.to(device).eval()
         copy_to_own_memory(model)
+    _check_finite(source, model, dtype)
     return Checkpoint(model, tokenizer, image_processor, ends, tokens[1])
 
 
@@ -197,6 +199,16 @@ def _check_shapes(source: str, mismatched: Iterable[tuple[str, Sequence[int], Se
         f"{source}: {len(wrong)} weights have other shapes than config.json says, such as {name}: expected {expected}, "
         f"got {found}; use the config.json with which these weights were saved"
     )
+
+
+def _check_finite(source: str, model: Any, dtype: torch.dtype) -> None:
+    """Raises CheckpointError if a weight is NaN or infinite."""
+    bad = not_finite(model.named_parameters())
+    if bad:
+        raise CheckpointError(
+            f"{source}: {len(bad)} weights have elements that are not finite in {dtype}, such as {bad[0]}; use an "
+            "earlier checkpoint, or a dtype with a larger range (bfloat16, float32)"
+        )
 
 
 def _check_head(source: str, model: Any) -> None:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bepa_torchrl.policies.finite import not_finite
 from osworld_gym.extras import require_extra
 
 #: the linear layers of Qwen2-VL's, Qwen2.5-VL's and Qwen3-VL's decoders
@@ -175,7 +176,8 @@ def load_adapter(model: Any, folder: str | os.PathLike[str]) -> None:
     """Replaces the adapters' weights by those of a folder in PEFT's format.
 
     Raises:
-        ValueError: the folder cannot be read, or its adapters have another rank, alpha or targets; nothing is changed.
+        ValueError: the folder cannot be read, its adapters have another rank, alpha or targets, or are not
+            finite; nothing is changed.
     """
     path, own = Path(folder), adapter_weights(model)
     try:
@@ -196,6 +198,11 @@ def load_adapter(model: Any, folder: str | os.PathLike[str]) -> None:
         raise ValueError(
             f"policy.lora.adapter={path}: {len(misfits)} weights do not fit, such as {misfits[0]}; "
             "set policy.lora.targets as for these adapters, and the checkpoint that they were trained on"
+        )
+    if bad := not_finite(weights.items()):
+        raise ValueError(
+            f"policy.lora.adapter={path}: {len(bad)} weights have elements that are not finite, such as {bad[0]}; "
+            "use those of an earlier checkpoint"
         )
     for name, weight in own.items():
         weight.copy_(weights[name])

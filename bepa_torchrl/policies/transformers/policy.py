@@ -34,6 +34,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.acting import ACTING_KEYS, EpisodeHistories, act
+from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.tensordict_io import ResponseDistribution, left_pad, read_rows
 from bepa_torchrl.policies.transformers.activation_checkpointing import checkpoint_activations
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint, load_checkpoint, no_progress_bars
@@ -298,10 +299,12 @@ class TransformersPolicy(TensorDictModuleBase):
 
         Raises:
             FileExistsError: ``path`` exists; nothing is overwritten.
+            NonFiniteError: a weight is NaN or infinite; nothing is written.
         """
         target = Path(path)
         if target.exists():
             raise FileExistsError(f"{target} exists; checkpoints are not overwritten: name another folder")
+        check_finite(self.model.named_parameters(), f"{target} is not written")
         with new_folder(target) as folder:
             with no_progress_bars():
                 if adapter_weights(self.model):

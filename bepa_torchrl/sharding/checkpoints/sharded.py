@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torchrl.checkpoint import CheckpointError
 
+from bepa_torchrl.policies.finite import NonFiniteError, is_finite
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.sharding.checkpoints.moments_8bit import (
     divide_states,
@@ -36,7 +37,6 @@ from bepa_torchrl.sharding.checkpoints.moments_8bit import (
 )
 from bepa_torchrl.sharding.checkpoints.row_ranges import Part, join_rows, local_rows
 from bepa_torchrl.sharding.process_group import rank_failures
-from bepa_torchrl.training.finite import NonFiniteError, is_finite
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.precision import master_of
 from osworld_gym.atomic import new_folder

@@ -12,17 +12,22 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import row_list, stack_rows
+from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.failures import BAD_INPUT, exit_code
 from bepa_torchrl.losses import BEPALoss, LUFFYLoss, RLSFTLoss, SFTLoss
+from bepa_torchrl.policies.finite import NonFiniteError, check_finite, is_finite
+from bepa_torchrl.policies.transformers.checkpoint import CheckpointError
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.testing import LampEnv, ScriptedLearner, lamp_task, lamp_vector
+from bepa_torchrl.testing import LampEnv, ScriptedLearner, lamp_task, lamp_vector, small_checkpoint
+from bepa_torchrl.training import checkpoint
 from bepa_torchrl.training.checkpoint import Checkpoints, Weights
-from bepa_torchrl.training.finite import NonFiniteError, check_finite, is_finite
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, trainable
 from bepa_torchrl.training.precision import make_adamw
+from bepa_torchrl.training.supervised import fine_tune
 
 
 def learner(dtype: torch.dtype = torch.float32) -> ScriptedLearner:
@@ -215,3 +220,71 @@ def test_what_counts_as_finite() -> None:
     assert not is_finite(torch.tensor([math.inf, -math.inf]))
     with pytest.raises(NonFiniteError, match=r"the policy's weights: 1 tensors have .* such as b; go on"):
         check_finite([("a", torch.ones(1)), ("b", torch.tensor([math.nan]))], "the policy's weights")
+
+
+def test_a_step_whose_loss_is_not_finite_is_not_taken() -> None:
+    """Also if its gradient is; and the loss that is returned is no sum without the micro-batch that is NaN."""
+    policy = learner()
+    optimizer = torch.optim.AdamW(trainable(policy), lr=1e-3)
+    before = weights_of(policy)
+
+    def passes(*_: Any) -> tuple[list[dict[str, float]], dict[str, float]]:
+        for weight in trainable(policy):
+            weight.grad = torch.ones_like(weight)
+        return [{"loss_objective": math.nan}, {"loss_objective": 1.0}], {}
+
+    output = gradient_step(BEPALoss(policy), optimizer, batch_of(policy), passes=passes)
+    assert output["steps_not_finite"] == 1.0
+    assert math.isnan(output["loss"])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+    assert not optimizer.state
+
+
+def test_fine_tuning_counts_steps_that_are_not_taken() -> None:
+    """Without a step there is no loss to record, rather than NaN, which JSON does not have."""
+    policy = learner()
+    traces, episode = TaskTraceCache(), next(groups_of(batch_of(policy)))[0]
+    traces.put(episode.task_id, stack_rows(episode.rows))
+    lines: list[dict[str, float]] = []
+    hook = spoiled(policy)
+    fine_tune(
+        policy,
+        traces,
+        torch.optim.AdamW(trainable(policy), lr=1e-3),
+        epochs=1,
+        batch=16,
+        max_tokens=4096,
+        clip_norm=1.0,
+        seed=0,
+        on_epoch=lambda _, metrics: lines.append(metrics),
+    )
+    hook.remove()
+    rows = float(len(episode.rows))
+    assert lines == [{"sft/optimizer_steps": 0.0, "sft/optimizer_steps_not_finite": 1.0, "rows": rows}]
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that an earlier version wrote is damaged, so that the one before it is used."""
+    policy, saved = learner(), Checkpoints(tmp_path, keep=2)
+    saved.save({"weights": Weights(policy)}, step=1)
+    trainable(policy)[0].data.view(-1)[0] = math.nan
+    monkeypatch.setattr(checkpoint, "check_finite", lambda *_: None)
+    saved.save({"weights": Weights(policy)}, step=2)
+    found = saved.recover()
+    assert found is not None
+    assert found.step == 1
+    assert "iteration-000000000002 is damaged (1 of its tensors are not finite" in found.notes[0]
+
+
+def test_a_policy_that_is_not_finite_is_neither_exported_nor_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = TransformersPolicy(small_checkpoint(spread=0.1), preset="compact")
+    trainable(policy)[0].data.view(-1)[0] = math.inf
+    with pytest.raises(NonFiniteError, match=r"folder is not written: 1 tensors have elements that are not finite"):
+        policy.save(tmp_path / "folder")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("bepa_torchrl.policies.transformers.policy.check_finite", lambda *_: None)
+    folder = policy.save(tmp_path / "folder")
+    with pytest.raises(CheckpointError, match=r"folder: 1 weights have elements that are not finite in torch.float32"):
+        load_policy(folder, preset="compact")
