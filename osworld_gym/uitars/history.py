@@ -10,18 +10,25 @@ from __future__ import annotations
 HISTORIES = ("all", "evict_block", "last_k")
 
 
-def check_history(history: str, images: int | None) -> None:
+def check_history(history: str, images: int | None, *, preset: str | None = None) -> None:
     """Checks the two settings of a history.
 
     Args:
         history: one of :data:`HISTORIES`.
         images: k, the number of screenshots with ``evict_block`` and ``last_k``; None with ``all``.
+        preset: of the prompt, if the settings were given for it: ``compact`` shows the current screenshot whatever they
+            are, so that it accepts ``last_k`` and 1 only. None: any.
 
     Raises:
-        ValueError: an unknown history, or a number of images that does not go with it.
+        ValueError: an unknown history, or a number of images or a preset that does not go with it.
     """
     if history not in HISTORIES:
         raise ValueError(f"history must be one of {', '.join(HISTORIES)}; got {history!r}")
+    if preset == "compact" and (history, images) != ("last_k", 1):
+        raise ValueError(
+            f"preset=compact shows the current screenshot only, expected history=last_k and history_images=1, got "
+            f"{history} and {images}; set them so, or choose another preset"
+        )
     if history == "all":
         if images is not None:
             raise ValueError(

@@ -48,6 +48,14 @@ _SYNONYMS |= dict.fromkeys(("cmd", "command", "meta", "super", "windows", "winle
 
 MODIFIERS = frozenset({"ctrl", "alt", "shift", "win", "ctrlleft", "ctrlright", "altleft", "altright", "shiftleft"})
 
+#: the keys that have a name, in pyautogui's spelling; every desktop performs them or lists them as unused
+NAMED_KEYS = (
+    "enter", "tab", "space", "esc", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
+    "up", "down", "left", "right", "apps", "win", "winright", "ctrl", "ctrlleft", "ctrlright", "alt", "altleft",
+    "altright", "shift", "shiftleft", "shiftright", "capslock", "numlock", "scrolllock", "pause", "printscreen",
+    *(f"f{number}" for number in range(1, 13)),
+)  # fmt: skip
+
 
 def key_name(name: str) -> str:
     """One key's canonical name: lower case, pyautogui's spelling. An unknown name is lower-cased."""

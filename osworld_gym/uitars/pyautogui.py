@@ -3,15 +3,16 @@
 The inverse is :mod:`osworld_gym.uitars.read_pyautogui`.
 
 Unlike in OSWorld's adapter, strings are quoted with ``repr``, newlines become presses of enter, thoughts are not in the
-code, key names are mapped, and text that pyautogui cannot type is pasted from the clipboard.
+code, key names are mapped, and characters outside ASCII are pasted from the clipboard. ``<`` is shift and comma, as in
+OSWorld: pyautogui types ``>`` instead (its issue 198).
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 
+from osworld_gym.guest.pixels import pixel
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
 from osworld_gym.uitars.read_pyautogui import from_pyautogui
@@ -22,8 +23,8 @@ SCROLL_CLICKS = 5  #: wheel clicks per scroll action, as in OSWorld's adapter
 WAIT_SECONDS = 5  #: as stated in the prompt: "Sleep for 5s"
 PASTE_SECONDS = 0.5  #: pause after a paste before the clipboard may change; there is no event to wait for
 
-_SAFE = re.compile(r"[ -;=-~]*")  # printable ASCII without "<", which pyautogui types as ">" on X
-_PIECES = re.compile(r"(\r\n|\n|\r|\t)")
+_PIECES = re.compile(r"([ -;=-~]+|[<\n\t])")  # printable ASCII that pyautogui types, or a key; the rest is pasted
+_KEYS = {"\n": "press('enter')", "\t": "press('tab')", "<": "hotkey('shift', ',')"}
 
 
 def to_pyautogui(actions: Sequence[Action]) -> str:
@@ -54,7 +55,8 @@ def _code_only(source: str) -> str:
 def _xy(point: Point | None) -> str:
     if point is None:
         raise ValueError("this action requires a point, got None")
-    return f"{math.floor(point[0] + 0.5)}, {math.floor(point[1] + 0.5)}"
+    x, y = pixel(point)
+    return f"{x}, {y}"
 
 
 def _drag(action: Action) -> list[str]:
@@ -71,12 +73,10 @@ def _hotkey(action: Action) -> list[str]:
 
 def _type(action: Action) -> list[str]:
     lines: list[str] = []
-    for piece in _PIECES.split(action.content or ""):
-        if piece in ("\n", "\r\n", "\r"):
-            lines.append("pyautogui.press('enter')")
-        elif piece == "\t":
-            lines.append("pyautogui.press('tab')")
-        elif piece and _SAFE.fullmatch(piece):
+    for place, piece in enumerate(_PIECES.split(action.content or "")):
+        if piece in _KEYS:
+            lines.append(f"pyautogui.{_KEYS[piece]}")
+        elif place % 2:
             lines.append(f"pyautogui.write({piece!r}, interval=0.01)")
         elif piece:
             lines.append(f"pyperclip.copy({piece!r})")

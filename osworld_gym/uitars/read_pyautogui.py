@@ -26,8 +26,8 @@ def from_pyautogui(source: str, *, triple_click: bool = False) -> list[Action]:
     """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
 
     A pointer move sets the start of the next action; keys held during a press become one hotkey; a copy to the
-    clipboard and ctrl+v become ``type``; enter after typing becomes a newline; a sleep is a ``wait`` only if there is
-    nothing else.
+    clipboard and ctrl+v become ``type``, shift and comma the text ``<``; enter after typing becomes a newline; a sleep
+    is a ``wait`` only if there is nothing else.
 
     Args:
         source: the source.
@@ -76,12 +76,27 @@ def _calls(source: str) -> list[tuple[str, _Arguments]]:
         raise ParseError("bad_source", source) from error
     calls = []
     for statement in tree.body:
-        if isinstance(statement, ast.Import) and all(alias.name in _MODULES for alias in statement.names):
+        if _is_import(statement) or _is_guarded_import(statement):
             continue
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
         calls.append(_call(statement, source))
     return calls
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import) and all(alias.name in _MODULES for alias in statement.names)
+
+
+def _is_guarded_import(statement: ast.stmt) -> bool:
+    """Whether it imports, and does something else only where that fails: Agent S3 installs pyperclip so."""
+    return (
+        isinstance(statement, ast.Try)
+        and all(map(_is_import, statement.body))
+        and all(isinstance(h.type, ast.Name) and h.type.id == "ImportError" for h in statement.handlers)
+        and not statement.orelse
+        and not statement.finalbody
+    )
 
 
 def _call(statement: ast.stmt, source: str) -> tuple[str, _Arguments]:
@@ -198,6 +213,8 @@ class _Player:
         pasted = keys in (["ctrl", "v"], ["ctrl", "shift", "v"])
         if pasted and self.clipboard is not None:
             self.type(self.clipboard)
+        elif keys == ["shift", ","]:  # how OSWorld types it
+            self.type("<")
         elif keys == ["enter"] and self.actions and self.actions[-1].kind == "type":
             self.type("\n")
         else:

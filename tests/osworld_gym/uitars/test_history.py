@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osworld_gym.types import PromptContext
-from osworld_gym.uitars.history import first_image
+from osworld_gym.uitars.history import check_history, first_image
 from osworld_gym.uitars.prompt import build_messages
 
 
@@ -50,3 +50,10 @@ def test_all_responses_stay_when_screenshots_go() -> None:
 def test_wrong_histories_are_named(history: str, images: int | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_messages(PromptContext("mute", [b"p0"]), history=history, history_images=images)
+
+
+def test_a_prompt_without_a_history_accepts_no_other() -> None:
+    check_history("last_k", 1, preset="compact")
+    for history, images in (("all", None), ("all", 1), ("last_k", 2), ("evict_block", 1)):
+        with pytest.raises(ValueError, match=rf"compact shows the current .* got {history} and {images}; set them so"):
+            check_history(history, images, preset="compact")

@@ -77,9 +77,12 @@ def test_text_is_typed_pasted_and_entered_in_pieces() -> None:
     assert [(name, arguments) for name, arguments, _ in found] == [
         ("pyautogui.write", ["ls 'a'"]),
         ("pyautogui.press", ["enter"]),
-        ("pyperclip.copy", ["你好 <b>"]),
+        ("pyperclip.copy", ["你好"]),
         ("pyautogui.hotkey", ["ctrl", "v"]),
         ("time.sleep", [0.5]),
+        ("pyautogui.write", [" "]),
+        ("pyautogui.hotkey", ["shift", ","]),
+        ("pyautogui.write", ["b>"]),
         ("pyautogui.press", ["tab"]),
         ("pyautogui.write", ["x"]),
         ("pyautogui.press", ["enter"]),
@@ -110,6 +113,8 @@ def test_any_text_is_safe_source_and_comes_back(text: str) -> None:
             parts.append(typed[arguments[0]])
         elif name in ("pyautogui.write", "pyperclip.copy"):
             parts.append(arguments[0])
+        elif arguments == ["shift", ","]:
+            parts.append("<")
     assert "".join(parts) == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -123,6 +128,8 @@ def test_any_text_is_safe_source_and_comes_back(text: str) -> None:
         Action("hotkey", key="ctrl shift t"),
         Action("hotkey", key="ctrl +"),
         Action("type", content="it's 你好\n"),
+        Action("type", content="wc -l <in.txt\n"),
+        Action("type", content="<"),
         Action("scroll", start=(1, 2), direction="left"),
         Action("scroll", direction="up"),
         Action("wait"),
@@ -225,3 +232,16 @@ def test_any_source_is_read_or_refused_with_parse_error(source: str) -> None:
         assert error.reason in ("bad_source", "not_convertible")  # noqa: PT017
     else:
         assert all(action.kind in GRAMMAR["desktop"] for action in actions)
+
+
+def test_a_guarded_import_is_read_as_an_import() -> None:
+    """Agent S3 begins typing so; what it does where the import fails is not what a trace has done."""
+    guarded = (
+        "try:\n    import pyperclip\nexcept ImportError:\n    import os\n    os.system('x')\n    import pyperclip\n"
+    )
+    assert from_pyautogui(guarded + "pyautogui.write('a')") == [Action("type", content="a")]
+    for other in ("except ValueError:", "except:", "except ImportError:\n    pass\nelse:"):
+        with pytest.raises(ParseError):
+            from_pyautogui(guarded.replace("except ImportError:", other) + "pyautogui.write('a')")
+    with pytest.raises(ParseError):
+        from_pyautogui("try:\n    import os\nexcept ImportError:\n    pass\npyautogui.write('a')")
