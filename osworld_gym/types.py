@@ -86,10 +86,11 @@ class Screenshot:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action of the UI-TARS table, as data. Unused arguments are None.
+    r"""One action of the UI-TARS table, as data. Unused arguments are None.
 
     ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``. ``start`` and ``end`` are (x, y): in pixels of the
     image that the model saw when they come from the parser, in pixels of the screen when they reach a desktop.
+    A line end in the content of ``type`` is ``\n``: ``\r\n`` and ``\r`` become that, so that each is one Enter.
     """
 
     kind: str
@@ -98,6 +99,10 @@ class Action:
     key: str | None = None  #: hotkey, keydown, keyup: names separated by spaces, as in ``ctrl shift t``
     content: str | None = None  #: type, finished, open_app
     direction: str | None = None  #: scroll: up, down, left, right
+
+    def __post_init__(self) -> None:
+        if self.kind == "type" and self.content and "\r" in self.content:
+            object.__setattr__(self, "content", self.content.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +121,12 @@ class Verdict:
     Args:
         score: in [0, 1].
         problem: the reason, if the score is 0 because a result could not be read; else empty.
+        exhausted: the problem is that the result exceeds a limit of the evaluators (size, memory, time).
     """
 
     score: float
     problem: str = ""
+    exhausted: bool = False
 
     @property
     def success(self) -> bool:
