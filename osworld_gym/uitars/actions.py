@@ -113,7 +113,7 @@ ACTIONS: tuple[ActionSpec, ...] = (
     ),
     ActionSpec("hover", (_START,), _DESKTOP, "Moves the pointer to the point.", prompted=False),
     ActionSpec("keydown", (_KEY,), _DESKTOP, "Presses the keys and holds them, until `keyup`.", prompted=False),
-    ActionSpec("keyup", (_KEY,), _DESKTOP, "Releases the keys.", prompted=False),
+    ActionSpec("keyup", (_KEY,), _DESKTOP, "Releases the keys.", aliases=("release",), prompted=False),
     ActionSpec("open_app", (_APP,), _MOBILE, "Opens the application of that name."),
     ActionSpec("press_home", (), _MOBILE, "Presses the home button."),
     ActionSpec("press_back", (), _MOBILE, "Presses the back button."),

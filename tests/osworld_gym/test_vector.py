@@ -43,9 +43,10 @@ class GatedDesktop(BlockingDesktop):
 
     def __init__(self, gate: threading.Event) -> None:
         super().__init__()
-        self.gate = gate
+        self.gate, self.waits = gate, threading.Event()
 
     def perform(self, actions: list[Action]) -> None:  # type: ignore[override]
+        self.waits.set()
         assert self.gate.wait(30)
         super().perform(actions)
 
@@ -345,13 +346,19 @@ def test_close_ends_threads_and_desktops_that_are_under_way() -> None:
 
 def test_the_seconds_of_finished_calls_are_summed_over_desktops() -> None:
     gate = threading.Event()
-    with DesktopVector(lambda: GatedDesktop(gate), 2) as vector:
+    desktops: list[GatedDesktop] = []
+
+    def make() -> GatedDesktop:
+        desktops.append(GatedDesktop(gate))
+        return desktops[-1]
+
+    with DesktopVector(make, 2) as vector:
         begin_all(vector)
         before, start = vector.busy_seconds, monotonic()
         for i in range(2):
             vector.send(i, CLICK)
-        opener = threading.Timer(0.2, gate.set)
-        opener.start()
+        assert all(desktop.waits.wait(60) for desktop in desktops)
+        threading.Timer(0.2, gate.set).start()
         vector.receive(2)
         passed = monotonic() - start
         assert 0.4 <= vector.busy_seconds - before <= 2 * passed  # both waited for the gate, at the same time

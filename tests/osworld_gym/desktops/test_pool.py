@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ class Factory:
         return desktop
 
 
-def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
         time.sleep(0.005)
@@ -109,9 +110,9 @@ def test_a_ready_desktop_is_handed_out_at_once_and_takes_its_seed() -> None:
     pool = WarmPool(factory, 1)
     desktop = pool.desktop()
     assert soon(lambda: pool.ready == 1)
-    start = time.monotonic()
+    (first,) = factory.made
     desktop.reset(5)
-    assert time.monotonic() - start < 0.15
+    assert first._calls == {"prepare": 1, "reset": 1}, "prepared once, before it was asked for"
     direct = SlowDesktop(seconds=0)
     direct.reset(5)
     assert (desktop.screenshot().pixels == direct.screenshot().pixels).all()
@@ -172,13 +173,28 @@ def begin_reset(desktop: Desktop) -> tuple[threading.Thread, list[DesktopError]]
     return thread, seen
 
 
+def waits_in_pool(thread: threading.Thread) -> bool:
+    """Whether a function of the pool's module is on the thread's stack."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and not frame.f_code.co_filename.endswith("/pool.py"):
+        frame = frame.f_back
+    return frame is not None
+
+
 def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
-    pool = WarmPool(Factory(seconds=4.0), 1)
+    prepared = threading.Event()
+
+    class Unprepared(BlockingDesktop):
+        def prepare(self) -> None:
+            assert prepared.wait(120)
+
+    pool = WarmPool(Unprepared, 1)
     desktop = pool.desktop()
     thread, seen = begin_reset(desktop)
-    time.sleep(0.05)
+    assert soon(lambda: waits_in_pool(thread))
     desktop.close()
-    thread.join(3.0)
+    thread.join(60)
+    prepared.set()
     assert not thread.is_alive()
     assert seen[0].reason is FailureReason.never_ready
     pool.close()

@@ -2,14 +2,13 @@
 
 import io
 import struct
-import threading
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from osworld_gym.guest.process.processes import TIMER, WORK
+from osworld_gym.guest.x11 import screen as screen_module
 from osworld_gym.guest.x11.repeating_changes import CARET
 from osworld_gym.guest.x11.screen import Screen, Workload
 
@@ -38,10 +37,35 @@ def make(tmp_path, still_working=lambda: 0.0):
     return Screen(tmp_path / "screen", still_working)
 
 
-def elapsed(call):
-    start = time.monotonic()
-    result = call()
-    return result, time.monotonic() - start
+class Clock:
+    """The time of the screen's module: a sleep is over at once, and what was planned up to its end has happened."""
+
+    def __init__(self):
+        self.now, self.plan = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.plan and self.plan[0][0] <= self.now:
+            self.plan.pop(0)[1]()
+
+    def drive(self, draw, seconds, interval=0.02):
+        """``draw(i)`` every ``interval`` seconds for ``seconds``."""
+        self.plan += [(i * interval, lambda i=i: draw(i)) for i in range(round(seconds / interval))]
+
+    def elapsed(self, call):
+        start = self.now
+        result = call()
+        return result, self.now - start
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(screen_module, "time", clock)
+    return clock
 
 
 def test_png_is_rgb(tmp_path, buffer):
@@ -54,66 +78,47 @@ def test_png_is_rgb(tmp_path, buffer):
 
 
 @pytest.mark.usefixtures("buffer")
-def test_a_still_screen_takes_the_quiet_time(tmp_path):
-    still, seconds = elapsed(lambda: make(tmp_path).wait_still(0.1, 5.0))
+def test_a_still_screen_takes_the_quiet_time(tmp_path, clock):
+    still, seconds = clock.elapsed(lambda: make(tmp_path).wait_still(0.1, 5.0))
     assert still
     assert 0.1 <= seconds < 1.0
 
 
-def drive(draw, seconds, interval=0.02):
-    """Calls ``draw(i)`` every ``interval`` seconds for ``seconds``, in a thread."""
-
-    def work():
-        end = time.monotonic() + seconds
-        i = 0
-        while time.monotonic() < end:
-            draw(i)
-            i += 1
-            time.sleep(interval)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def test_a_changing_screen_is_awaited(tmp_path, buffer):
+def test_a_changing_screen_is_awaited(tmp_path, buffer, clock):
     screen = make(tmp_path)
-    thread = drive(lambda i: buffer.paint(0, 0, 50, 50, i % 250 + 1), 0.5)
-    still, seconds = elapsed(lambda: screen.wait_still(0.15, 5.0))
-    thread.join()
+    clock.drive(lambda i: buffer.paint(0, 0, 50, 50, i % 250 + 1), 0.5)
+    still, seconds = clock.elapsed(lambda: screen.wait_still(0.15, 5.0))
     assert still
     assert 0.5 <= seconds < 2.0
     assert screen.changes >= 2
 
 
-def test_a_screen_that_keeps_changing_ends_at_the_deadline(tmp_path, buffer):
+def test_a_screen_that_keeps_changing_ends_at_the_deadline(tmp_path, buffer, clock):
     screen = make(tmp_path)
-    thread = drive(lambda i: buffer.paint(0, 0, 50, 50, i % 250 + 1), 1.0)
-    still, seconds = elapsed(lambda: screen.wait_still(0.3, 0.5))
-    thread.join()
+    clock.drive(lambda i: buffer.paint(0, 0, 50, 50, i % 250 + 1), 1.0)
+    still, seconds = clock.elapsed(lambda: screen.wait_still(0.3, 0.5))
     assert not still
     assert 0.5 <= seconds < 1.5
 
 
-def test_a_blinking_caret_is_no_news(tmp_path, buffer):
+def test_a_blinking_caret_is_no_news(tmp_path, buffer, clock):
     screen = make(tmp_path)
-    thread = drive(lambda i: buffer.paint(20, 5, *CARET, 255 * (i % 2)), 1.0)
-    still, seconds = elapsed(lambda: screen.wait_still(0.2, 5.0))
-    thread.join()
+    clock.drive(lambda i: buffer.paint(20, 5, *CARET, 255 * (i % 2)), 1.0)
+    still, seconds = clock.elapsed(lambda: screen.wait_still(0.2, 5.0))
     assert still
     assert seconds < 0.8
 
 
 @pytest.mark.usefixtures("buffer")
-def test_a_process_at_work_holds_stillness_up_but_not_for_ever(tmp_path):
-    until = time.monotonic() + 0.4
-    still, seconds = elapsed(lambda: make(tmp_path, lambda: WORK * (time.monotonic() < until)).wait_still(0.1, 5.0))
+def test_a_process_at_work_holds_stillness_up_but_not_for_ever(tmp_path, clock):
+    until = clock.now + 0.4
+    still, seconds = clock.elapsed(lambda: make(tmp_path, lambda: WORK * (clock.now < until)).wait_still(0.1, 5.0))
     assert still
     assert 0.45 <= seconds < 1.0
-    still, seconds = elapsed(lambda: make(tmp_path, lambda: WORK).wait_still(0.1, 5.0))
+    still, seconds = clock.elapsed(lambda: make(tmp_path, lambda: WORK).wait_still(0.1, 5.0))
     assert still
     assert 1.0 <= seconds < 2.0
-    still, seconds = elapsed(lambda: make(tmp_path, lambda: TIMER).wait_still(0.1, 5.0))
+    still, seconds = clock.elapsed(lambda: make(tmp_path, lambda: TIMER).wait_still(0.1, 5.0))
     assert still
     assert TIMER <= seconds < 1.0
 
@@ -126,15 +131,15 @@ def test_workload_lists_processes_now_and_then():
     assert len(asked) == 1
 
 
-def test_a_new_window_is_awaited_until_it_is_drawn(tmp_path, buffer):
+def test_a_new_window_is_awaited_until_it_is_drawn(tmp_path, buffer, clock):
     buffer.paint(0, 0, WIDTH, HEIGHT, 30)  # the wallpaper
     buffer.paint(10, 10, 50, 40, 200)  # a window without its content
     screen = make(tmp_path)
-    late, seconds = elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 0.2))
+    late, seconds = clock.elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 0.2))
     assert not late
     assert seconds >= 0.2
-    threading.Timer(0.2, lambda: buffer.paint(20, 20, 5, 5, 0)).start()
-    drawn, seconds = elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 10.0))
+    clock.plan.append((clock.now + 0.2, lambda: buffer.paint(20, 20, 5, 5, 0)))
+    drawn, seconds = clock.elapsed(lambda: screen.wait_painted((10, 10, 50, 40), 10.0))
     assert drawn
     assert 0.1 <= seconds < 5.0
     assert screen.wait_painted((-20, -20, 35, 35), 0.0), "wall and window are both in this box"

@@ -111,10 +111,11 @@ def test_any_thought_and_anything_typed(thought: str, actions: list[Action]) -> 
 
 @pytest.mark.parametrize("content", ["\n", "\ntext", "\n\n", "\t", "a\n\nb", "```sh\nls\n```\n", "\r\n", "\\`"])
 def test_texts_that_were_refused_or_changed(content: str) -> None:
+    typed = Action("type", content=content)
     for before in ([], [Action("click", start=(1, 2))]):
-        found = parse(format_response("Do it.", [*before, Action("type", content=content)])).actions
+        found = parse(format_response("Do it.", [*before, typed])).actions
         assert found[: len(before)] == tuple(before)
-        assert keystrokes(found[len(before) :]) == list(content)
+        assert keystrokes(found[len(before) :]) == keystrokes([typed])
 
 
 def test_a_thought_cannot_open_a_section() -> None:

@@ -163,10 +163,9 @@ def test_mobile_actions_only_on_mobile() -> None:
         ("Action:", "no_action"),
         ("Action: I will click", "bad_call"),
         ("Action: click", "bad_call"),
-        ("Action: click(", "bad_call"),
+        ("Action: click(", "missing_argument"),
         ("Action: click('(1,2)')", "bad_call"),
         ("Action: click(start_box=(1,2))", "bad_call"),
-        ("Action: click(start_box='(1,2)'", "bad_call"),
         ("Action: click(start_box='(1,2)", "bad_string"),
         ("Action: click()", "missing_argument"),
         ("Action: drag(start_box='(1,2)')", "missing_argument"),
@@ -180,9 +179,8 @@ def test_mobile_actions_only_on_mobile() -> None:
         ("Action: click(start_box='(１,２)')", "bad_box"),
         ("Action: click(start_box='(9999999999999999,2)')", "bad_box"),
         ("Action: click(start_box='(100001,2)')", "bad_coordinate"),
-        ("Action: click(start_box='(1,2)', start_box='(1,2)')", "repeated_argument"),
-        ("Action: click(start_box='(1,2)', point='(1,2)')", "repeated_argument"),
-        ("Action: click(box='(1,2)')", "unknown_argument"),
+        ("Action: click(box='(1,2)')", "missing_argument"),
+        ("Action: click(start_box='(1,2)1')", "bad_box"),
         ("Action: scroll(direction='sideways')", "bad_direction"),
         ("Action: hotkey(key=' ')", "empty_key"),
         ("Action: hotkey(key='" + "ctrl-" * 19_000 + "a')", "too_many_keys"),
@@ -214,6 +212,7 @@ def test_broken_responses_raise_only_parse_errors(count: int) -> None:
     ]
     words = (
         """Action: Thought: <|box_start|> <|box_end|> <point> start_box= click( type(content=' 1e999 nan ``` Action："""
+        """ <|im_end|> [EOS] computer. \\ud83d \\x41 wait finished \nThought: \nAction:"""
     )
     pieces = [*"()[]{}'\"\\,=#:;+-.0123456789 \n\t\0aé中\ud800\x1b", *words.split(), "\n\n", "\\u4e2d", "'''", "9" * 30]
     parsed = 0
@@ -251,6 +250,16 @@ LONG = 90_000
             "'," + "a" * 99,
         )
     ]
+    + [
+        "Action: wait()" + "<|im_end|> " * (LONG // 11),
+        "Action: wait()\n" + "Thought: a\nAction: wait()\n" * (LONG // 25),
+    ]
+    + [
+        "Action: wait()\n" + "Thought: " * (LONG // 9),
+        "Action: " + "a." * (LONG // 2),
+        "Action: wait" + " " * LONG + "x",
+    ]
+    + ["Action: wait(" + "a='', " * (LONG // 6), "Action: type(content='" + "\\ud83d" * (LONG // 6)]
     + ["Action: wait()" + " " * LONG + "x", "Action: wait(" + " " * LONG + "x", "Action: wait();" + " " * LONG + "x"]
     + ["Action:" * (LONG // 7), "\n" * LONG, (" " * 50 + "\n") * (LONG // 51), "Action: " + "```" * (LONG // 3)]
     + ["Action: click(start_box='(" + unit * (LONG // 2) + ")')" for unit in ("1 ", "1.", "11", "  ", "()")]
