@@ -20,7 +20,7 @@ from osworld_gym.desktops.local.guest_process import Limits
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
 from osworld_gym.desktops.local.keeper.users import EACH, FIRST, LAST, NOBODY, desktop_user
 from osworld_gym.guest.process.processes import MARKER
-from osworld_gym.guest.server.forward import forward, start
+from osworld_gym.guest.server.forward import to_address
 
 WHOLE = "         0          0 4294967295\n"
 
@@ -192,7 +192,7 @@ def test_a_run_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch
 def test_a_connection_is_pumped_both_ways_with_its_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as far:
         address = near.getsockname()
-        forward(near.dup(), ("127.0.0.1", far.getsockname()[1]))
+        to_address(near.dup(), ("127.0.0.1", far.getsockname()[1]))
         with socket.create_connection(address) as client:
             server, _ = far.accept()
             with server:
@@ -215,7 +215,7 @@ def test_nobody_there_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
-        start({str(port): near.dup().detach()}, None)
+        to_address(near.dup(), ("127.0.0.1", port))
         with socket.create_connection(near.getsockname(), 5) as client:
             began = time.monotonic()
             assert client.recv(1) == b""
