@@ -210,7 +210,7 @@ def test_a_stream_is_read_and_written_until_a_fixed_time(link: Link, serve: Serv
         with pytest.raises(TimeoutError):
             reader.read(1)
         with pytest.raises(TimeoutError):
-            stream.sendall(bytes(3 * WINDOW))  # the echo is not read: no credit comes back
+            stream.sendall(bytes(64 * WINDOW))  # the echo is not read, so that no credit comes back
         stream.close()  # as with a socket, its open file can still be read
         assert stream.number in link.owner._streams
     assert stream.number not in link.owner._streams
