@@ -1,4 +1,4 @@
-"""The keeper without a desktop: user ids, control groups, memory, records of owners that have ended."""
+"""The keeper, mostly without a desktop: user ids, control groups, memory, records of owners that have ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from polling import until
 
 from osworld_gym.desktops.local import keeper_client
 from osworld_gym.desktops.local.guest_process import Limits
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
 from osworld_gym.desktops.local.keeper.users import EACH, FIRST, LAST, NOBODY, desktop_user
-from osworld_gym.guest.process.processes import MARKER
+from osworld_gym.guest.process.processes import MARKER, state_of
 from osworld_gym.guest.server.forward import to_address
 
 WHOLE = "         0          0 4294967295\n"
@@ -247,6 +248,36 @@ def test_a_stopped_keeper_is_replaced_within_seconds() -> None:
     assert second.pid != first.pid
     assert second.replies()
     assert not first.alive
+
+
+OWNER = """
+import time
+from osworld_gym.desktops.local.desktop import LocalDesktop
+from osworld_gym.desktops.local.keeper_client import keeper
+desktop = LocalDesktop(640, 480, template=None)
+desktop.reset(0)
+print(keeper().pid, desktop._guest_process.inside, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.desktop
+def test_a_desktop_ends_with_its_owner_also_if_the_keeper_is_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        keeper, inside = map(int, owner.stdout.readline().split())
+        os.kill(keeper, signal.SIGSTOP)
+        owner.kill()
+        try:
+            until(lambda: ended(inside), "the guest did not end")
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+    until(lambda: ended(keeper), "the keeper did not end")
+
+
+def ended(pid: int) -> bool:
+    found = state_of(pid)
+    return found is None or found[0] == "Z"
 
 
 @pytest.mark.usefixtures("own_keeper")
