@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from .ports import SERVER
-from .server.channels import Channels, ProtocolError
+from .process.processes import deny_tracing
+from .server.channels import Channels, ProtocolError, Stream
+from .server.forward import CONNECT, join
 
 TEMPLATE = Path("/opt/osworld_template")
 PLACES = {"folder": "/run/osworld", "home": "/home/user", "runtime": "/run/user/1000"}
-DIAL = 10.0  # seconds for a program inside to accept a connection
 HEALTH = 5.0  # seconds for the server to answer
 
 
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> int:
     if arguments not in (["piped"], ["serve"]):
         print(f"container: expected piped, serve or health, got {arguments}", file=sys.stderr)
         return 2
+    deny_tracing()  # it knows the token, and its streams are the owner's
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # the kernel ends the other processes
     return _piped() if arguments == ["piped"] else _serve()
@@ -96,14 +98,14 @@ def _join(guest: subprocess.Popen[bytes], own_port: int) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def dial(port: int) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", own_port if port == SERVER else port), DIAL)
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+    def accept(stream: Stream, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", own_port if port == SERVER else port), CONNECT) as connection:
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            join(connection, stream)
 
     try:
-        Channels(sys.stdin.buffer.read, write, dial).run()
+        Channels(sys.stdin.buffer.read, write, accept).run()
     except ProtocolError as error:
         print(f"container: {error}", file=sys.stderr, flush=True)
     guest.kill()

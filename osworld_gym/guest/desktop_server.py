@@ -16,6 +16,7 @@ from Xlib.display import Display
 
 from .endpoints.observation import DEADLINE, QUIET
 from .endpoints.recording import Recording
+from .ports import SERVER
 from .process.commands import Commands
 from .process.processes import descendants, watch_time
 from .process.python_forks import STILL_SOCKET
@@ -23,6 +24,7 @@ from .process.reaction import Reaction
 from .process.still_socket import serve_still
 from .seeds import apply_seed
 from .server import forward
+from .server.channels import Stream
 from .server.handlers import endpoints
 from .server.web import GuestServer
 from .session import READY_DEADLINE, Session
@@ -31,16 +33,20 @@ from .x11.liveness import XServerLiveness
 from .x11.screen import Screen, Workload
 from .x11.windows import Windows
 
+#: handles a connection of the owner, which it opened to a port
+Accept = Callable[[Stream, int], None]
 
-def serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
-    """Connects to the X server and starts the HTTP server's thread.
+
+def serve(session: Session, order: dict[str, Any]) -> tuple[Callable[[], set[int]], Accept]:
+    """Connects to the X server and starts the HTTP servers.
 
     Args:
         session: ready.
         order: the guest's configuration.
 
     Returns:
-        a function that lists the child processes that their owners wait for, which nobody else must reap.
+        a function that lists the child processes that their owners wait for, which nobody else must reap; and the
+        function that handles the owner's connections.
     """
     os.environ |= {"DISPLAY": session.env["DISPLAY"], "XAUTHORITY": session.env["XAUTHORITY"]}
     vars(platform.uname())["processor"] = ""  # Xlib reads the whole record, for which platform would run a program
@@ -48,32 +54,41 @@ def serve(session: Session, order: dict[str, Any]) -> Callable[[], set[int]]:
     display.set_error_handler(lambda *_: None)  # requests without a reply fail when their window is gone
     windows = Windows(display, lock)
     recording = Recording(session.env, session.size, session.folder)
-    programs = partial(_programs, session, recording)
+    still = session.folder / "still"
+    environment = order.get("environment", {}) | {STILL_SOCKET: str(still)}
+    commands = Commands(session.env | environment, session.folder / "launched.log")
+    programs = partial(_programs, session, recording, commands)
     reaction = partial(Reaction, programs, session.own)
     screen = Screen(session.framebuffer, Workload(programs, watch_time), windows.nudge, reaction)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
-    still = session.folder / "still"
     serve_still(still, partial(screen.wait_still, QUIET, DEADLINE))
-    environment = order.get("environment", {}) | {STILL_SOCKET: str(still)}
-    commands = Commands(session.env | environment, session.folder / "launched.log")
-    listener = socket.socket(fileno=order["socket"])
     table = endpoints(screen, inputs, windows, commands, XServerLiveness(display, lock), recording)
     Image.preinit()  # imports what the first screenshot needs
     _await_manager(session)
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))
-    server = GuestServer(table, order["token"], listener, session.ending)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    if "inner" in order:  # a second listener, without a token, for programs in the desktop's own network
-        inner = GuestServer(table, "", socket.create_server(("127.0.0.1", order["inner"])), session.ending)
-        threading.Thread(target=inner.serve_forever, args=(0.05,), daemon=True).start()
-    forward.start(order.get("forward", {}), order.get("proxy"))
+    server = GuestServer(table, order["token"], session.ending)
+    if "socket" in order:  # of a container
+        server.listen(socket.socket(fileno=order["socket"]))
+    if "inner" in order:  # without a token, for programs in the desktop's own network
+        GuestServer(table, "", session.ending).listen(socket.create_server(("127.0.0.1", order["inner"])))
+    if "proxy" in order:
+        forward.pass_proxy(order["proxy"])
     apply_seed(order["seed"], windows)
-    return lambda: session.own() | commands.own() | recording.own()
+    return lambda: session.own() | commands.own() | recording.own(), partial(_accept, server)
 
 
-def _programs(session: Session, recording: Recording) -> list[int]:
-    """The processes whose work may change the screen: all but the session's own and the recorder's."""
-    ours = session.own() | recording.own() | {os.getpid()}
+def _accept(server: GuestServer, stream: Stream, port: int) -> None:
+    if port == SERVER:
+        return server.serve(stream)
+    with socket.create_connection(("127.0.0.1", port), forward.CONNECT) as local:
+        local.settimeout(None)
+        local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        forward.join(local, stream)
+
+
+def _programs(session: Session, recording: Recording, commands: Commands) -> list[int]:
+    """The processes whose work may change the screen: all but the session's own, the recorder, the forking Python."""
+    ours = session.own() | recording.own() | commands.forking() | {os.getpid()}
     return [pid for pid in descendants(os.getpid()) if pid not in ours]
 
 

@@ -1,7 +1,8 @@
 """The guest's main program: reads its configuration from stdin, starts the X session and the server, serves until EOF.
 
 The owner writes one line of JSON to stdin and keeps stdin open. When it closes, because the owner closed it or exited,
-every process of the desktop is ended. The guest writes one line of JSON to stdout: the X display, or the error.
+every process of the desktop is ended. The guest writes one line of JSON to stdout: the X display, or the error. From
+then on stdin and stdout carry :mod:`~.server.channels`, through which the owner reaches the server and other ports.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .desktop_server import Accept
     from .session import Session
 
 MARKER = "OSWORLD_GYM_DESKTOP"  # of process.processes, which takes milliseconds to import
@@ -27,7 +29,7 @@ TICK = 1.0  # seconds between two checks for dead children and for the owner
 def main() -> int:
     """Runs one desktop; returns the exit status."""
     owner = os.getppid()
-    order = json.loads(sys.stdin.readline())
+    order = json.loads(sys.stdin.buffer.readline())
     keep_descriptors()
     env = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     size = (order["width"], order["height"])
@@ -40,11 +42,13 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
     import signal
     from pathlib import Path
 
-    from .process.processes import become_subreaper
+    from .process.processes import become_subreaper, deny_tracing
     from .process.program_clock import RATE
     from .session import Session, Starting
 
+    deny_tracing()  # no program of the policy runs yet
     become_subreaper()
+    output = _take_output()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
@@ -54,7 +58,7 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
         session = Session(x, folder, home, runtime, size=size, marker=order["marker"], clock=clock)
     except (RuntimeError, ValueError, OSError) as error:
         x.kill()
-        _say({"error": str(error)})
+        _say(output, {"error": str(error)})
         shutil.rmtree(order["folder"], ignore_errors=True)
         return 1
     usual = sys.getswitchinterval()
@@ -64,12 +68,12 @@ def _run(x: XServer, order: dict[str, Any], owner: int) -> int:
         from .desktop_server import serve  # takes a third of a start, while X server and window manager start
 
         starting.wait()
-        own = serve(session, order)
+        own, accept = serve(session, order)
         sys.setswitchinterval(usual)
-        _say({"display": session.display})
-        _watch(session, own, owner)
+        _say(output, {"display": session.display})
+        _watch(session, own, owner, _join_owner(output, accept))
     except (RuntimeError, OSError) as error:
-        _say({"error": str(error)})
+        _say(output, {"error": str(error)})
         return 1
     finally:
         session.close()
@@ -81,15 +85,47 @@ def _leave(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _say(line: dict[str, Any]) -> None:
+def _take_output() -> int:
+    """The descriptor of the real stdout; what a library prints goes to stderr from now on."""
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return output
+
+
+def _say(output: int, line: dict[str, Any]) -> None:
     try:
-        print(json.dumps(line), flush=True)
+        _write(output, json.dumps(line).encode() + b"\n")
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the owner is gone, there is no reader
+        return  # the owner is gone, there is no reader
 
 
-def _watch(session: Session, own: Callable[[], set[int]], owner: int) -> None:
-    """Reaps orphans; returns when stdin is closed, the owner is gone, or a program of the session has ended."""
+def _write(output: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(output, view) :]
+
+
+def _join_owner(output: int, accept: Accept) -> int:
+    """Starts the channels to the owner; returns a descriptor that is readable when the owner has closed them."""
+    import threading
+
+    from .server.channels import Channels, ProtocolError
+
+    ended, end = os.pipe()
+
+    def run() -> None:
+        try:
+            Channels(sys.stdin.buffer.read, lambda data: _write(output, data), accept).run()
+        except ProtocolError as error:
+            print(f"the owner: {error}", file=sys.stderr, flush=True)
+        os.close(end)
+
+    threading.Thread(target=run, name="owner", daemon=True).start()
+    return ended
+
+
+def _watch(session: Session, own: Callable[[], set[int]], owner: int, ended: int) -> None:
+    """Reaps orphans; returns when ``ended`` is readable, the owner is gone, or a program of the session has ended."""
     import select
     import signal
 
@@ -99,8 +135,8 @@ def _watch(session: Session, own: Callable[[], set[int]], owner: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([sys.stdin, woken], [], [], TICK)
-        if sys.stdin in ready and not os.read(sys.stdin.fileno(), 4096):
+        ready, _, _ = select.select([ended, woken], [], [], TICK)
+        if ended in ready:
             return
         if woken in ready:
             os.read(woken, 4096)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import selectors
 import socket
 import struct
 import threading
@@ -19,11 +18,11 @@ from typing import Any
 
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.server.channels import Channels, ProtocolError
+from osworld_gym.guest.server.forward import shut, to_channels
 
 LOG = logging.getLogger(__name__)
 LINE = 1 << 16  # longest first line of the guest in bytes
 SAID = 4096  # bytes of its standard error that are kept
-JOIN = 5.0  # seconds to wait for the accepting thread to exit
 _STDOUT, _STDERR = 1, 2
 
 
@@ -42,8 +41,7 @@ class ContainerPipe:
         self._pending, self._said = bytearray(), bytearray()
         self._channels = Channels(self._read, self._write)
         self._listeners = {port: socket.create_server(("127.0.0.1", 0)) for port in ports}
-        self._wake, self._woken = socket.socketpair()
-        self._acceptor: threading.Thread | None = None
+        self._started = False
 
     def address(self, port: int) -> tuple[str, int]:
         """(host, port) on this machine of a forwarded port. Raises KeyError if the port is not forwarded."""
@@ -80,13 +78,9 @@ class ContainerPipe:
             answer = {"error": f"it answered {bytes(line[:200])!r}, which is not JSON"}
         if "error" in answer:
             raise DesktopError(FailureReason.never_ready, str(answer["error"]))
-        selector = selectors.DefaultSelector()
+        self._started = True
         for port, listener in self._listeners.items():
-            listener.setblocking(False)
-            selector.register(listener, selectors.EVENT_READ, (port, listener))
-        selector.register(self._woken, selectors.EVENT_READ)
-        self._acceptor = threading.Thread(target=self._accept, args=(selector,), daemon=True)
-        self._acceptor.start()
+            to_channels(listener, self._channels, port)
         threading.Thread(target=self._carry, daemon=True).start()
 
     @property
@@ -98,12 +92,11 @@ class ContainerPipe:
         """Closes the container's stdin and every connection. Never raises."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._wake.close()
-        if self._acceptor is not None:
-            self._acceptor.join(JOIN)
-        self._woken.close()
         for listener in self._listeners.values():
-            listener.close()
+            if self._started:
+                shut(listener)  # the thread that accepts its connections closes it
+            else:
+                listener.close()
         self._channels.close()
         with contextlib.suppress(OSError):
             self._stream.close()
@@ -114,22 +107,6 @@ class ContainerPipe:
             self._channels.run()
         except ProtocolError as error:
             LOG.warning("a container violated the protocol of its pipe, which is closed: %s", error)
-
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        """Accepts connections until :meth:`close` is called."""
-        with selector:
-            while True:
-                for key, _ in selector.select():
-                    if key.data is None:
-                        return
-                    port, listener = key.data
-                    try:
-                        connection, _ = listener.accept()
-                    except OSError:
-                        continue  # the client has closed the connection
-                    connection.setblocking(True)
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._channels.open(connection, port)
 
     def _write(self, data: bytes) -> None:
         self._socket.sendall(data)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -14,6 +13,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge
+from osworld_gym.guest.server.channels import Stream
+from osworld_gym.guest.server.deadline_socket import DeadlineSocket
 
 MAX_ANSWER = 128 << 20  # bytes; a task's largest files are videos and pictures of some tens of megabytes
 CHUNK = 1 << 20  # bytes
@@ -49,35 +50,28 @@ class Reply:
         return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
 
 
-class _Socket(socket.socket):
-    """Receives until a fixed time instead of a timeout per call, so that a slow trickle of bytes still times out."""
-
-    until = inf  #: monotonic time in seconds
-
-    def recv_into(self, *arguments: Any) -> int:
-        left = self.until - monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self.settimeout(None if left == inf else left)
-        return super().recv_into(*arguments)
-
-
 class _Connection(http.client.HTTPConnection):
-    """A connection whose replies must be complete within a time limit."""
+    """A connection whose replies must be complete within a time limit, also if they come in a trickle of bytes."""
+
+    def __init__(self, host: str, port: int, dial: Callable[[], Stream] | None) -> None:
+        super().__init__(host, port)
+        self._dial, self._until = dial, inf
+        self._open: DeadlineSocket | Stream | None = None  # the same as ``sock``
 
     def within(self, seconds: float) -> None:
         """Sets the time limit in seconds of the next request and its reply."""
         self.timeout, self._until = seconds, monotonic() + seconds
-        if isinstance(self.sock, _Socket):
-            self.sock.settimeout(seconds)
-            self.sock.until = self._until
+        if self._open is not None:
+            self._open.until = self._until
 
     def connect(self) -> None:
-        super().connect()
-        plain = self.sock
-        self.sock = _Socket(plain.family, plain.type, plain.proto, plain.detach())
-        self.sock.settimeout(self.timeout)
-        self.sock.until = self._until
+        if self._dial is not None:
+            self._open = self._dial()
+        else:
+            super().connect()
+            self._open = DeadlineSocket.of(self.sock)
+        self._open.until = self._until
+        self.sock = self._open
 
 
 class GuestClient:
@@ -90,11 +84,12 @@ class GuestClient:
         host: address of the server.
         port: its port.
         token: its bearer token; empty if it requires none.
+        dial: opens a connection to the server that is used instead of TCP; None: TCP to ``host`` and ``port``.
     """
 
-    def __init__(self, host: str, port: int, token: str = "") -> None:
+    def __init__(self, host: str, port: int, token: str = "", dial: Callable[[], Stream] | None = None) -> None:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connection = _Connection(host, port)
+        self._connection = _Connection(host, port, dial)
 
     def get(self, path: str, *, timeout: float) -> Reply:
         """GET; sent once more if the connection broke."""

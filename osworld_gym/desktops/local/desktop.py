@@ -120,7 +120,7 @@ class LocalClient(GuestClient):
     """A guest client that raises with the keeper's reason if the keeper has ended the desktop."""
 
     def __init__(self, process: GuestProcess, token: str) -> None:
-        super().__init__("127.0.0.1", process.port, token)
+        super().__init__("127.0.0.1", process.port, token, process.dial)
         self._process = process
 
     def _ask(self, *arguments: Any, **named: Any) -> Reply:

@@ -1,15 +1,14 @@
-"""One guest process on this machine, from start to end: its sockets, its configuration, its link to the keeper."""
+"""One guest process on this machine, from start to end: its configuration, its links to guest and keeper."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import select
 import socket
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import osworld_gym.guest
 from osworld_gym.desktops.local import sandbox
 from osworld_gym.desktops.local.bytecode import compile_once
+from osworld_gym.desktops.local.guest_link import LINE, GuestLink
 from osworld_gym.desktops.local.keeper.launch import FIRST_DESCRIPTOR, Plan
 from osworld_gym.desktops.local.keeper.records import owner_folder
 from osworld_gym.desktops.local.keeper_client import Link, keeper
@@ -26,14 +26,14 @@ from osworld_gym.desktops.local.sandbox import Home
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.ports import FORWARDED, SERVER
 from osworld_gym.guest.process.processes import MARKER
-from osworld_gym.guest.server.forward import forward
+from osworld_gym.guest.server.channels import Stream
+from osworld_gym.guest.server.forward import shut, to_address
 
 READY = 60.0  # seconds for a new desktop to be ready
 KEEPER_CHECK = 3.0  # seconds of silence after which the keeper is pinged
 GOODBYE = 8.0  # seconds for an old desktop to exit
 GUEST = Path(osworld_gym.guest.__file__).parent
 MODULES = ("Xlib", "PIL", "six")  # Python modules that the guest requires
-LINE = 1 << 16  # most bytes of a line or log that are read from a guest
 PASSING = 5.0  # seconds for a ready guest to pass its socket for the proxy
 PROXY = 3128  # port inside that is forwarded to a proxy of this machine
 
@@ -89,7 +89,7 @@ class GuestProcess:
         self._setting = setting
         self._marker = secrets.token_hex(8)
         self._link: Link | None = None
-        self._stdin, self._stdout = -1, -1
+        self._guest: GuestLink | None = None
         self._log = -1  # its stderr, a pipe; output that does not fit is lost, so it uses no more memory
         self._proxy: socket.socket | None = None  # the guest's listening socket for the proxy, shared with it
         self._starting = threading.Lock()  # held while start() runs
@@ -114,28 +114,43 @@ class GuestProcess:
 
     def _start(self, order: dict[str, object], until: float) -> None:
         with ExitStack() as stack:
-            # the guest inherits listening sockets: no race for ports, and it can serve the host from another network
-            listeners = [stack.enter_context(listen(self._setting.port))]
-            listeners += [stack.enter_context(listen(0)) for _ in self._wanted()[1:]]
-            ports = [int(listener.getsockname()[1]) for listener in listeners]
-            self.port, self.forwarded = ports[0], dict(zip(self._wanted()[1:], ports[1:], strict=True))
-            passed = [listener.fileno() for listener in listeners]
-            ours, theirs = socket.socketpair()
-            stack.enter_context(ours)
+            listening = stack.enter_context(ExitStack())
+            ports = self._listeners(listening)
+            ours, theirs = (None, None) if self._setting.proxy is None else socket.socketpair()
             with ExitStack() as handed:  # descriptors that only the guest may keep open, so that its exit is noticed
-                handed.enter_context(theirs)
-                passed += [] if self._setting.proxy is None else [theirs.fileno()]
+                passed = []
+                if ours is not None and theirs is not None:
+                    stack.enter_context(ours)
+                    passed = [handed.enter_context(theirs).fileno()]
                 self._link = self._spawn(handed, passed)
+            assert self._guest is not None
             if not self._given_up:  # else end() was called before there was a link
                 self.inside = self._await_started(self._link, until)
             if self._given_up or self._link.ended:
                 raise DesktopError(FailureReason.never_ready, self._said())
-            self._tell(order | self._places() | self._sockets())
-            self._await_ready(until)
+            self._guest.tell(order | self._places())
+            self._await_ready(self._guest, until)
             if self._given_up:  # a bare desktop may become ready during the time it has to clean up
                 raise DesktopError(FailureReason.never_ready, "closed before it was ready")
-            if self._setting.proxy is not None:
+            if ours is not None and self._setting.proxy is not None:
                 self._proxy = _join_proxy(ours, self._setting.proxy)
+            self._guest.connect(ports)
+            listening.pop_all()  # they are closed with the link
+
+    def _listeners(self, stack: ExitStack) -> dict[int, socket.socket]:
+        """Port inside → listening socket on 127.0.0.1, whose connections are carried to it."""
+        wanted = (SERVER, *FORWARDED) if self._setting.isolated else (SERVER,)
+        sockets = {port: stack.enter_context(listen(self._setting.port if port == SERVER else 0)) for port in wanted}
+        numbers = {port: int(listener.getsockname()[1]) for port, listener in sockets.items()}
+        self.port = numbers.pop(SERVER)
+        self.forwarded = numbers
+        return sockets
+
+    def dial(self) -> Stream:
+        """A connection to the guest's server, without TCP. Raises ConnectionError if the guest has ended."""
+        if self._guest is None:
+            raise ConnectionResetError("the guest was not started")
+        return self._guest.dial(SERVER)
 
     def _await_started(self, link: Link, until: float) -> int | None:
         """Process id of the sandbox's process 1; None if the desktop ended first. Also notices a stopped keeper."""
@@ -146,19 +161,8 @@ class GuestProcess:
                 keeper()
         return None
 
-    def _sockets(self) -> dict[str, Any]:
-        """The guest's configuration of the descriptors that :meth:`start` passes."""
-        numbers = {port: FIRST_DESCRIPTOR + i for i, port in enumerate(self._wanted())}
-        order: dict[str, Any] = {"socket": numbers.pop(SERVER), "forward": {str(k): n for k, n in numbers.items()}}
-        if self._setting.proxy is not None:
-            order["proxy"] = {"channel": FIRST_DESCRIPTOR + len(self._wanted()), "port": PROXY}
-        return order
-
-    def _wanted(self) -> tuple[int, ...]:
-        return (SERVER, *FORWARDED) if self._setting.isolated else (SERVER,)
-
     def _places(self) -> dict[str, Any]:
-        """The guest's configuration of paths, marker and environment."""
+        """The guest's configuration of paths, marker, environment and proxy."""
         if self._setting.isolated:
             places = {"folder": sandbox.FOLDER, "home": sandbox.HOME, "runtime": sandbox.RUNTIME, "inner": SERVER}
         else:
@@ -172,15 +176,16 @@ class GuestProcess:
         url = f"http://127.0.0.1:{PROXY}"
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
         environment = dict.fromkeys(names, url) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1")
-        return {"environment": environment}
+        return {"environment": environment, "proxy": {"channel": FIRST_DESCRIPTOR, "port": PROXY}}
 
     def _folder(self) -> Path:
         """The folder of a bare desktop; the keeper creates and removes it."""
         return owner_folder(os.getpid()) / self._marker
 
     def _spawn(self, stack: ExitStack, passed: list[int]) -> Link:
-        read, self._stdin = os.pipe()
-        self._stdout, write = os.pipe()
+        read, stdin = os.pipe()
+        stdout, write = os.pipe()
+        self._guest = GuestLink(stdin, stdout)
         stack.callback(os.close, read)
         stack.callback(os.close, write)
         self._log, log = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -205,22 +210,13 @@ class GuestProcess:
         plan = Plan(list(box.command), isolated=True, sources=list(box.sources), **common)
         return keeper().start(plan, [*standard, *passed, *box.descriptors])
 
-    def _tell(self, order: dict[str, object]) -> None:
+    def _await_ready(self, guest: GuestLink, until: float) -> None:
         try:
-            os.write(self._stdin, json.dumps(order).encode() + b"\n")
-        except BrokenPipeError:
-            return  # it ended at once; its log has the reason
-
-    def _await_ready(self, until: float) -> None:
-        line = b""
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self._stdout], [], [], max(0.0, until - monotonic()))
-            if not ready:
-                raise DesktopError(FailureReason.never_ready, f"the desktop was not ready within {READY:.0f} s")
-            part = os.read(self._stdout, LINE)
-            if not part or len(line) > LINE:
-                raise DesktopError(FailureReason.never_ready, self._said())
-            line += part
+            line = guest.hear(until)
+        except TimeoutError:
+            raise DesktopError(FailureReason.never_ready, f"the desktop was not ready within {READY:.0f} s") from None
+        if not line.endswith(b"\n"):
+            raise DesktopError(FailureReason.never_ready, self._said())
         try:
             error = dict(json.loads(line)).get("error")
         except ValueError:
@@ -260,9 +256,10 @@ class GuestProcess:
             if self.ended:
                 return
             self.ended = True
-            for descriptor in (self._stdin, self._stdout, self._log):
-                if descriptor >= 0:
-                    os.close(descriptor)
+            if self._guest is not None:
+                self._guest.close()
+            if self._log >= 0:
+                os.close(self._log)
             if self._proxy is not None:
                 shut(self._proxy)
             if self._link is not None:
@@ -280,7 +277,7 @@ def _join_proxy(channel: socket.socket, proxy: tuple[str, int]) -> socket.socket
         raise DesktopError(FailureReason.never_ready, "the guest passed no socket for the proxy")
     listener = socket.socket(fileno=descriptors[0])
     listener.settimeout(None)
-    forward(listener, proxy)
+    to_address(listener, proxy)
     return listener
 
 
@@ -291,12 +288,6 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         message = f"port {port} of 127.0.0.1: {error.strerror}; fix: another port, or 0 for a free one"
         raise DesktopError(FailureReason.never_ready, message) from error
-
-
-def shut(listener: socket.socket) -> None:
-    """Shuts the listener down, which ends the thread that accepts its connections."""
-    with suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 def _home(setting: Setting) -> Home:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..process.commands import Commands
-from ..server.answers import Answer, BadRequest, Table, as_json, as_text, seconds_of, text_of
+from ..server.answers import Answer, BadRequest, Table, as_json, as_text, path_of, seconds_of, text_of
 
 FILE_LIMIT = 512 << 20  # largest file in bytes
 ENTRIES = 100_000  # most files and folders in one listing
@@ -43,7 +43,7 @@ class Files:
         }
 
     def file(self, form: Mapping[str, Any]) -> Answer:
-        path = self._commands.expand(text_of(form, "file_path"))
+        path = self._commands.expand(path_of(form, "file_path"))
         try:
             data = read_regular(path)
         except FileRefused as error:
@@ -57,7 +57,7 @@ class Files:
 
     def upload(self, form: Mapping[str, Any]) -> Answer:
         """Writes ``file_data`` to ``file_path`` atomically and creates its parent folders."""
-        path, data = self._commands.expand(text_of(form, "file_path")), form.get("file_data")
+        path, data = self._commands.expand(path_of(form, "file_path")), form.get("file_data")
         if not isinstance(data, bytes):
             raise BadRequest(f"'file_data': expected a file in a multipart form, got {type(data).__name__}")
         try:
@@ -67,7 +67,7 @@ class Files:
         return as_text(f"File Uploaded: {len(data)} bytes")
 
     def list_directory(self, body: Mapping[str, Any]) -> Answer:
-        path = self._commands.expand(text_of(body, "path"))
+        path = self._commands.expand(path_of(body, "path"))
         if not path.is_dir():
             return as_json({"error": "The provided path is not a directory"}, 400)
         return as_json({"directory_tree": _tree(path, [ENTRIES], DEPTH)})
@@ -80,7 +80,7 @@ class Files:
 
     def download_file(self, body: Mapping[str, Any]) -> Answer:
         """Downloads an http(s) ``url`` to ``path``; replies with status 500 if the desktop has no network."""
-        url, path = text_of(body, "url"), self._commands.expand(text_of(body, "path"))
+        url, path = text_of(body, "url"), self._commands.expand(path_of(body, "path"))
         timeout = seconds_of(body, "timeout", DOWNLOAD_TIMEOUT)
         if not url.startswith(("http://", "https://")):
             raise BadRequest(f"'url': expected http:// or https://, got {url!r}")

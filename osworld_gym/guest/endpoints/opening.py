@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..process.commands import Commands
-from ..server.answers import Answer, Table, as_json, as_text, failed, flag_of, seconds_of, text_of
+from ..server.answers import Answer, Table, as_json, as_text, failed, flag_of, path_of, seconds_of, text_of
 from ..x11.screen import Screen
 from ..x11.titles import shows
 from ..x11.windows import Window, Windows
@@ -33,7 +33,7 @@ class Opening:
 
     def open_file(self, body: Mapping[str, Any]) -> Answer:
         """Opens a file with its application, or starts a program of that name; returns when its window shows."""
-        text, deadline = text_of(body, "path"), seconds_of(body, "deadline", OPEN_TIMEOUT)
+        text, deadline = path_of(body, "path"), seconds_of(body, "deadline", OPEN_TIMEOUT)
         path, old = self._commands.expand(text), {(w.id, w.title) for w in self._windows.all()}
         try:
             self._commands.launch(["gio", "open", str(path)] if path.exists() else [text], shell=False)

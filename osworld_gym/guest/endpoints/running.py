@@ -20,6 +20,7 @@ from ..server.answers import (
     command_of,
     failed,
     flag_of,
+    path_of,
     seconds_of,
     text_of,
 )
@@ -149,7 +150,7 @@ class Running:
         if not isinstance(script, str) or not script:
             return _script_failed("Script not supplied!", 400)
         place = body.get("working_dir")
-        folder = self._commands.expand(str(place)) if place else self._commands.home
+        folder = self._commands.expand(path_of(body, "working_dir")) if place else self._commands.home
         if not folder.is_dir():
             return _script_failed(f"Working directory does not exist: {folder}", 400)
         text = script if "#!/bin/bash" in script else f"#!/bin/bash\n\n{script}"
@@ -164,10 +165,14 @@ class Running:
     def _script(
         self, text: str, suffix: str, program: str, timeout: float, folder: Path | None = None, merged: bool = False
     ) -> tuple[int, str, str]:
+        try:
+            data = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"expected text of whole characters, got {text[error.start]!r} in it") from error
         handle, path = tempfile.mkstemp(suffix)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
             return self._commands.execute([program, path], False, timeout, folder, merged)
         finally:
             Path(path).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from PIL import Image
 
 from ..process.commands import Commands
-from ..server.answers import Answer, Table, as_json, as_text, text_of
+from ..server.answers import Answer, Table, as_json, as_text, path_of
 from ..x11.windows import Windows
 from .files import FileRefused, read_regular
 
@@ -48,7 +48,7 @@ class Wallpaper:
         return buffer.getvalue()
 
     def change(self, body: Mapping[str, Any]) -> Answer:
-        path = self._commands.expand(text_of(body, "path"))
+        path = self._commands.expand(path_of(body, "path"))
         if not path.is_file():
             return as_text(f"File not found: {path}", 404)
         try:

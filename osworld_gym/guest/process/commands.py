@@ -130,6 +130,10 @@ class Commands:
             start_new_session=True,
         )
 
+    def forking(self) -> set[int]:
+        """Process id of the Python that forks for commands, if it was started. It denies tracing and draws nothing."""
+        return self._python.own()
+
     def own(self) -> set[int]:
         """Process ids of the children that this object waits for. Reaps launched programs that have ended."""
         with self._lock:

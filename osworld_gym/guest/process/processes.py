@@ -18,13 +18,26 @@ MOST = 3.0  #: longest time in seconds that it is watched, when many programs ru
 LOAD = "/proc/loadavg"
 SOON = 260  # milliseconds: GTK's own delays (a pressed button, a file dialog's reply) are at most 250
 _POLL = "7"  # number of poll(2) on x86-64; elsewhere main loops use ppoll, whose timeout cannot be read from outside
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def become_subreaper() -> None:
     """Orphaned descendants of this process become its children, not init's."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def deny_tracing() -> None:
+    """Keeps other processes of this user from this one's memory and descriptors, until it executes a program.
+
+    Without it, a program in the desktop could trace the guest, read its token, copy its descriptors and reply in its
+    place: a forged reply to a verifier is a forged reward.
+    """
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
+def _prctl(name: str, number: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(number, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({name}) failed")
 
 
 def state_of(pid: int | str) -> tuple[str, int] | None:

@@ -13,6 +13,7 @@ the first line nothing was run. The program ends when its socket is closed.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -32,6 +33,7 @@ BOOT = (
     "forks.main(int(sys.argv[2]))"
 )
 DESCRIPTORS = 5  # of each request
+PR_SET_DUMPABLE = 4  # of prctl(2)
 TAKEN = b"+"  # the first line
 STILL_SOCKET = "OSWORLD_GYM_STILL"  #: environment variable: the Unix socket that closes when the screen is still
 STILL_PATIENCE = 8.0  # seconds for it to close; the guest itself waits up to five
@@ -120,9 +122,15 @@ def become(descriptors: list[int]) -> dict[str, Any]:
     for number, descriptor in enumerate(descriptors[1:4]):
         os.dup2(descriptor, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    set_dumpable(True)
     os.chdir(request["folder"])
     importlib.invalidate_caches()
     return dict(request)
+
+
+def set_dumpable(on: bool) -> None:
+    """Whether other processes of this user may trace this one and copy its descriptors, as they may by default."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, int(on), 0, 0, 0)
 
 
 def sleep_until_still(names: dict[str, Any]) -> None:
@@ -146,6 +154,7 @@ def sleep_until_still(names: dict[str, Any]) -> None:
 
 
 def main(control: int) -> None:
+    set_dumpable(False)  # it holds the replies of other programs
     preload()
     request = serve(socket.socket(fileno=control))
     sys.argv = ["-c", *request["arguments"]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 LONGEST = 3600.0  # longest time in seconds that a request may ask for
+LONGEST_PATH, LONGEST_NAME = 3072, 255  # bytes; Linux has 4095 for a path with HOME in it, and 255
 
 
 class Answer(NamedTuple):  # dataclasses import inspect, which delays every start by milliseconds
@@ -43,10 +45,34 @@ def failed(message: str, status: int = 500) -> Answer:
 
 
 def command_of(body: Mapping[str, Any], key: str = "command") -> str | list[str]:
+    """A command: text or a list of texts, as a program's arguments may be."""
     command = body.get(key, [])
-    if isinstance(command, str) or (isinstance(command, list) and all(isinstance(part, str) for part in command)):
-        return command
-    raise BadRequest(f"{key!r}: expected text or a list of texts, got {command!r}")
+    if not isinstance(command, str | list) or not all(isinstance(part, str) for part in command):
+        raise BadRequest(f"{key!r}: expected text or a list of texts, got {command!r}")
+    for part in [command] if isinstance(command, str) else command:
+        _check_system_text(key, part)
+    return command
+
+
+def path_of(body: Mapping[str, Any], key: str) -> str:
+    """A path as a file system may have one."""
+    path = text_of(body, key)
+    if len(_check_system_text(key, path)) > LONGEST_PATH:
+        raise BadRequest(f"{key!r}: expected a path of at most {LONGEST_PATH} bytes, got {len(path)} characters")
+    if (name := max((os.fsencode(part) for part in path.split("/")), key=len))[LONGEST_NAME:]:
+        raise BadRequest(f"{key!r}: expected names of at most {LONGEST_NAME} bytes, got one of {len(name)}")
+    return path
+
+
+def _check_system_text(key: str, text: str) -> bytes:
+    """The bytes of a text that is passed to the system, which has neither NUL nor half a character."""
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{key!r}: expected text of whole characters, got {text[error.start]!r} in it") from error
+    if b"\0" in data:
+        raise BadRequest(f"{key!r}: expected text without NUL, got {text[:100]!r}")
+    return data
 
 
 def text_of(body: Mapping[str, Any], key: str) -> str:

@@ -1,59 +1,117 @@
-"""The HTTP server in front of the endpoints: token, JSON and form bodies, size limits. One thread per connection."""
+"""The HTTP server in front of the endpoints: token, JSON and form bodies, limits. One thread per connection."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import socket
 import threading
+import time
 from _operator import _compare_digest as compare_digest  # hmac, which exports it, imports OpenSSL
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from .answers import Answer, BadRequest, Table, as_json, failed
+from .deadline_socket import DeadlineSocket
 from .multipart import multipart_fields
+from .strangers import Connection, Strangers
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 LOG = logging.getLogger(__name__)
 MAX_BODY = 8 << 20  # largest request in bytes, except for uploads
 MAX_UPLOAD = 600 << 20  # largest multipart form in bytes
 BIG_BODY = 8 << 20  # bytes from which requests are handled one at a time, to limit memory
 BODY_TIMEOUT = 60.0  # seconds without data after which a request's body is given up
+HEAD = 10.0  # seconds from the first byte of a request to the end of its head
+IDLE = 60.0  # seconds without a request after which a connection that has shown no token is closed
+STRANGERS = 128  # most connections that have shown no token
+DIGITS = 12  # most digits of a Content-Length
+PART = 1 << 20  # bytes of a body that are read at once
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)  # accept() works again later
+RETRY = 0.05  # seconds until then
 
 
-class GuestServer(ThreadingHTTPServer):
-    """Serves on a socket that already listens.
+class GuestServer:
+    """Serves connections that it is given, or those of a listening socket.
 
     Args:
         table: the endpoints.
         token: the required token of ``Authorization: Bearer``; empty: no token is required.
-        listener: the listening socket; the server owns and closes it.
         ending: whether the desktop is being ended. From then on connections are closed without a reply: the result of
             a command that is killed with its desktop is no result.
     """
 
-    daemon_threads = True
-
-    def __init__(self, table: Table, token: str, listener: socket.socket, ending: Callable[[], bool]) -> None:
-        super().__init__(listener.getsockname()[:2], GuestRequest, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
+    def __init__(self, table: Table, token: str, ending: Callable[[], bool]) -> None:
         self.table, self.token, self.ending = table, token, ending
         self.big = threading.Lock()
+        self.strangers = Strangers(STRANGERS)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class names it
-        """Logs a broken connection at debug level only: handling it is up to the client."""
-        LOG.debug("connection of %s broke", client_address, exc_info=True)
+    def listen(self, listener: socket.socket) -> None:
+        """Serves each connection of a listening socket, each in a thread, until it is closed."""
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                try:
+                    connection = DeadlineSocket.of(listener.accept()[0])
+                except OSError as error:
+                    if error.errno in SHORT:
+                        time.sleep(RETRY)  # there is no event for a file that another thread closes
+                        continue
+                    return
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    threading.Thread(target=self._serve_socket, args=(connection,), daemon=True).start()
+                except RuntimeError:  # no more threads: the desktop's limit of processes is reached
+                    connection.close()
+
+    def _serve_socket(self, connection: DeadlineSocket) -> None:
+        with connection:
+            self.serve(connection)
+
+    def serve(self, connection: Connection) -> None:
+        """Serves the requests of a connection until it ends; the caller closes it."""
+        if not self.strangers.admit(connection):
+            return
+        try:
+            GuestRequest(connection, ("", 0), self)  # type: ignore[arg-type]  # the base class wants a socket and server
+        except OSError:
+            LOG.debug("a connection broke", exc_info=True)  # handling it is up to the client
+        finally:
+            self.strangers.remove(connection)
 
 
 class GuestRequest(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1  # buffered, so that headers and body are sent together
-    server: GuestServer
+    server: GuestServer  # type: ignore[assignment]  # not one of socketserver
+    request: Connection
+
+    def setup(self) -> None:
+        self.rfile = self._reader = self.request.makefile("rb")
+        self.wfile = io.BufferedWriter(_Writer(self.request), 1 << 16)  # so that headers and body are sent together
+
+    def handle_one_request(self) -> None:
+        """One request. Its head has a time limit; and so has waiting for it, if the connection has shown no token."""
+        stranger = self.server.strangers.waits(self.request)
+        self.request.until = monotonic() + IDLE if stranger else inf
+        try:
+            self._reader.peek(1)
+        except TimeoutError:
+            self.close_connection = True
+            return
+        self.request.until = monotonic() + HEAD
+        super().handle_one_request()  # ends the connection at a timeout
 
     def do_GET(self) -> None:
         self._answer("GET")
@@ -65,11 +123,16 @@ class GuestRequest(BaseHTTPRequestHandler):
         LOG.debug(format, *args)
 
     def _answer(self, method: str) -> None:
-        path, kind = urlsplit(self.path).path, self.headers.get("Content-Type", "")
+        self.server.strangers.works(self.request)
+        self.request.until = inf
+        kind = self.headers.get("Content-Type", "")
+        try:
+            path = urlsplit(self.path).path
+        except ValueError as error:
+            return self._refuse(as_json({"error": f"expected a path, got {self.path[:100]!r}: {error}"}, 400))
         refusal = self._refusal(method, path, kind)
         if refusal is not None:
-            self.close_connection = True  # the body has not been read
-            return self._send(refusal)
+            return self._refuse(refusal)
         length = int(self.headers.get("Content-Length", "0"))
         if length < BIG_BODY:
             return self._send(self._call(method, path, kind, length))
@@ -77,11 +140,17 @@ class GuestRequest(BaseHTTPRequestHandler):
             answer = self._call(method, path, kind, length)
         self._send(answer)
 
+    def _refuse(self, refusal: Answer) -> None:
+        self.close_connection = True  # the body has not been read
+        self._send(refusal)
+
     def _refusal(self, method: str, path: str, kind: str) -> Answer | None:
         """The error reply to a request that is refused without reading its body; None if it is accepted."""
-        given = self.headers.get("Authorization", "")
-        if self.server.token and not compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
-            return as_json({"error": "the bearer token is missing or wrong"}, 401)
+        if self.server.token:
+            given = self.headers.get("Authorization", "")
+            if not compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
+                return as_json({"error": "the bearer token is missing or wrong"}, 401)
+            self.server.strangers.remove(self.request)
         if (method, path) not in self.server.table:
             known = any(other == path for _, other in self.server.table)
             return as_json({"error": f"no {method} {path}"}, 405 if known else 404)
@@ -89,18 +158,32 @@ class GuestRequest(BaseHTTPRequestHandler):
             return as_json({"error": "expected Content-Length, got Transfer-Encoding"}, 411)
         length = self.headers.get("Content-Length", "0")
         limit = MAX_UPLOAD if kind.startswith("multipart/form-data") else MAX_BODY
-        if not (length.isascii() and length.isdigit()) or int(length) > limit:
-            return as_json({"error": f"Content-Length: expected 0 to {limit}, got {length!r}"}, 413)
+        if not (length.isascii() and length.isdigit()):
+            return as_json({"error": f"Content-Length: expected a number, got {length[:100]!r}"}, 400)
+        if len(length) > DIGITS or int(length) > limit:
+            return as_json({"error": f"Content-Length: expected at most {limit}, got {length[:100]}"}, 413)
         return None
 
-    def _call(self, method: str, path: str, kind: str, length: int) -> Answer:
-        self.connection.settimeout(BODY_TIMEOUT)
+    def _body(self, length: int) -> bytes | None:
+        """The request's body; None if it ends early, or no more of it comes for a while."""
+        parts = []
         try:
-            body = self.rfile.read(length)
+            while length:
+                self.request.until = monotonic() + BODY_TIMEOUT
+                part = self._reader.read1(min(length, PART))
+                if not part:
+                    return None
+                parts.append(part)
+                length -= len(part)
         except TimeoutError:
-            body = b""
-        self.connection.settimeout(None)
-        if len(body) < length:
+            return None
+        finally:
+            self.request.until = inf
+        return b"".join(parts)
+
+    def _call(self, method: str, path: str, kind: str, length: int) -> Answer:
+        body = self._body(length)
+        if body is None:
             self.close_connection = True
             return as_json({"error": f"the body ended or stopped before its {length} bytes"}, 400)
         try:
@@ -141,3 +224,17 @@ def _fields(kind: str, body: bytes) -> Mapping[str, Any]:
     if not isinstance(fields, dict):
         raise BadRequest(f"the body: expected a JSON object, got {type(fields).__name__}")
     return fields
+
+
+class _Writer(io.RawIOBase):
+    """Writes to a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        self._connection.sendall(data)
+        return len(memoryview(data).cast("B"))

@@ -82,7 +82,7 @@ class Inputs:
         self._until, self._cut = until, False
         try:
             self.kinds[kind](action)
-        except (KeyError, TypeError) as error:
+        except (IndexError, KeyError, TypeError) as error:
             raise ValueError(f"action {kind!r}: argument missing or wrong: {error}") from error
         return not self._cut
 

@@ -8,13 +8,16 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from polling import until
 
 from osworld_gym.guest.server import channels
-from osworld_gym.guest.server.channels import CHUNK, DATA, OPEN, WINDOW, Channels, ProtocolError
+from osworld_gym.guest.server.channels import CHUNK, DATA, OPEN, WINDOW, Channels, ProtocolError, Stream
+from osworld_gym.guest.server.forward import join
 
 Serve = Callable[[Callable[[socket.socket], None]], int]
 
@@ -29,13 +32,20 @@ class Link:
 
     def connect(self, port: int) -> socket.socket:
         near, far = socket.socketpair()
-        self.owner.open(far, port)
+
+        def carry() -> None:
+            with contextlib.suppress(OSError), far, contextlib.closing(self.owner.connect(port)) as stream:
+                join(far, stream)
+
+        threading.Thread(target=carry, daemon=True).start()
         near.settimeout(20)
         return near
 
 
-def _dial(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), 5)
+def _accept(stream: Stream, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 5) as local:
+        local.settimeout(None)
+        join(local, stream)
 
 
 @pytest.fixture
@@ -43,7 +53,7 @@ def link() -> Iterator[Link]:
     left, right = socket.socketpair()
     readers = [left.makefile("rb"), right.makefile("rb")]
     owner = Channels(readers[0].read, left.sendall)
-    desktop = Channels(readers[1].read, right.sendall, _dial)
+    desktop = Channels(readers[1].read, right.sendall, _accept)
     threads = [threading.Thread(target=end.run, daemon=True) for end in (owner, desktop)]
     for thread in threads:
         thread.start()
@@ -121,11 +131,11 @@ def test_first_bytes_may_come_before_the_port_has_answered(link: Link, serve: Se
     """The desktop's end connects on a thread; data that arrives meanwhile is queued."""
     gate = threading.Event()
 
-    def slow(port: int) -> socket.socket:
+    def slow(stream: Stream, port: int) -> None:
         assert gate.wait(10)
-        return _dial(port)
+        _accept(stream, port)
 
-    link.desktop._dial = slow
+    link.desktop._accept = slow
     with link.connect(serve(_echo)) as connection:
         connection.sendall(b"early")
         gate.set()
@@ -172,11 +182,62 @@ def test_ended_connections_are_forgotten(link: Link, serve: Serve) -> None:
             assert connection.recv(1) == b"a"
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""
-    with link.connect(port) as last:  # everything sent before it has been handled
-        last.sendall(b"b")
-        assert last.recv(1) == b"b"
-        assert len(link.owner._channels) <= 2
-        assert len(link.desktop._channels) <= 2
+    until(lambda: not link.owner._streams and not link.desktop._streams, "an ended connection is kept")
+
+
+def test_a_connection_that_is_closed_at_one_end_ends_at_the_other(link: Link, serve: Serve) -> None:
+    """Also with data that the other end has not read, and while both of its directions are open."""
+    ended = threading.Event()
+
+    def idle(connection: socket.socket) -> None:
+        with connection:
+            _all(connection)
+            ended.set()
+
+    near = link.connect(serve(idle))
+    near.sendall(b"x")
+    near.close()
+    assert ended.wait(20)
+    until(lambda: not link.owner._streams and not link.desktop._streams, "a closed connection is kept")
+
+
+def test_a_stream_is_read_and_written_until_a_fixed_time(link: Link, serve: Serve) -> None:
+    stream = link.owner.connect(serve(_echo))
+    with stream.makefile("rb") as reader:
+        stream.sendall(b"one line\n")
+        assert reader.readline() == b"one line\n"
+        stream.until = time.monotonic() + 0.05
+        with pytest.raises(TimeoutError):
+            reader.read(1)
+        with pytest.raises(TimeoutError):
+            stream.sendall(bytes(64 * WINDOW))  # the echo is not read, so that no credit comes back
+        stream.close()  # as with a socket, its open file can still be read
+        assert stream.number in link.owner._streams
+    assert stream.number not in link.owner._streams
+
+
+def test_what_was_sent_before_the_end_arrives(link: Link, serve: Serve) -> None:
+    def say(connection: socket.socket) -> None:
+        with connection:
+            connection.sendall(b"y" * 100_000)
+
+    stream = link.owner.connect(serve(say))
+    stream.until = time.monotonic() + 20
+    with stream.makefile("rb") as reader:
+        assert reader.read() == b"y" * 100_000
+    stream.close()
+
+
+def test_a_link_that_cannot_be_written_is_closed() -> None:
+    def refuse(data: bytes) -> None:
+        raise BrokenPipeError(len(data))
+
+    owner = Channels(lambda _: b"", refuse)
+    stream = owner.connect(5000)
+    with pytest.raises(ConnectionError):
+        stream.recv()
+    with pytest.raises(ConnectionError):
+        owner.connect(5000)
 
 
 def test_the_end_of_the_stream_closes_every_connection(link: Link, serve: Serve) -> None:
@@ -185,8 +246,8 @@ def test_the_end_of_the_stream_closes_every_connection(link: Link, serve: Serve)
         assert connection.recv(1) == b"a"
         link.wire[1].shutdown(socket.SHUT_RDWR)
         assert connection.recv(1) == b""
-    with link.connect(1) as late:
-        assert late.recv(1) == b""
+    with pytest.raises(ConnectionError):
+        link.owner.connect(1)
 
 
 @pytest.mark.parametrize(
@@ -214,12 +275,10 @@ def test_what_the_desktop_may_not_send(frames: bytes, said: str) -> None:
 
 def test_more_than_the_window_ends_the_link() -> None:
     left, right = socket.socketpair()
-    near, far = socket.socketpair()
-    with left, right, near, left.makefile("rb") as reader:
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with left, right, left.makefile("rb") as reader:
         owner = Channels(reader.read, left.sendall)
-        owner.open(far, 5000)
-        frame = struct.pack(">IBI", 1, DATA, CHUNK) + bytes(CHUNK)
+        stream = owner.connect(5000)  # and nobody reads it
+        frame = struct.pack(">IBI", stream.number, DATA, CHUNK) + bytes(CHUNK)
 
         def flood() -> None:
             with contextlib.suppress(OSError):

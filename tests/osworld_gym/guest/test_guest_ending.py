@@ -17,6 +17,7 @@ from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.desktops.local.guest_process import GuestProcess, Setting
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.server.answers import as_json
+from osworld_gym.guest.server.forward import shut
 from osworld_gym.guest.server.web import GuestServer
 
 WAIT = 60.0  # seconds
@@ -32,8 +33,8 @@ class Ending:
         table = {("POST", "/command"): lambda _: self._run(), ("GET", "/health"): lambda _: as_json({})}
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(listener.getsockname()[1])
-        self.server = GuestServer(table, "", listener, lambda: self.is_ending)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.listener = listener.dup()
+        GuestServer(table, "", lambda: self.is_ending).listen(listener)
 
     def _run(self):  # type: ignore[no-untyped-def]
         self.began.set()
@@ -46,8 +47,8 @@ def guest() -> Iterator[Ending]:
     made = Ending()
     yield made
     made.killed.set()
-    made.server.shutdown()
-    made.server.server_close()
+    shut(made.listener)
+    made.listener.close()
 
 
 def post(port: int, path: str, fields: dict[str, object]) -> Reply | DesktopError:
@@ -87,8 +88,8 @@ def test_a_later_request_is_not_answered_either(guest: Ending) -> None:
 
 
 def owner_closes(process: GuestProcess) -> None:
-    os.close(process._stdin)
-    process._stdin = -1
+    assert process._guest is not None
+    process._guest._drop()
 
 
 def guest_is_terminated(process: GuestProcess) -> None:

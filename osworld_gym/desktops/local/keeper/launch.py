@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +75,11 @@ def _pass(descriptors: Sequence[int], info: int) -> None:
     for i, number in enumerate(wanted.values()):
         os.dup2(number, _PARKED + i, inheritable=False)
     for i, target in enumerate(wanted):
-        os.dup2(_PARKED + i, target)  # all other descriptors are closed at exec: Python opens them non-inheritable
+        os.dup2(_PARKED + i, target)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in wanted:
+            with suppress(OSError):  # the one with which the folder was listed
+                os.close(number)  # whatever its flags: the keeper's own sockets must not enter a desktop
 
 
 def _limit(plan: Plan) -> None:

@@ -42,15 +42,28 @@ def resident(pids: Iterable[int], processes: Mapping[int, tuple[int, int]]) -> i
 
 
 def proportional(pids: Iterable[int]) -> int:
-    """Bytes that the processes use (PSS): shared memory is divided among its users. About 1 ms per process."""
+    """Bytes that the processes use (PSS): shared memory is divided among its users. About 1 ms per process.
+
+    Shared memory counts in full for a process that denies tracing, unless this process is root's.
+    """
     total = 0
     for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
                 total += next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
+        except PermissionError:
+            total += _resident(pid)
         except OSError:
             continue  # it has ended, or is about to
     return total
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE
+    except (OSError, IndexError):
+        return 0  # it has ended
 
 
 def hidden(pids: Iterable[int]) -> int:

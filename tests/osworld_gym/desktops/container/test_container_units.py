@@ -27,7 +27,8 @@ from osworld_gym.desktops.container.image import guest_content, packages, write_
 from osworld_gym.desktops.container.owner import Owner
 from osworld_gym.desktops.container.pipe import ContainerPipe
 from osworld_gym.errors import DesktopError, FailureReason
-from osworld_gym.guest.server.channels import Channels
+from osworld_gym.guest.server.channels import Channels, Stream
+from osworld_gym.guest.server.forward import join
 
 # --- owners ----------------------------------------------------------------------------------------------------------
 
@@ -196,8 +197,11 @@ def test_the_order_goes_in_and_a_port_comes_out(ends: Any) -> None:
 
         def desktop() -> None:
             got.update(inside.serve(b'{"display": 3}\n'))
-            dial = lambda _port: socket.create_connection(server.getsockname())  # noqa: E731
-            Channels(inside.reader.read, inside.write, dial).run()
+            Channels(inside.reader.read, inside.write, accept).run()
+
+        def accept(stream: Stream, _port: int) -> None:
+            with socket.create_connection(server.getsockname()) as local:
+                join(local, stream)
 
         thread = threading.Thread(target=desktop, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The keeper without a desktop: user ids, control groups, memory, records of owners that have ended."""
+"""The keeper, mostly without a desktop: user ids, control groups, memory, records of owners that have ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from polling import until
 
 from osworld_gym.desktops.local import keeper_client
 from osworld_gym.desktops.local.guest_process import Limits
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
 from osworld_gym.desktops.local.keeper.users import EACH, FIRST, LAST, NOBODY, desktop_user
-from osworld_gym.guest.process.processes import MARKER
-from osworld_gym.guest.server.forward import forward, start
+from osworld_gym.guest.process.processes import MARKER, state_of
+from osworld_gym.guest.server.forward import to_address
 
 WHOLE = "         0          0 4294967295\n"
 
@@ -192,7 +193,7 @@ def test_a_run_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch
 def test_a_connection_is_pumped_both_ways_with_its_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as far:
         address = near.getsockname()
-        forward(near.dup(), ("127.0.0.1", far.getsockname()[1]))
+        to_address(near.dup(), ("127.0.0.1", far.getsockname()[1]))
         with socket.create_connection(address) as client:
             server, _ = far.accept()
             with server:
@@ -215,7 +216,7 @@ def test_nobody_there_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
-        start({str(port): near.dup().detach()}, None)
+        to_address(near.dup(), ("127.0.0.1", port))
         with socket.create_connection(near.getsockname(), 5) as client:
             began = time.monotonic()
             assert client.recv(1) == b""
@@ -247,6 +248,36 @@ def test_a_stopped_keeper_is_replaced_within_seconds() -> None:
     assert second.pid != first.pid
     assert second.replies()
     assert not first.alive
+
+
+OWNER = """
+import time
+from osworld_gym.desktops.local.desktop import LocalDesktop
+from osworld_gym.desktops.local.keeper_client import keeper
+desktop = LocalDesktop(640, 480, template=None)
+desktop.reset(0)
+print(keeper().pid, desktop._guest_process.inside, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.desktop
+def test_a_desktop_ends_with_its_owner_also_if_the_keeper_is_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        keeper, inside = map(int, owner.stdout.readline().split())
+        os.kill(keeper, signal.SIGSTOP)
+        owner.kill()
+        try:
+            until(lambda: ended(inside), "the guest did not end")
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+    until(lambda: ended(keeper), "the keeper did not end")
+
+
+def ended(pid: int) -> bool:
+    found = state_of(pid)
+    return found is None or found[0] == "Z"
 
 
 @pytest.mark.usefixtures("own_keeper")

@@ -266,7 +266,7 @@ def test_a_desktop_can_be_closed_while_a_call_is_under_way() -> None:
 
 @pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "bare"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("phase", ["_spawn", "_await_started", "_tell", "_await_ready"])
+@pytest.mark.parametrize("phase", ["_spawn", "_await_started", "_places", "_await_ready"])
 def test_a_desktop_can_be_closed_while_it_starts(
     monkeypatch: pytest.MonkeyPatch, phase: str, done: bool, isolated: bool
 ) -> None:
