@@ -28,7 +28,7 @@ from osworld_gym.tasks.evaluation.official_pool import (
     shared_official,
 )
 from osworld_gym.tasks.evaluation.own_pool import shared_own
-from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, Exhausted, Limits
+from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS, BrokenResult, Exhausted, Limits
 from osworld_gym.tasks.setup.file_cache import gold_file
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.types import Verdict
@@ -134,6 +134,11 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
     pool = evaluators.official or shared_official()
     metrics, getters = pool.known()
     expected = [] if check.expected is None else [check.expected["type"]]
+    if check.func in RUNS_RESULTS:
+        raise TaskError(
+            f"task {run.task.id!r}: metric {check.func!r} is refused, since it imports Python files that the policy "
+            "wrote into a process of this machine; leave the task out, or write a metric that runs them in the desktop"
+        )
     for name, names in ((check.func, metrics), *((kind, getters) for kind in (check.result["type"], *expected))):
         if name not in names:
             raise TaskError(

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 # the package in this folder, which is on the path of a script
 from calling import (
+    RUNS_RESULTS,
     BrokenResult,
     Exhausted,
     Limits,
@@ -214,9 +215,10 @@ def _answer(question: dict[str, Any], watch: Watch, base: int) -> dict[str, Any]
 
 
 def _keep_harmless() -> None:
-    """Keeps two of OSWorld's metrics from doing what a result says: to evaluate it as Python, to unpack it anywhere.
+    """Keeps OSWorld's metrics from doing what a result says: to be evaluated or imported as Python, unpacked anywhere.
 
     A metric of GNOME's favourites calls ``eval`` on a command's output, and ``shutil.unpack_archive`` trusts tar files.
+    Metrics that import the policy's Python files are removed: this process may do whatever the trainer's user may.
     """
     from desktop_env.evaluators import metrics
 
@@ -224,6 +226,8 @@ def _keep_harmless() -> None:
     owner = sys.modules.get(f"{metrics.__name__}.basic_os")
     if owner is not None:
         owner.eval = ast.literal_eval  # type: ignore[attr-defined]
+    for name in RUNS_RESULTS & set(dir(metrics)):
+        delattr(metrics, name)
 
 
 def _names(module: Any, prefix: str = "") -> list[str]:

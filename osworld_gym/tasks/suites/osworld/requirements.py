@@ -21,6 +21,7 @@ from osworld_gym.desktops.home_template.apt import missing
 from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
 from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, find_official
+from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
 from osworld_gym.tasks.setup.run import HOST_STEPS, IMPOSSIBLE
@@ -191,6 +192,9 @@ def _evaluators(task: Task, machine: Machine) -> Iterator[str]:
     metrics, getters = official_names(machine.official.folder) if machine.official else (frozenset(), frozenset())
     for check in read_evaluator(task)[1]:
         if not check.unknown_to_us():
+            continue
+        if check.func in RUNS_RESULTS:
+            yield f"{check.func} would run the policy's Python files on this machine"
             continue
         names = {check.result["type"]} | ({check.expected["type"]} if check.expected else set())
         if machine.official is None:

@@ -55,6 +55,7 @@ def sleep(result): time.sleep(result)
 def die(result): os._exit(3)
 def folder(result): return 1.0 if result[1] == ["ls.out"] and result[0] == result[2] else 0.0
 def port(result): return result
+def check_python_file_by_test_suite(result, expected, **options): return 1.0
 def length(result, expected): return float(int(result) == int(expected))
 def computes(result):
     while True: pass
@@ -249,6 +250,15 @@ def test_ports_are_passed_on(pool, guest, tmp_path):
     assert scored(pool, desktop, tmp_path, **port) == 1.0
     with pytest.raises(DesktopError, match="does not forward port 9222 of its desktops"):
         scored(pool, desktop_at(guest), tmp_path, **port)
+
+
+def test_a_metric_that_imports_the_policys_files_is_refused(pool, guest, tmp_path):
+    """OSWorld's runs a test of the desktop in the evaluators' process, with the rights of the trainer's user."""
+    metrics, _ = pool.known()
+    assert "same" in metrics
+    assert "check_python_file_by_test_suite" not in metrics
+    with pytest.raises(TaskError, match="is refused, since it imports Python files that the policy wrote"):
+        scored(pool, desktop_at(guest), tmp_path, **(ON | {"func": "check_python_file_by_test_suite"}))
 
 
 def test_an_unknown_metric_is_a_task_error(pool, guest, tmp_path):

@@ -217,6 +217,14 @@ def test_what_osworlds_evaluators_know(tmp_path):
     ]
 
 
+def test_a_metric_that_would_run_the_policys_files_is_a_reason(tmp_path):
+    here = machine(tmp_path, official=official(tmp_path))
+    runs = task(evaluator=EXACT | {"func": "check_python_file_by_test_suite"})
+    assert reasons_against(runs, "vm", here) == [
+        "check_python_file_by_test_suite would run the policy's Python files on this machine"
+    ]
+
+
 def test_the_simulated_desktop_and_the_others(tmp_path):
     here = machine(tmp_path)
     assert reasons_against(task(), "sim", here) == ["it is no task of the simulated desktop"]

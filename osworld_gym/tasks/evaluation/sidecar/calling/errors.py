@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: OSWorld's metrics that import Python files of the desktop, which are the policy's, into their own process on the host
+RUNS_RESULTS = frozenset({"check_python_file_by_test_suite"})
+
 
 class BrokenResult(Exception):
     """What was read from the desktop is unreadable, for the reason in the message. It scores 0."""
