@@ -124,7 +124,7 @@ def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
     """
     if step.call.startswith(_NOT_ON_SCREEN):
         raise ParseError("framework", step.call)
-    actions = list(step.actions) or from_pyautogui(step.pyautogui)
+    actions = list(step.actions) or from_pyautogui(step.pyautogui, exact=True)
     if not actions:
         raise ParseError("not_convertible", step.pyautogui)
     if actions[-1].kind == "finished" and not last:
