@@ -132,7 +132,7 @@ def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
         raise ParseError("framework", step.call)
     if not step.actions and not step.pyautogui.strip():
         raise ParseError("no_input", step.call)
-    actions = list(step.actions) or from_pyautogui(step.pyautogui)
+    actions = list(step.actions) or from_pyautogui(step.pyautogui, exact=True)
     if not actions:
         raise ParseError("not_convertible", step.pyautogui)
     if actions[-1].kind == "finished" and not last:

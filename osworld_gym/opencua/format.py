@@ -15,8 +15,8 @@ from osworld_gym.errors import ParseError
 from osworld_gym.opencua.parse import parse
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
+from osworld_gym.uitars.read_pyautogui import SCROLL_CLICKS
 
-SCROLL_CLICKS = 5  #: wheel clicks of one scroll, as :mod:`osworld_gym.uitars.read_pyautogui` counts them
 _FENCE = "```"
 _TYPED = {"enter": "\n", "tab": "\t"}  # keys that are characters
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")

@@ -78,9 +78,6 @@ def sections(text: str) -> dict[str, str]:
 def _actions(code: str, text: str) -> tuple[Action, ...]:
     if code.startswith(_COMPUTER):
         return (_computer_call(code, text),)
-    hover = _hover(code)
-    if hover is not None:
-        return (hover,)
     try:
         actions = tuple(from_pyautogui(code, triple_click=True))
     except ParseError as error:
@@ -110,15 +107,6 @@ def _computer_call(code: str, text: str) -> Action:
         if point is not None:
             return Action("left_triple", start=point)
     raise ParseError("bad_call", text)
-
-
-def _hover(code: str) -> Action | None:
-    """A single move of the pointer, which is an action here; before other calls it only sets their position."""
-    call = _only_call(code)
-    if call is None or call[0] != "pyautogui.moveTo":
-        return None
-    point = _point(*call[1:])
-    return None if point is None else Action("hover", start=point)
 
 
 def _point(positional: list[Any], named: dict[str, Any]) -> Point | None:

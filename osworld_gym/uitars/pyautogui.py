@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from osworld_gym.guest.pixels import pixel
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
-from osworld_gym.uitars.read_pyautogui import from_pyautogui
+from osworld_gym.uitars.read_pyautogui import SCROLL_CLICKS, from_pyautogui, read_pyautogui
 
-__all__ = ["from_pyautogui", "to_pyautogui"]
+__all__ = ["SCROLL_CLICKS", "from_pyautogui", "read_pyautogui", "to_pyautogui"]
 
-SCROLL_CLICKS = 5  #: wheel clicks per scroll action, as in OSWorld's adapter
 WAIT_SECONDS = 5  #: as stated in the prompt: "Sleep for 5s"
 PASTE_SECONDS = 0.5  #: pause after a paste before the clipboard may change; there is no event to wait for
 

@@ -1,274 +1,345 @@
 """Reads pyautogui source as actions (screen pixels): accepts known calls in its syntax tree; never runs it.
 
-Used to convert traces of framework experts (Agent S2 writes such source) to responses of the policy.
+Used to convert traces of framework experts (Agent S2 writes such source) to responses of the policy, and for the
+responses of OpenCUA. What the actions do not represent exactly is named: a trace with it is not faithful.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action, Point
-from osworld_gym.uitars.keys import key_name
-from osworld_gym.uitars.parse import MAX_COORDINATE
+from osworld_gym.uitars.join_input import PASTE, Input, join_input
+from osworld_gym.uitars.keys import is_key, key_name, split_keys
+from osworld_gym.uitars.pyautogui_calls import RENAMED, Arguments, number, read_calls
 
-_MODULES = frozenset({"pyautogui", "time", "pyperclip"})
+SCROLL_CLICKS = 5  #: wheel clicks of one scroll action, as in OSWorld's adapter
 _WORDS = {"DONE": "finished", "FAIL": "call_user", "WAIT": "wait"}
-_SCROLL_CLICKS = 5  #: wheel clicks per scroll action
 _MAX_SCROLLS = 10
 _MAX_PRESSES = 50
+_MAX_KEYS = 10  #: of one hotkey
+_MAX_INPUTS = 2000  #: of one source
+_CHARACTERS = {"\n": "enter", "\r": "enter", "\t": "tab", " ": "space", "\b": "backspace"}
+_BUTTONS = {"left": "left", "primary": "left", "right": "right", "secondary": "right"}
+#: other spellings in keys.py that pyautogui has on X
+_PYAUTOGUI = frozenset(
+    {
+        *("return", "escape", "del", "pgup", "pgdn", "winleft", "print", "prtsc", "prtscr", "prntscrn", "option"),
+        *("add", "subtract", "multiply", "divide", "decimal", *(f"num{digit}" for digit in range(10))),
+    }
+)
 
 
-def from_pyautogui(source: str, *, triple_click: bool = False) -> list[Action]:
-    """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a source.
 
-    A pointer move sets the start of the next action; keys held during a press become one hotkey; a copy to the
-    clipboard and ctrl+v become ``type``, shift and comma the text ``<``; enter after typing becomes a newline; a sleep
-    is a ``wait`` only if there is nothing else.
+    Args:
+        actions: the actions, in screen pixels.
+        inexact: a sentence for each statement that they do not represent exactly, with the statement.
+    """
+
+    actions: list[Action]
+    inexact: tuple[str, ...] = ()
+
+
+def from_pyautogui(source: str, *, triple_click: bool = False, exact: bool = False) -> list[Action]:
+    """The actions of :func:`read_pyautogui`.
 
     Args:
         source: the source.
         triple_click: whether a triple click is an action, which UI-TARS's prompts do not have.
+        exact: whether to refuse what the actions do not represent exactly.
+
+    Raises:
+        ParseError: as :func:`read_pyautogui`; ``not_exact`` with the sentences about it.
+    """
+    reading = read_pyautogui(source, triple_click=triple_click)
+    if exact and reading.inexact:
+        raise ParseError("not_exact", "; ".join(reading.inexact))
+    return reading.actions
+
+
+def read_pyautogui(source: str, *, triple_click: bool = False) -> Reading:
+    """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
+
+    A pointer move is the start of the click, drag or scroll after it, or a ``hover``. Keys pressed and released around
+    one press are a hotkey, otherwise ``keydown`` and ``keyup``. A copy to the clipboard and ctrl+v become ``type``,
+    shift and comma the text ``<``; enter after typing becomes a newline. A sleep is a ``wait`` only if there is nothing
+    else: pauses are no input. Points are exact to a pixel.
 
     Raises:
         ParseError: ``bad_source`` if it is not Python or has anything but known calls with constants;
-            ``not_convertible`` if the calls are known but the action space has no equivalent (a click with held keys, a
-            middle click, a triple click unless ``triple_click``).
+            ``not_convertible`` if the calls are known but the action space has no equivalent (a middle click, a drag
+            with the right button, a key that desktops here do not have, a triple click unless ``triple_click``).
     """
     word = source.strip()
     if word in _WORDS:
-        return [Action(_WORDS[word])]
+        return Reading([Action(_WORDS[word])])
     player = _Player(source, triple_click)
-    for name, arguments in _calls(source):
-        handler = _HANDLERS.get(name)
+    for call in read_calls(source):
+        handler = _HANDLERS.get(call.name)
         if handler is None:
             raise ParseError("bad_source", source)
+        player.statement = call.source
         try:
-            handler(player, arguments)
+            handler(player, call.arguments)
         except (TypeError, ValueError, OverflowError) as error:  # an argument of the wrong type, count or size
             raise ParseError("bad_source", source) from error
     return player.end()
 
 
 @dataclass
-class _Arguments:
-    positional: list[Any]
-    named: dict[str, Any]
-
-    def get(self, place: int, name: str, default: Any = None) -> Any:
-        if len(self.positional) > place:
-            return self.positional[place]
-        return self.named.get(name, default)
-
-    def point(self, place: int = 0) -> Point | None:
-        x, y = self.get(place, "x"), self.get(place + 1, "y")
-        return None if x is None or y is None else _finite(float(x), float(y))
-
-
-def _calls(source: str) -> list[tuple[str, _Arguments]]:
-    """The calls in order: ``module.name`` and constant arguments."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ParseError("bad_source", source) from error
-    calls = []
-    for statement in tree.body:
-        if _is_import(statement) or _is_guarded_import(statement):
-            continue
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            continue  # a docstring
-        calls.append(_call(statement, source))
-    return calls
-
-
-def _is_import(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Import) and all(alias.name in _MODULES for alias in statement.names)
-
-
-def _is_guarded_import(statement: ast.stmt) -> bool:
-    """Whether it imports, and does something else only where that fails: Agent S3 installs pyperclip so."""
-    return (
-        isinstance(statement, ast.Try)
-        and all(map(_is_import, statement.body))
-        and all(isinstance(h.type, ast.Name) and h.type.id == "ImportError" for h in statement.handlers)
-        and not statement.orelse
-        and not statement.finalbody
-    )
-
-
-def _call(statement: ast.stmt, source: str) -> tuple[str, _Arguments]:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        raise ParseError("bad_source", source)
-    if not isinstance(call.func.value, ast.Name) or any(keyword.arg is None for keyword in call.keywords):
-        raise ParseError("bad_source", source)
-    try:
-        positional = [ast.literal_eval(argument) for argument in call.args]
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ParseError("bad_source", source) from error
-    return f"{call.func.value.id}.{call.func.attr}", _Arguments(positional, named)
-
-
-@dataclass
 class _Player:
-    """State after the calls so far: pointer position, held keys, clipboard, and the actions read."""
+    """State after the calls so far: pointer, held button and keys, clipboard, and the input read."""
 
     source: str
     triple_click: bool
-    actions: list[Action] = field(default_factory=list)
+    statement: str = ""
+    inputs: list[Input] = field(default_factory=list)
+    inexact: list[str] = field(default_factory=list)
     pointer: Point | None = None
-    pressed_at: Point | None = None
+    moved: bool = False  # the pointer has moved since the last action
+    drag_path: list[Point] | None = None  # of the pointer while the button is held, from its press
     held: list[str] = field(default_factory=list)
-    used: bool = True
     clipboard: str | None = None
+    replaced: bool = False  # whether a program may have replaced what was copied here
+    unpasted: str = ""  # the statement of a copy that was not pasted
+    pastes: int = 0
     slept: bool = False
 
     def refuse(self) -> ParseError:
         return ParseError("not_convertible", self.source)
 
-    def end(self) -> list[Action]:
-        if self.held or self.pressed_at is not None or (self.pointer is not None and not self.actions):
+    def note(self, what: str) -> None:
+        self.inexact.append(f"{self.statement[:80]}: {what}")
+
+    def end(self) -> Reading:
+        self.flush()
+        if len(self.inputs) > _MAX_INPUTS:
             raise self.refuse()
-        if not self.actions and self.slept:
-            return [Action("wait")]
-        return self.actions
+        if self.unpasted:
+            self.inexact.append(f"{self.unpasted}: the clipboard's content is not pasted here")
+        actions, pasted = join_input(self.inputs)
+        if pasted < self.pastes:
+            self.inexact.append("a paste between held keys is read as keys")
+        if not actions and self.slept:
+            actions = [Action("wait")]
+        return Reading(actions, tuple(self.inexact))
 
-    def move(self, a: _Arguments) -> None:
-        self.pointer = a.point() or self.pointer
+    # the pointer
 
-    def click(self, a: _Arguments, *, button: str | None = None, clicks: int | None = None) -> None:
-        self.move(a)
-        clicks = int(a.get(2, "clicks", 1)) if clicks is None else clicks
-        button = str(a.get(4, "button", "left")) if button is None else button
-        kinds = {
-            ("left", 1): "click",
-            ("primary", 1): "click",
-            ("left", 2): "left_double",
-            ("right", 1): "right_single",
-        }
+    def move(self, point: Point | None) -> None:
+        """Moves the pointer; a move before it that nothing has used is a ``hover``."""
+        if point is None or point == self.pointer:
+            return
+        if self.drag_path is not None:
+            self.drag_path.append(point)
+        else:
+            self.flush()
+            self.moved = True
+        self.pointer = point
+
+    def flush(self) -> None:
+        """A move that nothing has used yet becomes a ``hover``. Refuses keys and clicks while a button is held."""
+        if self.drag_path is not None:
+            raise self.refuse()
+        if self.moved:
+            self.inputs.append(Input(Action("hover", start=self.pointer)))
+        self.moved = False
+
+    def at(self) -> Point:
+        """Where the pointer is, for an action that moves it there."""
+        if self.pointer is None or self.drag_path is not None:
+            raise self.refuse()
+        self.moved = False
+        return self.pointer
+
+    def offset(self, a: Arguments) -> Point:
+        if self.pointer is None:
+            raise self.refuse()
+        dx, dy = number(a.get(0, "xOffset"), 0.0), number(a.get(1, "yOffset"), 0.0)
+        return number(self.pointer[0] + dx), number(self.pointer[1] + dy)
+
+    def click(self, a: Arguments, *, button: Any = None, clicks: Any = None) -> None:
+        self.move(a.point())
+        clicks = a.get(2, "clicks", 1) if clicks is None else clicks
+        button = a.get(4, "button", "left") if button is None else button
+        if clicks == 0:
+            return
+        kinds = {("left", 1): "click", ("left", 2): "left_double", ("right", 1): "right_single"}
         if self.triple_click:
             kinds["left", 3] = "left_triple"
-        kind = kinds.get((button, clicks))
-        if kind is None or self.held or self.pointer is None:
+        kind = kinds.get((_BUTTONS.get(button, ""), clicks))
+        if kind is None:
             raise self.refuse()
-        self.actions.append(Action(kind, start=self.pointer))
+        self.inputs.append(Input(Action(kind, start=self.at())))
 
-    def drag_to(self, a: _Arguments, *, relative: bool = False) -> None:
-        end = a.point() if not relative else _offset(self.pointer, a)
-        if self.pointer is None or end is None or self.held or a.named.get("button", "left") != "left":
+    def drag_to(self, a: Arguments, *, relative: bool = False) -> None:
+        end = self.offset(a) if relative else a.point()
+        if end is None or _BUTTONS.get(a.get(4, "button", "left")) != "left":
             raise self.refuse()
-        self.actions.append(Action("drag", start=self.pointer, end=end))
+        self.drag(self.at(), end)
+
+    def drag(self, start: Point, end: Point) -> None:
+        """A drag; without a move it is a click."""
+        self.inputs.append(
+            Input(Action("click", start=start) if end == start else Action("drag", start=start, end=end))
+        )
         self.pointer = end
 
-    def mouse_down(self, a: _Arguments) -> None:
-        self.move(a)
-        if self.pointer is None or self.held or a.named.get("button", "left") != "left":
+    def mouse_down(self, a: Arguments) -> None:
+        self.move(a.point())
+        if _BUTTONS.get(a.get(2, "button", "left")) != "left":
             raise self.refuse()
-        self.pressed_at = self.pointer
+        self.drag_path = [self.at()]
 
-    def mouse_up(self, a: _Arguments) -> None:
-        self.move(a)
-        if self.pressed_at is not None and self.pointer is not None:
-            moved = self.pointer != self.pressed_at
-            start = self.pressed_at
-            self.actions.append(
-                Action("drag", start=start, end=self.pointer) if moved else Action("click", start=start)
-            )
-        self.pressed_at = None  # without a preceding press it only ends a drag
-
-    def write(self, a: _Arguments) -> None:
-        text = a.get(0, "message")
-        if not isinstance(text, str) or self.held:
+    def mouse_up(self, a: Arguments) -> None:
+        """Ends a drag or click; without a preceding press it does nothing but its move, as after ``dragTo``."""
+        self.move(a.point())
+        path, self.drag_path = self.drag_path, None
+        if path is None:
+            return
+        if _BUTTONS.get(a.get(2, "button", "left")) != "left":
             raise self.refuse()
-        self.type(text)
+        if len(path) > 2:
+            self.note(f"a drag through {len(path)} points is read as one from the first to the last")
+        self.drag(path[0], path[-1])
 
-    def type(self, text: str) -> None:
-        if self.actions and self.actions[-1].kind == "type":
-            self.actions[-1] = replace(self.actions[-1], content=(self.actions[-1].content or "") + text)
-        else:
-            self.actions.append(Action("type", content=text))
+    def scroll(self, a: Arguments, *, sideways: bool = False) -> None:
+        clicks = a.get(0, "clicks")
+        self.move(a.point(1))
+        if self.drag_path is not None or clicks != int(clicks):
+            raise self.refuse()
+        if clicks == 0:
+            return
+        times = min(_MAX_SCROLLS, max(1, round(abs(clicks) / SCROLL_CLICKS)))
+        if times * SCROLL_CLICKS != abs(clicks):
+            self.note(f"{abs(clicks)} wheel clicks are read as {times * SCROLL_CLICKS}")
+        direction = ("right" if clicks > 0 else "left") if sideways else ("up" if clicks > 0 else "down")
+        self.moved = False
+        self.inputs += [Input(Action("scroll", start=self.pointer, direction=direction))] * times
 
-    def press(self, a: _Arguments) -> None:
-        keys = a.get(0, "keys")
-        names = [keys] if isinstance(keys, str) else list(keys)
-        presses = int(a.get(1, "presses", 1))
-        if not 0 <= presses <= _MAX_PRESSES:
+    # the keyboard
+
+    def key(self, name: Any) -> str:
+        """A key of pyautogui by our name."""
+        if not isinstance(name, str):
+            raise TypeError(f"expected a key's name, got {name!r}")
+        key = _CHARACTERS.get(name) or key_name(name)
+        if not is_key(key):
+            raise self.refuse()
+        if key != name.lower() and name not in _CHARACTERS and name.lower() not in _PYAUTOGUI:
+            self.note(f"pyautogui has no key {name!r}; read as {key}")
+        return key
+
+    def chord(self, names: list[Any]) -> None:
+        """Keys that are pressed in order and released in reverse; an upper-case letter is shift and the letter."""
+        keys: list[str] = []
+        for name in names[: _MAX_KEYS + 1]:
+            key = self.key(name)
+            keys += ["shift", key] if len(name) == 1 and name.isupper() and "shift" not in keys else [key]
+        if not 0 < len(keys) <= _MAX_KEYS or len(set(keys)) < len(keys) or split_keys(" ".join(keys)) != tuple(keys):
+            raise self.refuse()
+        self.flush()
+        self.inputs.append(Input(Action("hotkey", key=" ".join(keys)), self.clipboard))
+        self.follow_clipboard([*self.held, *keys])
+
+    def follow_clipboard(self, pressed: list[str]) -> None:
+        """What the keys do with the clipboard."""
+        if " ".join(pressed) in PASTE and self.clipboard is not None:
+            self.pastes, self.unpasted = self.pastes + 1, ""
+            if set("\n\r\t") & set(self.clipboard):
+                self.note("pasted line ends and tabs are read as keys")
+        elif " ".join(pressed) in PASTE and self.replaced:
+            self.note("what is pasted is not known")
+        elif "ctrl" in pressed and {"c", "x", "insert"} & set(pressed) and self.clipboard is not None:
+            self.clipboard, self.replaced = None, True
+
+    def press(self, a: Arguments) -> None:
+        presses = a.get(1, "presses", 1)
+        names = a.get(0, "keys")
+        if names is None:
+            names = self.renamed(a, "key", "button")
+        names = [names] if isinstance(names, str) else list(names)
+        if not isinstance(presses, int):
+            raise TypeError(f"presses: expected a number, got {presses!r}")
+        if not 0 <= presses * len(names) <= _MAX_PRESSES:
             raise self.refuse()
         for name in names * presses:
-            self.chord([*self.held, str(name)])
+            self.chord([name])
 
-    def hotkey(self, a: _Arguments) -> None:
-        names = a.positional[0] if a.positional and isinstance(a.positional[0], list) else a.positional
-        self.chord([*self.held, *map(str, names)])
+    def hotkey(self, a: Arguments) -> None:
+        first = a.positional[0] if a.positional else None
+        names = first if isinstance(first, list | tuple) else a.positional
+        for name in a.named:
+            if name not in ("interval", "logScreenshot", "_pause"):  # keys=[...], key1=..., key2=...
+                value = self.renamed(a, name)
+                names = [*names, *([value] if isinstance(value, str) else value)]
+        self.chord(list(names))
 
-    def chord(self, names: list[str]) -> None:
-        keys = [key_name(name) if name.strip() else "space" for name in names]
-        if not keys:
+    def renamed(self, a: Arguments, *names: str) -> Any:
+        """The value of an argument that pyautogui does not have and OpenCUA's agents correct."""
+        name = next((name for name in names if name in a.named and name in RENAMED), None)
+        if name is None:
             raise self.refuse()
-        self.used = True
-        pasted = keys in (["ctrl", "v"], ["ctrl", "shift", "v"])
-        if pasted and self.clipboard is not None:
-            self.type(self.clipboard)
-        elif keys == ["shift", ","]:  # how OSWorld types it
-            self.type("<")
-        elif keys == ["enter"] and self.actions and self.actions[-1].kind == "type":
-            self.type("\n")
-        else:
-            self.actions.append(Action("hotkey", key=" ".join(keys)))
+        self.note(f"pyautogui has no argument {name}")
+        return a.named[name]
 
-    def key_down(self, a: _Arguments) -> None:
-        self.held.append(key_name(str(a.get(0, "key"))))
-        self.used = False
+    def key_down(self, a: Arguments) -> None:
+        key = self.one_key(a)
+        self.inputs.append(Input(Action("keydown", key=key)))
+        self.held.append(key)
 
-    def key_up(self, a: _Arguments) -> None:
-        name = key_name(str(a.get(0, "key")))
-        if name not in self.held:
+    def key_up(self, a: Arguments) -> None:
+        key = self.one_key(a)
+        self.inputs.append(Input(Action("keyup", key=key)))
+        self.held = [other for other in self.held if other != key]
+
+    def one_key(self, a: Arguments) -> str:
+        self.flush()
+        name = a.get(0, "key")
+        key = self.key(name)
+        if len(name) == 1 and name.isupper():  # pyautogui holds the letter, but not shift
             raise self.refuse()
-        if not self.used:
-            self.chord(list(self.held))
-        self.held.remove(name)
+        return key
 
-    def scroll(self, a: _Arguments, *, sideways: bool = False) -> None:
-        clicks = int(a.get(0, "clicks"))
-        self.pointer = a.point(1) or self.pointer
-        if self.held not in ([], ["shift"]) or clicks == 0:
-            raise self.refuse()
-        self.used = True
-        sideways = sideways or self.held == ["shift"]
-        direction = ("right" if clicks > 0 else "left") if sideways else ("up" if clicks > 0 else "down")
-        times = min(_MAX_SCROLLS, max(1, round(abs(clicks) / _SCROLL_CLICKS)))
-        self.actions += [Action("scroll", start=self.pointer, direction=direction)] * times
+    def write(self, a: Arguments) -> None:
+        text = a.get(0, "message")
+        if text is None:
+            text = self.renamed(a, "text", "content")
+        if isinstance(text, list):  # of key names
+            return self.press(Arguments([text], {}))
+        if not isinstance(text, str):
+            raise TypeError(f"message: expected text, got {text!r}")
+        if not all(" " <= character <= "~" or character in "\n\r\t" for character in text):
+            self.note("pyautogui types only ASCII; read as the whole text")
+        self.flush()
+        if text:
+            self.inputs.append(Input(Action("type", content=text)))
+        return None
 
-    def copy(self, a: _Arguments) -> None:
-        self.clipboard = str(a.get(0, "text"))
+    def copy(self, a: Arguments) -> None:
+        text = a.get(0, "text")
+        if not isinstance(text, str):
+            raise TypeError(f"text: expected text, got {text!r}")
+        self.clipboard, self.replaced, self.unpasted = text, False, self.statement[:80]
 
-    def sleep(self, _: _Arguments) -> None:
+    def sleep(self, _: Arguments) -> None:
         self.slept = True
 
 
-def _offset(pointer: Point | None, a: _Arguments) -> Point | None:
-    if pointer is None:
-        return None
-    dx, dy = a.get(0, "xOffset", 0), a.get(1, "yOffset", 0)
-    return _finite(pointer[0] + float(dx), pointer[1] + float(dy))
-
-
-def _finite(x: float, y: float) -> Point:
-    if not (abs(x) <= MAX_COORDINATE and abs(y) <= MAX_COORDINATE):
-        raise ValueError(f"coordinates must be at most {MAX_COORDINATE}, got ({x}, {y})")
-    return x, y
-
-
-_HANDLERS: dict[str, Callable[[_Player, _Arguments], None]] = {
-    "pyautogui.moveTo": _Player.move,
+_HANDLERS: dict[str, Callable[[_Player, Arguments], None]] = {
+    "pyautogui.moveTo": lambda p, a: p.move(a.point()),
+    "pyautogui.move": lambda p, a: p.move(p.offset(a)),
+    "pyautogui.moveRel": lambda p, a: p.move(p.offset(a)),
     "pyautogui.click": _Player.click,
     "pyautogui.leftClick": lambda p, a: p.click(a, button="left", clicks=1),
-    "pyautogui.doubleClick": lambda p, a: p.click(a, button="left", clicks=2),
-    "pyautogui.tripleClick": lambda p, a: p.click(a, button=str(a.get(3, "button", "left")), clicks=3),
+    "pyautogui.doubleClick": lambda p, a: p.click(a, button=a.get(3, "button", "left"), clicks=2),
+    "pyautogui.tripleClick": lambda p, a: p.click(a, button=a.get(3, "button", "left"), clicks=3),
     "pyautogui.rightClick": lambda p, a: p.click(a, button="right", clicks=1),
     "pyautogui.dragTo": _Player.drag_to,
     "pyautogui.drag": lambda p, a: p.drag_to(a, relative=True),

@@ -130,10 +130,10 @@ def test_thoughts_by_a_model_keep_the_experts_action() -> None:
 
 def test_steps_without_an_action_in_the_table_are_counted() -> None:
     odd = step("Cells", "import uno; uno.set()", call="agent.click('x', 1)")
-    held = step("Pick", "pyautogui.keyDown('ctrl'); pyautogui.click(1, 2); pyautogui.keyUp('ctrl')")
+    middle = step("Pick", "pyautogui.click(1, 2, button='middle')")
     cells = step("Cells", "DONE", call="agent.set_cell_values({'A1': 1}, 'calc', 's')")
     trace = sound_trace()
-    mixed = replace(trace, steps=(odd, held, cells, *trace.steps[3:]))
+    mixed = replace(trace, steps=(odd, middle, cells, *trace.steps[3:]))
     assert convert_trace(mixed).reasons == {
         "bad_source": 1,
         "not_convertible": 1,
