@@ -42,7 +42,8 @@ class Converted:
             values, code agents), ``subtask_done``, ``no_input`` (the step did nothing), ``not_convertible`` (also: the
             action text has no form for the step's actions), and those of
             :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`.
-        inexact: (index of the step, reason) of converted steps that do not represent exactly what was executed.
+        inexact: (index of the step, reason) of converted steps that do not represent exactly what was executed, or do
+            so with an action that the policy's prompts do not list (``not_prompted``), such as ``hover`` in UI-TARS's.
     """
 
     pairs: tuple[Pair, ...]
@@ -57,7 +58,7 @@ class Converted:
 
     @property
     def faithful(self) -> bool:
-        """Whether every step that acted on the desktop is there, exactly as it was executed."""
+        """Whether every step that acted is there, exactly as it was executed, in actions that the prompts list."""
         return not self.inexact and all(reason in HARMLESS for _, reason in self.dropped)
 
     @property
@@ -95,6 +96,7 @@ def convert_trace(
     pairs: list[Pair] = []
     steps: list[int] = []
     dropped: list[tuple[int, str]] = []
+    inexact: list[tuple[int, str]] = []
     finished = False
     for index, (step, png) in enumerate(zip(trace.steps, trace.screenshots, strict=True)):
         last = index == len(trace.steps) - 1
@@ -112,14 +114,16 @@ def convert_trace(
             dropped.append((index, "not_convertible"))
             continue
         steps.append(index)
+        if any(action.kind in text.unprompted for action in actions):
+            inexact.append((index, "not_prompted"))
         finished = actions[-1].kind in ("finished", "call_user")
     if not finished:
         if trace.final_screenshot is None or not pairs:
             raise TraceError(f"{trace.where}: nothing to convert, or no screenshot after its last step to finish on")
         pairs.append((trace.final_screenshot, text.format_response(LAST_THOUGHT, [Action("finished")])))
         steps.append(-1)
-    inexact = tuple((index, reason) for index, reason in trace.inexact if index in steps)
-    return Converted(tuple(pairs), tuple(steps), tuple(dropped), inexact)
+    inexact += [(index, reason) for index, reason in trace.inexact if index in steps]
+    return Converted(tuple(pairs), tuple(steps), tuple(dropped), tuple(sorted(inexact)))
 
 
 def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:

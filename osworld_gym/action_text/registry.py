@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from osworld_gym import opencua, uitars
 from osworld_gym.opencua.prompt import system_text
 from osworld_gym.types import Action, PromptContext
+from osworld_gym.uitars.actions import ACTIONS
 from osworld_gym.uitars.parse import Parsed
 from osworld_gym.uitars.prompt import preset_text
 
@@ -49,6 +50,7 @@ class ActionText:
             ValueError if it has no form for them.
         presets: names of its prompts.
         head: preset → the text before the task, of which a plan estimates the tokens.
+        unprompted: kinds of actions that are read and written, but that its prompts do not list.
         repeated: estimated tokens of a past response in later prompts; None: it is repeated token for token, so that
             each prompt extends the one before.
     """
@@ -59,6 +61,7 @@ class ActionText:
     format_response: Callable[[str, Sequence[Action]], str]
     presets: tuple[str, ...]
     head: Callable[[str], str]
+    unprompted: frozenset[str]
     repeated: int | None
 
 
@@ -72,6 +75,7 @@ ACTION_TEXTS: Mapping[str, ActionText] = MappingProxyType(
             format_response=uitars.format_response,
             presets=uitars.PRESETS,
             head=preset_text,
+            unprompted=frozenset(spec.name for spec in ACTIONS if not spec.prompted),
             repeated=None,
         ),
         "opencua": ActionText(
@@ -81,6 +85,7 @@ ACTION_TEXTS: Mapping[str, ActionText] = MappingProxyType(
             format_response=opencua.format_response,
             presets=opencua.PRESETS,
             head=lambda _: system_text(),
+            unprompted=frozenset(),
             repeated=60,  # "# Step 7:", "## Action:" and one or two sentences
         ),
     }

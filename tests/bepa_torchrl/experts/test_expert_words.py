@@ -71,6 +71,17 @@ def test_plan_by_a_model_uses_the_papers_prompt_and_takes_the_numbered_lines() -
         plan_with_model(sound_trace(), lambda _: "Just do it.")
 
 
+def test_an_action_that_the_prompts_do_not_list_makes_a_trace_not_faithful() -> None:
+    """A move after a click is performed and kept; UI-TARS's prompts have no word for it, OpenCUA's have pyautogui's."""
+    code = "pyautogui.click(1, 2); pyautogui.moveTo(300, 400)"
+    actions = (Action("click", start=(1, 2)), Action("hover", start=(300, 400)))
+    trace = ExpertTrace("t", "i", "e", (step("Look", code, actions),), (frame(0),), True, frame(1))
+    converted = convert_trace(trace)
+    assert "hover(" in converted.pairs[0][1]
+    assert converted.inexact == ((0, "not_prompted"),)
+    assert not converted.faithful
+
+
 def test_conversion_of_every_step() -> None:
     converted = convert_trace(sound_trace())
     actions = [parse(response).actions for _, response in converted.pairs]
