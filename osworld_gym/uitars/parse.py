@@ -135,7 +135,8 @@ def _find_actions(text: str) -> tuple[int, int]:
 
 def _end(text: str) -> int:
     """Where the response ends, without end tokens and the spaces around them."""
-    end, token = len(text), ""
+    end = len(text)
+    token: str | None = ""
     while token is not None:
         end -= len(token)
         while end and text[end - 1].isspace():
