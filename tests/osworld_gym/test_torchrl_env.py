@@ -284,7 +284,7 @@ def test_a_failed_desktop_is_an_env_error_on_its_own_row(kind: type[ScriptedDesk
 
 
 def test_a_hung_desktop_is_an_env_error_on_its_own_row() -> None:
-    env = make(2, Fault("perform", 1, "hang"), kind=BlockingDesktop, deadline=0.3)
+    env = make(2, Fault("perform", 1, "hang"), kind=BlockingDesktop, deadline=1.5)
     td = step(env, env.reset(tasks=["count-1", "count-1"]), CLICK, CLICK)
     assert td["env_error"].tolist() == [[True], [False]]
     env.close()

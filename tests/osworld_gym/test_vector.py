@@ -160,7 +160,7 @@ def test_whatever_fails_every_episode_ends_once_and_rightly(seed: int) -> None:
     task = count_task(4, config=[{"type": "count", "parameters": {"count": 2}}])
     script = [CLICK, CLICK, FINISHED]
     begun, ended = 0, Counter[str]()
-    with DesktopVector(make, 8, deadline=0.25) as vector:
+    with DesktopVector(make, 8, deadline=1.0) as vector:
         steps = [0] * 8
         for i in range(8):
             vector.send_reset(i, task, i)
@@ -223,7 +223,7 @@ def test_the_first_desktop_that_cannot_be_made_is_reported_at_once() -> None:
 @pytest.mark.parametrize("method", ["reset", "perform", "read_file"])
 def test_a_hung_call_is_given_up_at_its_deadline(method: str) -> None:
     factory = Factory(BlockingDesktop, Fault(method, 1, "hang"))
-    with DesktopVector(factory, 2, deadline=0.3) as vector:
+    with DesktopVector(factory, 2, deadline=1.5) as vector:
         vector.send_reset(0, count_task(1), 0)
         if method != "reset":
             assert vector.receive()[0][1].stop is None
@@ -258,7 +258,7 @@ def test_a_desktop_that_hangs_while_it_is_made_is_closed_when_it_arrives() -> No
         made.append(BlockingDesktop())
         return made[-1]
 
-    with DesktopVector(make, 2, deadline=0.2) as vector:
+    with DesktopVector(make, 2, deadline=1.5) as vector:
         vector.send_reset(1, count_task(1), 0)
         assert vector.receive()[0][1].failure is FailureReason.hung
         vector.send_reset(1, count_task(1), 0)

@@ -203,7 +203,7 @@ def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
 def test_a_vector_with_a_warm_pool_plays_and_counts_its_failures() -> None:
     died, hung = (Fault("perform", 1, "died"),), (Fault("perform", 1, "hang"),)
     factory = Factory((), died, hung, seconds=0.01)
-    with DesktopVector(factory, 2, EpisodeOptions(max_steps=2), deadline=0.6, warm=2) as vector:
+    with DesktopVector(factory, 2, EpisodeOptions(max_steps=2), deadline=1.5, warm=2) as vector:
         stops: list[StopReason | None] = []
         for seed in range(6):
             for i in range(2):

@@ -99,9 +99,10 @@ def test_canonical_names_stay(key: str) -> None:
 def test_any_keys_are_known_or_refused(names: list[str]) -> None:
     for separator in (" ", "+", ", ", "-"):
         found = split_keys(separator.join(names))
-        assert found == tuple(name for name in found if name == key_name(name)), "canonical names stay"
-        if all(map(is_key, found)) and found and not {"+", ","} & set(found):
-            assert split_keys(" ".join(found)) == found or "left" in found or "right" in found
+        if all(map(is_key, found)):
+            assert [key_name(name) for name in found] == list(found), "canonical names stay"
+        elif len(" ".join(found)) < 100:
+            assert read(" ".join(found)) == "unknown_key"
 
 
 @pytest.mark.desktop
