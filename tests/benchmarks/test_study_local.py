@@ -16,7 +16,6 @@ from benchmarks.study.records import Result, read_result
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experts import Manifest, task_hashes
-from bepa_torchrl.storage import write_folder
 from osworld_gym.tasks.suites.varied.suite import varied_suite
 
 SUITE = varied_suite()
@@ -52,8 +51,7 @@ def make_run(folder: Path, checkpoint: Path, seed: int, wins: dict[str, int], *m
         TaskTraceCache().dumps(prepared / name)
     base = {task: [int(task in IDS[:2]), 4] for task in IDS}
     metrics = {"seconds": 180.0, "self_roll_episodes": 4.0, "failed_hung": 1.0}
-    meta = {"base": {"sampled": base}, "metrics": metrics}
-    write_folder(prepared / "base", format="bepa_torchrl.base_policy", version=1, meta=meta, fill=lambda _: None)
+    (prepared / "base.json").write_text(json.dumps({"base": {"sampled": base}, "metrics": metrics}))
     for name, won in wins.items():
         method = folder / name
         method.mkdir()

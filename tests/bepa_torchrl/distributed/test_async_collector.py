@@ -414,7 +414,8 @@ def test_the_use_of_desktops_and_the_depth_of_the_queue_are_metrics() -> None:
     status = method_status([line], 10, finished=False)
     assert status["utilisation"] == pytest.approx(found["busy_seconds"] / found["desktop_seconds"], abs=1e-3)
     assert status["queue"]["open_groups"] == found["queue_open_groups"]
-    whole = {"folder": "runs/x", "running": True, "methods": {"m": status | {"seconds_since_last": 1, "checkpoint": 1}}}
+    method = status | {"seconds_since_last": 1, "checkpoint": 1}
+    whole = {"folder": "runs/x", "running": True, "finished": False, "preparing": 0, "methods": {"m": method}}
     lines = [text.strip() for text in report(whole)]
     assert f"desktops: {100 * status['utilisation']:.0f} % busy" in lines
     depth = (found[f"queue_{name}"] for name in ("waiting_slots", "open_groups", "finished_groups"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tests import examples
 
 from bepa_torchrl.experts.readers.events import input_events, same_input
 from bepa_torchrl.experts.readers.executed import executed_actions
@@ -79,13 +80,13 @@ ACTIONS = st.one_of(
 
 
 @given(st.lists(ACTIONS, min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_what_actions_are_written_as_is_their_input(actions: list[Action]) -> None:
     assert same_input([to_pyautogui(actions)], actions)
 
 
 @given(st.lists(ACTIONS, min_size=1, max_size=3), st.lists(ACTIONS, min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_another_action_is_noticed(actions: list[Action], others: list[Action]) -> None:
     more = [*actions, *others]
     assert not same_input([to_pyautogui(more)], actions) or input_events([to_pyautogui(others)]) == []
