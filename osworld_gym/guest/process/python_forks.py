@@ -44,7 +44,7 @@ def preload() -> None:
     """Imports pyautogui's dependencies and closes its X connection. Without pyautogui, nothing is preloaded."""
     try:
         import pyautogui
-    except Exception as error:  # noqa: BLE001  without a display it fails in many ways; the children report it too
+    except (Exception, SystemExit) as error:  # noqa: BLE001  without display or tkinter; the children report it too
         print(f"python_forks: nothing preloaded: {error!r}", file=sys.stderr)
     else:
         pyautogui.platformModule._display.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -56,6 +57,7 @@ def launch(plan: Plan, descriptors: Sequence[int], info: int, stage: Path, user:
     """
     try:
         os.setsid()
+        signal.set_wakeup_fd(-1)  # the keeper's, which is closed here
         _pass(descriptors, info if plan.isolated else -1)
         for group in groups:
             (group / "cgroup.procs").write_text("0")
