@@ -235,18 +235,20 @@ def measure_base(
     stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
     """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
-    every, retries = [*tasks.train, *tasks.held_out], settings.collect.retries
-    stages, k = stages or Stages(), settings.expert.pass_k
-    # the episodes that define the expert-only set differ from those that later evaluate it
-    out = {
-        "pass_k": evaluate(
-            policy, vector, tasks.train, episodes=k, temperature=1.0, seed=settings.eval.seed + 1, retries=retries,
-            play=stages.episodes(f"pass@{k}"),
-        )
-    }  # fmt: skip
+    every, stages = [*tasks.train, *tasks.held_out], stages or Stages()
+    out = {"pass_k": pass_k(settings, policy, vector, tasks.train, stages)}
     if settings.eval.final_episodes:
         out |= final_evaluation(settings, policy, vector, every, record=record, stages=stages)
     return out
+
+
+def pass_k(
+    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Sequence[Task], stages: Stages
+) -> Evaluation:
+    """The base policy's ``expert.pass_k`` episodes per task; other ones than those that later evaluate a policy."""
+    k, seed, retries = settings.expert.pass_k, settings.eval.seed + 1, settings.collect.retries
+    play = stages.episodes(f"pass@{k}")
+    return evaluate(policy, vector, tasks, episodes=k, temperature=1.0, seed=seed, retries=retries, play=play)
 
 
 def final_evaluation(

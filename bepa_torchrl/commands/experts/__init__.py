@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bepa_torchrl.commands.experts import check, convert, plan, selfroll
+from bepa_torchrl.commands.experts import check, convert, plan, selfroll, split
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -12,5 +12,5 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "an expert's logs: what is in them, and what can be made of them"
     parser = commands.add_parser("experts", help=text, description=text)
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    for action in (check, plan, convert, selfroll):
+    for action in (check, plan, convert, selfroll, split):
         action.add(actions)
