@@ -125,7 +125,8 @@ def _trace_sets(
     seed = run_seed(settings)
     seeded = TaskTraceCache() if seed is None else seed.load(policy, tasks)
     if seed is not None:
-        note(f"{seed.where}: {len(seeded)} {seed.kind} traces of training tasks, {len(seed.tasks) - len(seeded)} of others")
+        others = len(seed.tasks) - len(seeded)
+        note(f"{seed.where}: {len(seeded)} {seed.kind} traces of training tasks, {others} of others")
     if seed is not None and seed.kind == "converted":
         converted = seeded
     else:

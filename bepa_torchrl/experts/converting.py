@@ -102,7 +102,7 @@ def thoughts_of(model: ChatModel) -> Complete:
 
 
 def totals(conversions: Sequence[Conversion]) -> dict[str, Any]:
-    """Counts: ``traces``, ``converted``, ``faithful``, ``responses``, and steps ``dropped`` and ``inexact`` by reason."""
+    """Counts: ``traces``, ``converted``, ``faithful``, ``responses``; steps ``dropped`` and ``inexact``, by reason."""
     found = [each.converted for each in conversions if each.converted is not None]
     return {
         "traces": len(conversions),

@@ -57,9 +57,7 @@ def plan_with_model(trace: ExpertTrace, complete: Complete, *, source: PlanSourc
         raise TraceError(f"{trace.where}: the model's plan {error}: {reply[:200]!r}") from error
 
 
-def plan_messages(
-    trace: ExpertTrace, *, source: PlanSource = "raw", images: bool = False
-) -> list[dict[str, Any]]:
+def plan_messages(trace: ExpertTrace, *, source: PlanSource = "raw", images: bool = False) -> list[dict[str, Any]]:
     """The chat messages that ask for a plan: the paper's prompt, the task, and the trace's steps.
 
     Args:

@@ -1,4 +1,4 @@
-"""A file of plans (``plans.jsonl``), which ``bepa experts plan`` writes and ``expert.plans`` names. Imports no torch."""
+"""A file of plans (``plans.jsonl``): ``bepa experts plan`` writes it, ``expert.plans`` names it. Imports no torch."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FILE, CACHE = "seed.json", "cache"
 Kind = Literal["self_rolled", "converted"]
 KINDS = ("self_rolled", "converted")
 #: encoded by a policy's tokenizer; equal tokens are taken for an equal tokenizer
-_PROBE = "Thought: Ich öffne Ωmega_2 – then I'll press Ctrl+S.\nAction: click(start_box='<|box_start|>(1265,245)<|box_end|>')"
+_PROBE = "Thought: I öffne Omega_2, then Ctrl+S.\nAction: click(start_box='<|box_start|>(1265,245)<|box_end|>')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class Seed:
                 raise TraceError(f"{self.where}: its task {task_id!r} {what}; make the folder again for this suite")
         if not any(task.id in self.tasks for task in train):
             raise TraceError(
-                f"{self.where}: none of its {len(self.tasks)} traces is of a training task; choose their env.train_split"
+                f"{self.where}: none of its {len(self.tasks)} traces is of a training task; choose another "
+                "env.train_split"
             )
         if action_text != self.action_text:
             raise TraceError(
@@ -94,7 +95,8 @@ class Seed:
             )
         if self.tokens != token_hash(policy):
             raise TraceError(
-                f"{self.where}: its traces have the tokens of another tokenizer; make the folder again with this checkpoint"
+                f"{self.where}: its traces have the tokens of another tokenizer; make the folder again with this "
+                "checkpoint"
             )
 
     def load(self, policy: SelfRolloutPolicy, tasks: Iterable[Task]) -> TaskTraceCache:

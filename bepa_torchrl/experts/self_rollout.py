@@ -167,9 +167,9 @@ def self_roll(
     left, text = budget, vector.options.action_text
     while True:
         places = {i: _place(number, len(queues[i]), tries, budget) for i in queues if i not in entries}
-        jobs = [
-            _job(by_id[i], queues[i][at[0]][1], seed, at, handover) for i, at in places.items() if at is not None
-        ][:left]
+        jobs = [_job(by_id[i], queues[i][at[0]][1], seed, at, handover) for i, at in places.items() if at is not None][
+            :left
+        ]
         if not jobs:
             break
         number, left = number + 1, None if left is None else left - len(jobs)

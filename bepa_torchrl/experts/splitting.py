@@ -106,7 +106,7 @@ def split_of_run(run: Path, method: str) -> Split:
     caches = [] if newest is None else sorted((folder / f"{PREFIX}-{newest:012d}" / "components").glob("*-cache"))
     if not caches:
         raise TraceError(
-            f"{run}: no checkpoint of {method!r} with a cache; name the run's folder, and with --method one of its methods"
+            f"{run}: no checkpoint of {method!r} with a cache; name the run's folder, and with --method a method of it"
         )
     refreshes = read_state(caches[0]).refreshes
     return Split(manifest, tuple(task_id for task_id in manifest.expert_only if refreshes.get(task_id)))

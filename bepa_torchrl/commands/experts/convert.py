@@ -1,4 +1,4 @@
-"""``bepa experts convert``: expert traces as rows in the policy's format (D_conv), by rule or with a model's thoughts."""
+"""``bepa experts convert``: expert traces in the policy's format (D_conv), by rule or with a model's thoughts."""
 
 from __future__ import annotations
 

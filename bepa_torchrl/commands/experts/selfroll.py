@@ -13,7 +13,9 @@ from bepa_torchrl.commands.experts.arguments import add_job, beside, noting, sou
 def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the action."""
     text = "the policy's own successes when it follows the expert's plans (LEVEL-1, D_self)"
-    parser = actions.add_parser("selfroll", help=text, description=f"Writes {text}. Continues where it was interrupted.")
+    parser = actions.add_parser(
+        "selfroll", help=text, description=f"Writes {text}. Continues where it was interrupted."
+    )
     add_job(parser, "folder for cache.seed, with selfroll.jsonl; it must not exist")
     parser.add_argument("--plans", metavar="FILE", help="plans.jsonl of bepa experts plan, as expert.plans=FILE")
     parser.set_defaults(program=self_roll)

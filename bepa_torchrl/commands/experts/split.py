@@ -25,7 +25,9 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--fraction", type=float, default=0.8, help="of the pool that trains (default: 0.8)")
     parser.add_argument("--extra", type=int, default=8, help="other tasks that train (default: 8)")
     parser.add_argument("--selfroll", type=Path, metavar="FOLDER", help="of bepa experts selfroll: the expert-only set")
-    parser.add_argument("--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache")
+    parser.add_argument(
+        "--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache"
+    )
     parser.add_argument("--method", default="bepa", help="of --run (default: bepa)")
     parser.set_defaults(program=split)
 

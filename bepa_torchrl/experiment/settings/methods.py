@@ -71,7 +71,7 @@ class CacheSettings:
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
-        seed: folder of ``bepa experts selfroll`` or ``convert``, whose traces of the training tasks are D_self or D_conv;
+        seed: folder of ``bepa experts selfroll`` or ``convert``: its traces of training tasks are D_self or D_conv;
             None: the run makes its own.
     """
 

@@ -93,7 +93,12 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
     seed = run_seed(settings)
     if seed is not None:
         seed.check_tasks(tasks.suite, tasks.train, tasks.held_out, settings.policy.action_text)
-    if algo.needs_experts and not _seeded(algo, seed) and not sources and all(task.oracle is None for task in tasks.train):
+    if (
+        algo.needs_experts
+        and not _seeded(algo, seed)
+        and not sources
+        and all(task.oracle is None for task in tasks.train)
+    ):
         raise ConfigError(
             f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
             "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
