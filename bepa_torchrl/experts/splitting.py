@@ -98,8 +98,6 @@ def split_of_run(run: Path, method: str) -> Split:
         TraceError: it is no run, or its method has no checkpoint with a cache.
         FolderError: the cache is damaged.
     """
-    from bepa_torchrl.cache.saving import read_state
-
     manifest = Manifest.load(run / "prepared" / "manifest.json")
     folder = run / method / "checkpoints"
     newest = newest_checkpoint(folder)
@@ -108,6 +106,8 @@ def split_of_run(run: Path, method: str) -> Split:
         raise TraceError(
             f"{run}: no checkpoint of {method!r} with a cache; name the run's folder, and with --method a method of it"
         )
+    from bepa_torchrl.cache.saving import read_state  # requires torch
+
     refreshes = read_state(caches[0]).refreshes
     return Split(manifest, tuple(task_id for task_id in manifest.expert_only if refreshes.get(task_id)))
 

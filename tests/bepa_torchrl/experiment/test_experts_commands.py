@@ -1,4 +1,4 @@
-"""``bepa experts convert``, ``selfroll`` and ``split`` on the bundled logs, and a run that starts from their folders."""
+"""``bepa experts convert``, ``selfroll`` and ``split`` on the bundled logs, and runs that start from their folders."""
 
 from __future__ import annotations
 
