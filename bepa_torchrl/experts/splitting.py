@@ -18,7 +18,7 @@ from pathlib import Path
 from bepa_torchrl.experts.manifest import Manifest, split_pool, task_hashes
 from bepa_torchrl.experts.readers.check import check_sources
 from bepa_torchrl.experts.readers.run import Outcome
-from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.experts.trace import TraceError, read_json
 from bepa_torchrl.training.newest import PREFIX, newest_checkpoint
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.task import Task
@@ -110,6 +110,23 @@ def split_of_run(run: Path, method: str) -> Split:
 
     refreshes = read_state(caches[0]).refreshes
     return Split(manifest, tuple(task_id for task_id in manifest.expert_only if refreshes.get(task_id)))
+
+
+def read_pass_k(path: Path, tasks: Sequence[Task]) -> tuple[int, dict[str, tuple[int, int]]]:
+    """k, and (successes, valid episodes) per task, of ``pass_k.json`` of an earlier split.
+
+    Raises:
+        TraceError: it is no such file, or a task is not in it.
+    """
+    data = read_json(path)
+    try:
+        counts = {task.id: (int(data["counts"][task.id][0]), int(data["counts"][task.id][1])) for task in tasks}
+        return int(data["k"]), counts
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise TraceError(
+            f"{path}: expected k and the counts of all {len(tasks)} tasks ({type(error).__name__}: {error}); give the "
+            "pass_k.json of a split of the same tasks"
+        ) from error
 
 
 def solved_by_experts(sources: Sequence[str], tasks: Iterable[Task]) -> set[str]:

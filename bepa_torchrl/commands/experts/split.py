@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--extra", type=int, default=8, help="other tasks that train (default: 8)")
     parser.add_argument("--selfroll", type=Path, metavar="FOLDER", help="of bepa experts selfroll: the expert-only set")
     parser.add_argument(
+        "--pass-k", type=Path, metavar="FILE", help="pass_k.json of an earlier split: nothing is played"
+    )
+    parser.add_argument(
         "--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache"
     )
     parser.add_argument("--method", default="bepa", help="of --run (default: bepa)")
@@ -39,20 +43,23 @@ def split(options: argparse.Namespace) -> int:
     sources, settings = sources_and_settings(options)
     check_new(options.out, "--out")
     from bepa_torchrl.experiment.start.tasks import make_tasks
-    from bepa_torchrl.experts.splitting import make_split, solved_by_experts, split_of_run, write_split
+    from bepa_torchrl.experts.splitting import make_split, read_pass_k, solved_by_experts, split_of_run, write_split
     from osworld_gym.atomic import new_folder, write_text
 
     settings = with_changes(settings, {"env.train_split": options.split, "env.held_out_split": None})
     tasks = make_tasks(settings)
-    counts: dict[str, tuple[int, int]] | None = None
+    k, counts = settings.expert.pass_k, None
     if options.run is not None:
         found = split_of_run(options.run, options.method)
     else:
         make_split((), expert=(), base={}, fraction=options.fraction, extra=options.extra)  # checks them first
         expert = solved_by_experts(sources, tasks.train)
         own = _self_rolled(options.selfroll, tasks)
-        with noting(options):
-            counts = _pass_k(settings, tasks, beside(options.out, "unfinished"))
+        if options.pass_k is not None:
+            k, counts = read_pass_k(options.pass_k, tasks.train)
+        else:
+            with noting(options):
+                counts = _pass_k(settings, tasks, beside(options.out, "unfinished"))
         found = make_split(
             tasks.train,
             expert=expert,
@@ -65,12 +72,11 @@ def split(options: argparse.Namespace) -> int:
     with new_folder(options.out) as part:
         write_split(part, found, tasks.train)
         if counts is not None:
-            write_text(part / "pass_k.json", json.dumps({"k": settings.expert.pass_k, "counts": counts}, indent=1))
-    if options.run is None:
-        _finished(beside(options.out, "unfinished"))
-    short = 0 if counts is None else sum(played < settings.expert.pass_k for _, played in counts.values())
+            write_text(part / "pass_k.json", json.dumps({"k": k, "counts": counts}, indent=1))
+    shutil.rmtree(beside(options.out, "unfinished"), ignore_errors=True)
+    short = 0 if counts is None else sum(played < k for _, played in counts.values())
     if short:
-        print(f"{short} tasks have less than {settings.expert.pass_k} episodes: the others were lost to the desktops")
+        print(f"{short} tasks have less than {k} episodes: the others were lost to the desktops")
     sizes = {name: len(ids) for name, ids in found.sets.items()}
     print(", ".join(f"{name} {size}" for name, size in sizes.items()) + f": {options.out}")
     return 0
@@ -112,9 +118,3 @@ def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int
         stages = Stages(Ledger(kept), progress, context=[known["policy"], known["env"]])
         with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
             return dict(pass_k(settings, rollout, env.vector, tasks.train, stages).counts)
-
-
-def _finished(kept: Path) -> None:
-    from bepa_torchrl.storage.ledger import Ledger
-
-    Ledger(kept).remove()

@@ -253,6 +253,11 @@ def test_split_writes_lists_that_a_run_takes(rolled: Path, tmp_path: Path, capsy
     assert {task.id for task in chosen.held_out} == set(manifest.held_out)
     assert "pool " in capsys.readouterr().out
     assert [path.name for path in tmp_path.glob("split*")] == ["split"]
+    again = ["experts", "split", LOGS, "--out", str(tmp_path / "again"), "--pass-k", str(out / "pass_k.json")]
+    assert main([*again, *more]) == 0
+    assert Manifest.load(tmp_path / "again" / "manifest.json") == manifest
+    assert main([*again[:4], str(tmp_path / "other"), *again[5:], "--split", "train"]) == 2
+    assert "expected k and the counts of all 64 tasks (KeyError" in capsys.readouterr().err
 
 
 def test_the_sets_of_a_run_and_the_tasks_whose_cache_it_refreshed(tmp_path: Path) -> None:

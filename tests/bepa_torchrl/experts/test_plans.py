@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from dataclasses import replace
@@ -25,6 +26,7 @@ from bepa_torchrl.rollout.stages import SilentProgress
 from osworld_gym.tasks.suites.registry import load_suite
 
 LOGS = ROOT / "examples" / "experts"
+PAGE = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
 
 
 def plan(out: Path, *more: str) -> int:
@@ -50,6 +52,18 @@ def test_by_rule_a_line_per_successful_run(tmp_path: Path, capsys: pytest.Captur
     assert read(tmp_path / "plans") == lines
     assert plan(tmp_path / "plans", "expert.plan_source=converted") == 2
     assert "has plans by another method (by rule, raw traces, now by rule, converted traces)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["plan", "convert"])
+def test_the_documentation_shows_what_the_command_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    shown = re.search(rf"\$ bepa (experts {action} [^\n]*)\n(.*?)```", PAGE, re.S)
+    assert shown
+    assert main(shown[1].split()) == 0
+    assert capsys.readouterr().out == shown[2]
 
 
 def test_the_file_is_phi_for_the_traces_that_were_read_or_stored(tmp_path: Path) -> None:
