@@ -11,22 +11,21 @@ import sys
 from collections.abc import Sequence
 
 from bepa_torchrl.commands import (
-    convert,
     doctor,
     engine,
     evaluate,
     experts,
+    moved,
     plan,
     record,
     rollouts,
-    selfroll,
     status,
     train,
 )
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, convert, selfroll, plan, doctor)
+COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, plan, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line; None: the process's own.
     """
     try:
-        return _run(parse_settings(_parser(), arguments))
+        options = parse_settings(_parser(), arguments)
+        options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+        return _run(options)
     finally:
         output_closed()  # ``bepa plan | head``
 
@@ -49,7 +50,8 @@ def _run(options: argparse.Namespace) -> int:
     if problem:
         print(f"bepa: {problem}", file=sys.stderr)
         return BAD_INPUT
-    return guarded(lambda: int(options.program(options)), f"bepa {options.command}")
+    name = " ".join(["bepa", options.command, *([options.action] if "action" in options else [])])
+    return guarded(lambda: int(options.program(options)), name)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,6 +22,8 @@ def exit_code(error: BaseException) -> int | None:
         return INFRASTRUCTURE
     if _is(error, "bepa_torchrl.policies.vllm.errors", "EngineError"):
         return INFRASTRUCTURE
+    if _is(error, "bepa_torchrl.endpoint", "EndpointError"):
+        return INFRASTRUCTURE
     if _is(error, "bepa_torchrl.policies.out_of_memory", "DeviceMemoryError") or _out_of_memory(error):
         return INFRASTRUCTURE
     if isinstance(error, ValueError | TaskError | MissingExtraError):

@@ -21,7 +21,7 @@ LAYERS = {
         "tiny evaluation experts training distributed sharding",
         "rollout",
         "cache policies losses",
-        "storage data functional failures sizing",
+        "storage data functional failures sizing endpoint",
     ),
     "osworld_gym": (
         "cli __main__ commands",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -20,22 +19,20 @@ class Provenance:
     Args:
         expert: name of the expert.
         origin: run or log folder of the expert's trace; empty if it was recorded for this run.
-        plan: :func:`plan_hash` of the plan that the policy followed; None for a converted trace.
+        plan: hash of the plan that the policy followed (:func:`bepa_torchrl.experts.plan.plan_hash`); None for a
+            converted trace.
         attempt: 0-based attempt with this expert's plan; None for a converted trace.
+        handover: steps that the policy acted without the plan before it got it; 0: it had it from the first step.
     """
 
     expert: str
     origin: str = ""
     plan: str | None = None
     attempt: int | None = None
+    handover: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def plan_hash(plan: str) -> str:
-    """First 16 hex digits of the plan's SHA-256."""
-    return hashlib.sha256(plan.encode()).hexdigest()[:16]
 
 
 def mark(rows: TensorDictBase, provenance: Provenance) -> TensorDictBase:

@@ -39,12 +39,12 @@ from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, 
 from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
 from bepa_torchrl.experiment.objective import make_optimizer
-from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation
+from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation, phi
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.tasks import Tasks
-from bepa_torchrl.experts import load_traces, plan_from_trace
+from bepa_torchrl.experts import load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
@@ -258,7 +258,8 @@ class MethodRun:
             tries=expert.selfroll_attempts,
             temperature=self.config.collect.temperature,
             max_leak=expert.max_leak,
-            plan=lambda trace: plan_from_trace(trace, source=expert.plan_source),
+            plan=phi(self.config, self.folder.parent / "prepared"),
+            handover=expert.handover,
         )
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:

@@ -18,7 +18,7 @@ from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import Tasks
+from bepa_torchrl.experiment.start.tasks import Tasks, run_seed
 from bepa_torchrl.experts import (
     ExpertTrace,
     Manifest,
@@ -32,6 +32,8 @@ from bepa_torchrl.experts import (
     task_hashes,
     trace_rows,
 )
+from bepa_torchrl.experts.plans import PLANS, Phi, read_plans
+from bepa_torchrl.experts.self_rollout import Attempt
 from bepa_torchrl.policies.base import ActingPolicy
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.stages import Stages
@@ -78,6 +80,8 @@ def prepare(
 ) -> Preparation:
     """Converts the traces, runs LEVEL-1, and evaluates the base policy.
 
+    D_self, or D_conv, is that of ``cache.seed`` if it is set.
+
     Args:
         traces: expert traces of the training tasks.
         note: is called with a line about each stage.
@@ -86,13 +90,9 @@ def prepare(
     """
     stages = stages or Stages()
     metrics = {"expert_traces": float(len(traces))}
-    converted = convert_all(policy, traces, settings.policy.action_text, stages)
-    note(f"LEVEL-1: the base policy follows {len(traces)} plans")
-    self_rolled, rolled = self_roll_all(settings, policy, vector, tasks.train, traces, stages)
-    metrics |= {"converted": float(len(converted)), "self_rolled": float(len(self_rolled))}
-    metrics |= {"self_roll_episodes": float(rolled.episodes), "self_roll_failures": float(rolled.failures)}
-    metrics["plan_leak_rate"] = rolled.leak_rate
-    note(f"LEVEL-1: {len(self_rolled)} of {len(traces)} succeeded; base policy, pass@{settings.expert.pass_k}")
+    converted, self_rolled, counts = _trace_sets(settings, policy, vector, tasks.train, traces, stages, note)
+    metrics |= counts
+    note(f"base policy, pass@{settings.expert.pass_k}")
     base = measure_base(settings, policy, vector, tasks, record=record, stages=stages)
     passed = base.pop("pass_k")
     manifest = Manifest(
@@ -110,6 +110,52 @@ def prepare(
     metrics |= {f"failed_{reason.value}": float(count) for reason, count in (vector.failures + stages.failures).items()}
     metrics["seconds"] = stages.seconds
     return Preparation(manifest, converted, self_rolled, base, metrics)
+
+
+def _trace_sets(
+    settings: Settings,
+    policy: ActingPolicy,
+    vector: DesktopVector,
+    tasks: Sequence[Task],
+    traces: Sequence[ExpertTrace],
+    stages: Stages,
+    note: Note,
+) -> tuple[TaskTraceCache, TaskTraceCache, dict[str, float]]:
+    """D_conv, D_self and their counts; the set that ``cache.seed`` has is read from there."""
+    seed = run_seed(settings)
+    seeded = TaskTraceCache() if seed is None else seed.load(policy, tasks)
+    if seed is not None:
+        others = len(seed.tasks) - len(seeded)
+        note(f"{seed.where}: {len(seeded)} {seed.kind} traces of training tasks, {others} of others")
+    if seed is not None and seed.kind == "converted":
+        converted = seeded
+    else:
+        converted = convert_all(policy, traces, settings.policy.action_text, stages)
+    rolled = SelfRolloutSet({}, 0, 0, 0, 0, 0.0)
+    if seed is not None and seed.kind == "self_rolled":
+        self_rolled = seeded
+    else:
+        note(f"LEVEL-1: the base policy follows {len(traces)} plans")
+        self_rolled, rolled = self_roll_all(settings, policy, vector, tasks, traces, stages)
+        note(f"LEVEL-1: {len(self_rolled)} of {len(traces)} succeeded")
+    counts = {"converted": len(converted), "self_rolled": len(self_rolled)}
+    counts |= {"self_roll_episodes": rolled.episodes, "self_roll_failures": rolled.failures}
+    return converted, self_rolled, {name: float(n) for name, n in counts.items()} | {"plan_leak_rate": rolled.leak_rate}
+
+
+def phi(settings: Settings, prepared: Path | None = None) -> Phi:
+    """φ of a run: the plans of ``expert.plans``, or by rule.
+
+    Args:
+        settings: of the run.
+        prepared: folder of its preparation, which has a copy of the file of plans; None: not prepared yet.
+
+    Raises:
+        TraceError: the file of plans cannot be used.
+    """
+    if settings.expert.plans is not None:
+        return read_plans(Path(settings.expert.plans).expanduser() if prepared is None else prepared / PLANS)
+    return lambda trace: plan_from_trace(trace, source=settings.expert.plan_source)
 
 
 def _provenance(cache: TaskTraceCache) -> dict[str, dict[str, Any]]:
@@ -151,8 +197,14 @@ def self_roll_all(
     tasks: Sequence[Task],
     traces: Sequence[ExpertTrace],
     stages: Stages | None = None,
+    on_attempt: Callable[[Attempt], None] = lambda _: None,
 ) -> tuple[TaskTraceCache, SelfRolloutSet]:
-    """LEVEL-1: D_self as a cache, and the counts of the self-rollouts."""
+    """LEVEL-1: D_self as a cache, and the counts of the self-rollouts.
+
+    Args:
+        stages: as of :func:`prepare`.
+        on_attempt: is called with each self-rollout.
+    """
     rolled = self_roll(
         policy,
         vector,
@@ -163,7 +215,9 @@ def self_roll_all(
         budget=settings.expert.selfroll_budget,
         temperature=settings.collect.temperature,
         max_leak=settings.expert.max_leak,
-        plan=lambda trace: plan_from_trace(trace, source=settings.expert.plan_source),
+        plan=phi(settings),
+        handover=settings.expert.handover,
+        on_attempt=on_attempt,
         play=(stages or Stages()).episodes("LEVEL-1", rows=lambda result: result.success),
     )
     cache = TaskTraceCache()
@@ -182,18 +236,20 @@ def measure_base(
     stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
     """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
-    every, retries = [*tasks.train, *tasks.held_out], settings.collect.retries
-    stages, k = stages or Stages(), settings.expert.pass_k
-    # the episodes that define the expert-only set differ from those that later evaluate it
-    out = {
-        "pass_k": evaluate(
-            policy, vector, tasks.train, episodes=k, temperature=1.0, seed=settings.eval.seed + 1, retries=retries,
-            play=stages.episodes(f"pass@{k}"),
-        )
-    }  # fmt: skip
+    every, stages = [*tasks.train, *tasks.held_out], stages or Stages()
+    out = {"pass_k": pass_k(settings, policy, vector, tasks.train, stages)}
     if settings.eval.final_episodes:
         out |= final_evaluation(settings, policy, vector, every, record=record, stages=stages)
     return out
+
+
+def pass_k(
+    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Sequence[Task], stages: Stages
+) -> Evaluation:
+    """The base policy's ``expert.pass_k`` episodes per task; other ones than those that later evaluate a policy."""
+    k, seed, retries = settings.expert.pass_k, settings.eval.seed + 1, settings.collect.retries
+    play = stages.episodes(f"pass@{k}")
+    return evaluate(policy, vector, tasks, episodes=k, temperature=1.0, seed=seed, retries=retries, play=play)
 
 
 def final_evaluation(
@@ -227,8 +283,10 @@ def final_evaluation(
     return out
 
 
-def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folder: Path) -> None:
-    """Writes the folder atomically."""
+def save_preparation(
+    prepared: Preparation, traces: Sequence[ExpertTrace], folder: Path, *, plans: Path | None = None
+) -> None:
+    """Writes the folder atomically, with a copy of the file of plans if there is one."""
     with new_folder(folder) as part:
         save_traces(traces, part / "experts")
         prepared.converted.dumps(part / "converted")
@@ -236,6 +294,8 @@ def save_preparation(prepared: Preparation, traces: Sequence[ExpertTrace], folde
         prepared.manifest.save(part / "manifest.json")
         base = {name: evaluation.to_json() for name, evaluation in prepared.base.items()}
         write_text(part / "base.json", json.dumps({"base": base, "metrics": prepared.metrics}, indent=1))
+        if plans is not None:
+            write_text(part / PLANS, plans.read_text(encoding="utf-8"))
         write_text(part / _CHECKSUMS, json.dumps(_checksums(part), indent=1))
 
 
@@ -258,6 +318,7 @@ def load_preparation(folder: Path) -> Preparation:
 def _checksums(folder: Path) -> dict[str, str]:
     """The sha256 of the JSON files of a preparation, by relative path."""
     paths = [folder / "base.json", folder / "manifest.json", *sorted((folder / "experts" / "traces").rglob("*.json"))]
+    paths += [folder / PLANS] if (folder / PLANS).exists() else []
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

@@ -6,9 +6,11 @@ input: the ``raw`` trace, or the ``converted`` one (docs/definitions.md, "Self-r
 
 from __future__ import annotations
 
+import hashlib
 import re
-from typing import Literal
+from typing import Any, Literal
 
+from bepa_torchrl.endpoint import image_part
 from bepa_torchrl.experts.conversion import Complete, convert_trace
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.experts.words import says_it_failed, sections, split_sentences
@@ -33,8 +35,7 @@ def plan_from_trace(trace: ExpertTrace, *, source: PlanSource = "raw") -> str:
         TraceError: the trace has no effective step.
         ValueError: unknown source.
     """
-    if source not in SOURCES:
-        raise ValueError(f"plan source must be one of {', '.join(SOURCES)}, got {source!r}")
+    _check_source(source)
     lines = _raw_lines(trace) if source == "raw" else _converted_lines(trace)
     if not lines:
         raise TraceError(f"{trace.where}: has no effective step to make a plan from")
@@ -48,14 +49,64 @@ def plan_with_model(trace: ExpertTrace, complete: Complete, *, source: PlanSourc
         TraceError: the reply has no numbered line.
         ValueError: unknown source.
     """
-    if source not in SOURCES:
-        raise ValueError(f"plan source must be one of {', '.join(SOURCES)}, got {source!r}")
+    (message,) = plan_messages(trace, source=source)
+    reply = complete(message["content"])
+    try:
+        return parse_plan(reply)
+    except ValueError as error:
+        raise TraceError(f"{trace.where}: the model's plan {error}: {reply[:200]!r}") from error
+
+
+def plan_messages(trace: ExpertTrace, *, source: PlanSource = "raw", images: bool = False) -> list[dict[str, Any]]:
+    """The chat messages that ask for a plan: the paper's prompt, the task, and the trace's steps.
+
+    Args:
+        trace: the expert's trace.
+        source: input of the plan.
+        images: whether the screenshot before each step comes with it; a step without one is text alone.
+
+    Raises:
+        TraceError: ``source`` is ``converted``, and the trace cannot be converted.
+        ValueError: unknown source.
+    """
+    _check_source(source)
     story = _raw_story(trace) if source == "raw" else _converted_story(trace)
-    reply = complete(f"{prompt_text('plan', __package__)}\nTask: {trace.instruction}\n\n{story}\n")
-    lines = [text for _, text in _LINE.findall(reply)]
+    head = f"{prompt_text('plan', __package__)}\nTask: {trace.instruction}\n\n"
+    if not images:
+        return [{"role": "user", "content": head + "\n\n".join(text for text, _ in story) + "\n"}]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": head}]
+    for text, png in story:
+        parts.append({"type": "text", "text": f"{text}\n\n"})
+        parts += [image_part(png)] if png else []
+    return [{"role": "user", "content": parts}]
+
+
+def parse_plan(reply: str, *, max_characters: int | None = None) -> str:
+    """The plan in a model's reply: its numbered lines.
+
+    Raises:
+        ValueError: it has none, or is longer than ``max_characters``.
+    """
+    lines = plan_lines(reply)
     if not lines:
-        raise TraceError(f"{trace.where}: the model's plan has no numbered line: {reply[:200]!r}")
-    return number_lines(lines)
+        raise ValueError("has no numbered line")
+    return check_length(number_lines(lines), max_characters)
+
+
+def check_length(plan: str, max_characters: int | None) -> str:
+    """The same plan.
+
+    Raises:
+        ValueError: it is longer than ``max_characters``; None: it may have any length.
+    """
+    if max_characters is not None and len(plan) > max_characters:
+        raise ValueError(f"has {len(plan)} characters, more than the {max_characters} that a plan may have")
+    return plan
+
+
+def plan_hash(plan: str) -> str:
+    """First 16 hex digits of the plan's SHA-256."""
+    return hashlib.sha256(plan.encode()).hexdigest()[:16]
 
 
 def number_lines(lines: list[str]) -> str:
@@ -99,13 +150,20 @@ def _converted_lines(trace: ExpertTrace) -> list[str]:
     return lines
 
 
-def _raw_story(trace: ExpertTrace) -> str:
-    parts = []
-    for number, step in enumerate(trace.steps, 1):
+def _raw_story(trace: ExpertTrace) -> list[tuple[str, bytes]]:
+    """The text of each step, with the screenshot before it; empty bytes where there is none."""
+    story = []
+    for number, (step, png) in enumerate(zip(trace.steps, trace.screenshots, strict=True), 1):
         action = sections(step.plan).get("Next Action", step.intent)
-        parts.append(f"Step {number} [{step.subtask}]\n{action}\n{step.call}\nReflection: {step.reflection or 'null'}")
-    return "\n\n".join(parts)
+        text = f"Step {number} [{step.subtask}]\n{action}\n{step.call}\nReflection: {step.reflection or 'null'}"
+        story.append((text, png))
+    return story
 
 
-def _converted_story(trace: ExpertTrace) -> str:
-    return "\n\n".join(f"Step {n}\n{response}" for n, (_, response) in enumerate(convert_trace(trace).pairs, 1))
+def _converted_story(trace: ExpertTrace) -> list[tuple[str, bytes]]:
+    return [(f"Step {n}\n{response}", png) for n, (png, response) in enumerate(convert_trace(trace).pairs, 1)]
+
+
+def _check_source(source: str) -> None:
+    if source not in SOURCES:
+        raise ValueError(f"plan source must be one of {', '.join(SOURCES)}, got {source!r}")

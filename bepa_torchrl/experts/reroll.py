@@ -30,6 +30,7 @@ def reroll(
     temperature: float,
     max_leak: float,
     plan: Callable[[ExpertTrace], str],
+    handover: int = 0,
 ) -> dict[str, float]:
     """Self-rolls the tasks whose cached trace is missing or stale; what succeeds replaces it.
 
@@ -43,7 +44,7 @@ def reroll(
         iteration: differs for each call, so that the episodes do.
         version: optimiser steps of the policy.
         stale_after: as of :func:`is_due`.
-        tries, temperature, max_leak, plan: as of :func:`~bepa_torchrl.experts.self_rollout.self_roll`.
+        tries, temperature, max_leak, plan, handover: as of :func:`~bepa_torchrl.experts.self_rollout.self_roll`.
 
     Returns:
         ``reroll/tasks``: tasks that were tried, ``reroll/stale`` of them with a stale trace; ``reroll/added``: those
@@ -62,6 +63,7 @@ def reroll(
         temperature=temperature,
         max_leak=max_leak,
         plan=plan,
+        handover=handover,
     )
     for task_id, entry in rolled.entries.items():
         cache.put(task_id, entry.rows)

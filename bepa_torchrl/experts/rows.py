@@ -9,11 +9,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.provenance import Provenance, mark
 from bepa_torchrl.data.step_rows import Turn, contexts_of, episode_rows, row_list, stack_rows, step_contexts
-from bepa_torchrl.experts.conversion import Pair
-from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.experts.conversion import Converted, Pair
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from osworld_gym.types import PromptContext, StopReason
 
 
@@ -69,6 +71,26 @@ def trace_rows(
         stop=StopReason.finished,
         plan_free=False,
     )
+
+
+def converted_cache(
+    policy: EncodingPolicy, converted: Sequence[tuple[ExpertTrace, Converted]]
+) -> tuple[TaskTraceCache, list[str]]:
+    """D_conv as a cache, with provenance, and why traces were left out: they exceed the policy's context length.
+
+    A task's trace is the first that fits.
+    """
+    cache, left_out = TaskTraceCache(), []
+    for trace, result in converted:
+        if cache.contains(trace.task_id):
+            continue
+        try:
+            rows = trace_rows(policy, trace.task_id, trace.instruction, result.pairs)
+        except TraceError as error:
+            left_out.append(str(error))
+            continue
+        cache.put(trace.task_id, mark(rows, Provenance(trace.expert, trace.origin)))
+    return cache, left_out
 
 
 def plan_free_rows(policy: EncodingPolicy, rows: TensorDictBase) -> TensorDictBase:

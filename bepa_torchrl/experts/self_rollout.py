@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.provenance import Provenance, mark, plan_hash
+from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.experts.plan import plan_from_trace, plan_lines
+from bepa_torchrl.experts.plan import plan_from_trace, plan_hash, plan_lines
 from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import RolloutPolicy
@@ -57,6 +59,39 @@ class SelfRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One self-rollout, kept or not, as a line of ``selfroll.jsonl``.
+
+    Args:
+        task: id of the task.
+        expert: name of the expert whose plan was followed.
+        plan: hash of the plan.
+        attempt: 0-based, with this plan.
+        steps: responses of the policy.
+        score: the verifier's, 0..1; None if the infrastructure failed.
+        problem: what the verifier could not read, if anything.
+        stop: why the episode ended.
+        failure: reason of an infrastructure failure, or None.
+        seconds: duration of the episode.
+        leak: share of a success's thoughts that mention or quote the plan; None without a success.
+        kept: whether it is in D_self.
+    """
+
+    task: str
+    expert: str
+    plan: str
+    attempt: int
+    steps: int
+    score: float | None
+    problem: str
+    stop: str
+    failure: str | None
+    seconds: float
+    leak: float | None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SelfRolloutSet:
     """D_self by task id, with the counts of the collection.
 
@@ -67,6 +102,7 @@ class SelfRolloutSet:
         unplanned: traces without a plan, which were skipped.
         leaking: successes that the leak filter rejected.
         leak_rate: share of leaking thoughts over all successful self-rollouts, rejected ones included; 0 when none.
+        attempts: all self-rollouts, in the order of the attempts.
     """
 
     entries: Mapping[str, SelfRollout]
@@ -75,6 +111,7 @@ class SelfRolloutSet:
     unplanned: int
     leaking: int
     leak_rate: float
+    attempts: tuple[Attempt, ...] = ()
 
 
 def self_roll(
@@ -89,7 +126,9 @@ def self_roll(
     temperature: float = 1.0,
     max_leak: float = 1.0,
     plan: Callable[[ExpertTrace], str] = plan_from_trace,
+    handover: int = 0,
     play: RunEpisodes = run_episodes,
+    on_attempt: Callable[[Attempt], None] = lambda _: None,
 ) -> SelfRolloutSet:
     """Runs each task with its experts' plans until a success, which is kept. One attempt of every open task at a time.
 
@@ -105,11 +144,16 @@ def self_roll(
         temperature: sampling temperature.
         max_leak: a success with a larger ``leak`` is rejected; 1.0 keeps all.
         plan: φ, maps a trace to its plan; a trace for which it raises TraceError is skipped.
+        handover: steps that the policy acts without the plan before it gets it; 0: the plan is in every prompt. A trace
+            keeps all its steps: :func:`after_handover` tells which follow.
         play: plays the episodes of one attempt of all open tasks.
+        on_attempt: is called with each self-rollout when those of one attempt of all open tasks are over.
 
     Raises:
-        ValueError: ``tries`` or ``budget`` is below 1.
+        ValueError: ``tries`` or ``budget`` is below 1, or ``handover`` below 0.
     """
+    if handover < 0:
+        raise ValueError(f"self_roll: handover must be at least 0, got {handover}")
     if tries < 1:
         raise ValueError(f"self_roll: tries must be at least 1, got {tries}")
     if budget is not None and budget < 1:
@@ -118,11 +162,14 @@ def self_roll(
     queues, unplanned = _queues(traces, by_id, plan)
     entries: dict[str, SelfRollout] = {}
     leaks: list[float] = []
+    attempts: list[Attempt] = []
     episodes = failures = leaking = number = 0
     left, text = budget, vector.options.action_text
     while True:
         places = {i: _place(number, len(queues[i]), tries, budget) for i in queues if i not in entries}
-        jobs = [_job(by_id[i], queues[i][at[0]][1], seed, at) for i, at in places.items() if at is not None][:left]
+        jobs = [_job(by_id[i], queues[i][at[0]][1], seed, at, handover) for i, at in places.items() if at is not None][
+            :left
+        ]
         if not jobs:
             break
         number, left = number + 1, None if left is None else left - len(jobs)
@@ -130,14 +177,57 @@ def self_roll(
             failures += result.failure is not None
             episodes += result.failure is None
             turn, attempt = cast(tuple[int, int], places[result.job.task.id])
-            entry = _entry(policy, result, *queues[result.job.task.id][turn], attempt, text)
+            trace, followed = queues[result.job.task.id][turn]
+            entry = _entry(policy, result, trace, followed, attempt, text)
+            kept = entry is not None and entry.leak <= max_leak
+            attempts.append(_attempt(result, trace.expert, followed, attempt, entry, kept=kept))
+            on_attempt(attempts[-1])
             if entry is None:
                 continue
             leaks += _leaks(entry.rows, entry.plan, text)
-            leaking += entry.leak > max_leak
-            if entry.leak <= max_leak:
+            leaking += not kept
+            if kept:
                 entries[result.job.task.id] = entry
-    return SelfRolloutSet(entries, episodes, failures, unplanned, leaking, sum(leaks) / len(leaks) if leaks else 0.0)
+    rate = sum(leaks) / len(leaks) if leaks else 0.0
+    return SelfRolloutSet(entries, episodes, failures, unplanned, leaking, rate, tuple(attempts))
+
+
+def after_handover(rows: TensorDictBase) -> Tensor:
+    """Which rows ``[S]`` of a self-rolled trace were sampled with the plan in the prompt, bool ``[S]``.
+
+    All True for a trace without hand-over. Training keeps the rows before the hand-over: the policy sampled them with
+    the prompt that they are trained with. A method that trains on the rest only can select it with this mask.
+
+    Raises:
+        ValueError: a row has no provenance: the trace is no self-rollout.
+    """
+    mask = []
+    for row in row_list(rows):
+        provenance = provenance_of(row)
+        if provenance is None:
+            raise ValueError(f"expected rows of a self-rolled trace, got one without provenance: {row[K.TASK_ID]!r}")
+        mask.append(int(cast(Tensor, row.get(K.STEP))) >= provenance.handover)
+    return torch.tensor(mask, dtype=torch.bool)
+
+
+def _attempt(
+    result: EpisodeResult, expert: str, plan: str, attempt: int, entry: SelfRollout | None, *, kept: bool
+) -> Attempt:
+    verdict = result.verdict
+    return Attempt(
+        task=result.job.task.id,
+        expert=expert,
+        plan=plan_hash(plan),
+        attempt=attempt,
+        steps=result.steps,
+        score=None if verdict is None else verdict.score,
+        problem="" if verdict is None else verdict.problem,
+        stop=result.stop.value,
+        failure=None if result.failure is None else result.failure.value,
+        seconds=result.seconds,
+        leak=None if entry is None else entry.leak,
+        kept=kept,
+    )
 
 
 def plan_leaks(thought: str, plan: str) -> bool:
@@ -181,11 +271,11 @@ def _place(number: int, experts: int, tries: int, budget: int | None) -> tuple[i
     return (number // tries, number % tries) if number < experts * tries else None
 
 
-def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int]) -> EpisodeJob:
+def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int], handover: int) -> EpisodeJob:
     number, task = numbered
     turn, attempt = at
     key = episode_key(seed, Stream.SELF_ROLLOUT, turn, number, attempt)
-    return EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=attempt, plan=plan)
+    return EpisodeJob(task, key, desktop_seed(key), group_id=number, slot=attempt, plan=plan, handover=handover)
 
 
 def _entry(
@@ -194,7 +284,7 @@ def _entry(
     if not result.success or result.rows is None:
         return None
     leaks = _leaks(result.rows, plan, action_text)
-    provenance = Provenance(trace.expert, trace.origin, plan_hash(plan), attempt)
+    provenance = Provenance(trace.expert, trace.origin, plan_hash(plan), attempt, result.job.handover)
     rows = mark(plan_free_rows(policy, result.rows), provenance)
     return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ def split_source(source: str) -> tuple[str, Path]:
     if not folder.is_dir():
         where = "" if folder.is_absolute() else f" in {Path.cwd()}"
         raise TraceError(f"{source!r}: there is no folder {folder}{where}; give the path of the folder with the logs")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise TraceError(f"{source!r}: {folder} cannot be read: its permissions forbid it; change them")
     return (reader if colon else ""), folder
 
 

@@ -72,7 +72,7 @@ class ExpertTrace:
     def content_hash(self) -> str:
         """First 16 hex digits of the SHA-256 of its steps and screenshots."""
         images = [hashlib.sha256(png).hexdigest() if png else None for png in self.screenshots]
-        content = [self.task_id, self.instruction, self.expert, [asdict(step) for step in self.steps], images]
+        content = [self.task_id, self.instruction, self.expert, [_hashed(step) for step in self.steps], images]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
@@ -247,6 +247,15 @@ def _step(data: Mapping[str, Any]) -> ExpertStep:
     fields = {key: data[key] for key in ("subtask", "plan", "reflection", "call", "pyautogui", "intent")}
     actions = tuple(_action(action) for action in data["actions"])
     return ExpertStep(**fields, actions=actions, response=data.get("response"))
+
+
+def _hashed(step: ExpertStep) -> dict[str, Any]:
+    """A step for :attr:`ExpertTrace.content_hash`: coordinates as a stored trace has them, 4 as 4.0."""
+    data = asdict(step)
+    for action in data["actions"]:
+        for key in ("start", "end"):
+            action[key] = None if action[key] is None else [float(value) for value in action[key]]
+    return data
 
 
 def _action(data: Mapping[str, Any]) -> Action:

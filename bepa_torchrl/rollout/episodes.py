@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from tensordict import TensorDictBase
 
@@ -29,6 +30,7 @@ class EpisodeJob:
         group_id: unique in a run.
         slot: index in the group, 0..N-1.
         plan: the expert's plan, appended to the instruction (LEVEL-1), or None.
+        handover: steps that the policy acts without the plan first; 0: it has the plan from the first step.
     """
 
     task: Task
@@ -37,6 +39,7 @@ class EpisodeJob:
     group_id: int = 0
     slot: int = 0
     plan: str | None = None
+    handover: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class EpisodeResult:
         verdict: None with ``env_error`` only.
         failure: reason of the last attempt's failure; only with ``env_error`` and ``crashed_desktop``.
         retried: reasons of the failed attempts after which the episode was started again.
+        steps: responses of the policy, in the last attempt.
+        seconds: duration of the last attempt.
     """
 
     job: EpisodeJob
@@ -58,6 +63,8 @@ class EpisodeResult:
     verdict: Verdict | None
     failure: FailureReason | None = None
     retried: tuple[FailureReason, ...] = ()
+    steps: int = field(default=0, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def retries(self) -> int:
@@ -83,6 +90,7 @@ class _ActiveEpisode:
     turns: list[Turn] = field(default_factory=list)
     screenshots: list[bytes] = field(default_factory=list)
     context_full: bool = False  #: it ends without a further response
+    started: float = field(default_factory=perf_counter)
 
     @property
     def last_response(self) -> str | None:
@@ -94,7 +102,7 @@ class _ActiveEpisode:
             self.job.task.instruction,
             tuple(self.screenshots),
             tuple(turn.response.text for turn in self.turns),
-            self.job.plan,
+            self.job.plan if len(self.turns) >= self.job.handover else None,
             tuple(tuple(turn.response.tokens.tolist()) for turn in self.turns),
         )
 
@@ -193,7 +201,8 @@ class _EpisodeRunner:
                 stop=stop,
                 plan_free=job.plan is None,
             )
-        return EpisodeResult(job, rows, stop, result.verdict, result.failure, self.retried[episode.number])
+        retried, seconds = self.retried[episode.number], round(perf_counter() - episode.started, 3)
+        return EpisodeResult(job, rows, stop, result.verdict, result.failure, retried, len(episode.turns), seconds)
 
     def _respond(self, ready: list[int]) -> None:
         """Samples responses for all waiting episodes in one batch and sends them."""

@@ -140,6 +140,8 @@ class Stages:
             None if data["verdict"] is None else Verdict(**data["verdict"]),
             None if data["failure"] is None else FailureReason(data["failure"]),
             tuple(FailureReason(reason) for reason in data["retried"]),
+            int(data.get("steps", 0)),
+            float(data.get("seconds", 0.0)),
         )
         self.failures.update(result.failures)
         return result
@@ -153,6 +155,8 @@ class Stages:
             "verdict": None if verdict is None else asdict(verdict),
             "failure": None if result.failure is None else result.failure.value,
             "retried": [reason.value for reason in result.retried],
+            "steps": result.steps,
+            "seconds": result.seconds,
         }
         self.ledger.add(*_identity(result.job), *determined, data=data, rows=result.rows if rows else None)
 
@@ -160,4 +164,5 @@ class Stages:
 def _identity(job: EpisodeJob) -> tuple[Any, ...]:
     """What determines an episode, apart from the policy and the temperature."""
     place = [list(job.key), job.env_seed, job.group_id, job.slot]
-    return "episode", job.task.id, job.task.content_hash, *place, job.plan
+    handover = (job.handover,) if job.handover else ()  # the ledgers of earlier versions have none
+    return "episode", job.task.id, job.task.content_hash, *place, job.plan, *handover

@@ -37,9 +37,9 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_convert_writes_a_cache_of_plan_free_rows(traces: Path, settings: list[str], tmp_path: Path) -> None:
-    assert main(["convert", str(traces), str(tmp_path / "conv"), *settings]) == 0
+    assert main(["experts", "convert", str(traces), "--out", str(tmp_path / "conv"), *settings]) == 0
     cache = TaskTraceCache()
-    cache.loads(tmp_path / "conv")
+    cache.loads(tmp_path / "conv" / "cache")
     assert len(cache) == 3
     assert {cache.metadata(task).source for task in cache.task_ids()} == {"converted"}
 
@@ -47,7 +47,7 @@ def test_convert_writes_a_cache_of_plan_free_rows(traces: Path, settings: list[s
 def test_selfroll_writes_what_succeeded(
     traces: Path, settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["selfroll", str(traces), str(tmp_path / "self"), *settings]) == 0
+    assert main(["experts", "selfroll", str(traces), "--out", str(tmp_path / "self"), *settings]) == 0
     assert "0 tasks self-rolled in 3 episodes" in capsys.readouterr().out
 
 
@@ -64,13 +64,14 @@ def test_eval_prints_and_writes_counts_and_overwrites_nothing(
 
 
 def test_bad_input_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["convert", str(tmp_path / "none"), str(tmp_path / "out"), *QUICK]) == 2
-    assert main(["convert", str(traces), str(tmp_path), *QUICK]) == 2
+    convert = ["experts", "convert"]
+    assert main([*convert, str(tmp_path / "none"), "--out", str(tmp_path / "out"), *QUICK]) == 2
+    assert main([*convert, str(traces), "--out", str(tmp_path), *QUICK]) == 2
     assert main(["train", "algo=bep"]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
     assert len(errors) == 3
     assert "there is no folder" in errors[0]
-    assert "exists and is not overwritten; give another folder" in errors[1]
+    assert "exists and is not overwritten; give another --out" in errors[1]
     assert "unknown algo 'bep' (did you mean 'bepa'?)" in errors[2]
 
 
@@ -112,7 +113,9 @@ def measured(*arguments: str) -> tuple[int, list[str], float, str]:
     return code, large, seconds, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["eval", "--help"], ["plan", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["eval", "--help"], ["experts", "plan", "--help"]]
+)
 def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
     for _ in range(5):  # the least of some: a process's CPU-seconds rise where others use the core
         code, large, seconds, _ = measured(*arguments)
@@ -132,9 +135,17 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["train", "compare=[lufy]"], "bepa train: compare: unknown algo 'lufy' (did you mean 'luffy'?)"),
         (["train", "--config-dir", "/no/such/folder"], "bepa train: --config-dir: expected an existing folder"),
         (["eval", "train.iterations=x"], "bepa eval: train.iterations: expected an integer of at least 1, got 'x'"),
-        (["convert", "traces", "/", "seed=1"], "bepa convert: / exists and is not overwritten; give another folder"),
+        (["experts", "convert", "traces", "--out", "/", "seed=1"], "bepa experts convert: / exists and is not overwr"),
+        (["convert", "traces", "out", "--config-dir", "x"], "bepa convert: this command is now: bepa experts convert"),
+        (["selfroll"], "bepa selfroll: this command is now: bepa experts selfroll SOURCE --out FOLDER"),
         (["plan", "--gpu", "h300"], "bepa plan: unknown GPU 'h300'"),
-        (["selfroll", "traces", "/nowhere", "expert.tries=2"], "renamed to 'expert.selfroll_attempts'"),
+        (["experts", "selfroll", "x", "--out", "y", "expert.tries=2"], "renamed to 'expert.selfroll_attempts'"),
+        (["experts", "selfroll", "x", "--out", "y", "--plans", "z"], "z: not a file of plans of `bepa experts plan`"),
+        (["train", "expert.plans=z"], "z: not a file of plans of `bepa experts plan`"),
+        (["train", "cache.seed=z"], "cache.seed=z: expected a folder of `bepa experts selfroll` or `convert`"),
+        (["experts", "split", "--out", "y", "--fraction", "2"], "expected --fraction in [0, 1] and --extra >= 0"),
+        (["experts", "split", "--out", "y", "--run", "z"], "z/prepared/manifest.json: not a readable JSON file"),
+        (["experts", "plan", "nowhere", "--out", "y"], "bepa experts plan: 'nowhere': there is no folder nowhere"),
         (["train", "algo"], "expected key=value, got 'algo'; write algo=VALUE, one of arpo, bepa"),
         (["train", "compare=[grpo"], "'compare=[grpo': the value cannot be read; close its brackets"),
         (["train", "seed=-5"], "seed: expected an integer of at least 0, got -5; the default is seed=0"),
@@ -150,8 +161,8 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["train", "resume=true", "name=nothing"], "nothing to resume in runs/nothing"),
         (["eval", "env.suite=nowhere"], "unknown suite 'nowhere'"),
         (["eval", "--out", "/dev/null/x"], "/dev/null/x cannot be made (Not a directory); give another --out"),
-        (["convert", "nowhere", "out"], "there is no folder nowhere"),
-        (["selfroll", "nowhere", "out"], "there is no folder nowhere"),
+        (["experts", "convert", "nowhere", "--out", "out"], "there is no folder nowhere"),
+        (["experts", "selfroll", "nowhere", "--out", "out"], "there is no folder nowhere"),
     ],
 )
 def test_errors_in_settings_names_and_paths_come_before_torch(
@@ -166,7 +177,7 @@ def test_errors_in_settings_names_and_paths_come_before_torch(
 
 
 def test_options_may_be_anywhere_among_the_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["eval"], ["convert", "traces", str(tmp_path / "out")]):
+    for command in (["eval"], ["experts", "convert", "traces", "--out", str(tmp_path / "out")]):
         assert main([*command, "threads=1", "--config-dir", str(tmp_path), "seed=x"]) == 2
         assert "seed: expected an integer of at least 0, got 'x'" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -43,7 +43,8 @@ def prepared_run(config: Settings, folder: Path, policy: Policy, tasks: Tasks, c
             prepared = prepare(
                 config, policy, env.vector, tasks, traces, note=progress.note, record=kept, stages=stages
             )
-        save_preparation(prepared, traces, target)
+        plans = config.expert.plans
+        save_preparation(prepared, traces, target, plans=None if plans is None else Path(plans).expanduser())
     ledger.remove()
     counts = ", ".join(f"{name} {count}" for name, count in prepared.manifest.counts.items())
     console.print(f"prepared in {prepared.metrics['seconds']:.0f} s: {counts}")

@@ -21,6 +21,7 @@ from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.checked import CheckedRun
 from bepa_torchrl.experiment.start.folder import continue_command, make_folder, methods_of, write_settings
+from bepa_torchrl.experiment.start.tasks import run_seed
 from bepa_torchrl.sharding.torchrun import torchrun_job
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
@@ -41,6 +42,8 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     check_gpus(config)
     check_torchrun(config)
     policy = make_policy(config, seed=config.seed)
+    if (seed := run_seed(config)) is not None:
+        seed.check_policy(policy, policy.image_scaling)
     if config.resume:
         write_settings(folder, config, configs)
     else:

@@ -71,12 +71,15 @@ class CacheSettings:
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
+        seed: folder of ``bepa experts selfroll`` or ``convert``: its traces of training tasks are D_self or D_conv;
+            None: the run makes its own.
     """
 
     rule: Literal["random", "shortest", "highest_logprob", "all"]
     min_successes: Positive
     injected_weight: Literal["one", "need"]
     max_tasks: Positive | None
+    seed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,13 @@ class ExpertSettings:
         logs: sources of expert traces, the preferred first: ``agent_s2:FOLDER``, ``auto:FOLDER``, or a folder of
             saved traces or logs; empty: the tasks' own oracles are recorded.
         oracle_style: style of the actions and text of the tasks' oracles.
-        plan_source: input of the plan, the raw trace or the converted one.
+        plans: file of plans of ``bepa experts plan``; None: by rule.
+        plan_source: input of a plan by rule, the raw trace or the converted one.
         selfroll_attempts: maximum number of self-rollouts per task (LEVEL-1), which end with the first success.
         selfroll_budget: self-rollouts of all tasks together before training, instead of ``selfroll_attempts`` for each:
             unsolved tasks are tried again until it is spent (not in the paper); None: no such budget.
+        handover: steps that the policy acts without the plan before it gets it (not in the paper); 0: the plan is in
+            every prompt.
         reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace,
             for methods that start from self-rollouts; 0: none (the paper).
         reroll_stale: optimiser steps since its cached trace was sampled after which a task is self-rolled then as
@@ -102,9 +108,11 @@ class ExpertSettings:
 
     logs: tuple[str, ...]
     oracle_style: Literal["expert", "native"]
+    plans: str | None
     plan_source: Literal["raw", "converted"]
     selfroll_attempts: Positive
     selfroll_budget: Positive | None
+    handover: Count
     reroll_every: Count
     reroll_stale: Positive | None
     seed_from_converted: bool

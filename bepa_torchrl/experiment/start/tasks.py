@@ -10,8 +10,10 @@ from pathlib import Path
 
 from bepa_torchrl.experiment.asynchronous.checks import check_cluster, check_synchronous
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.methods import Algo
+from bepa_torchrl.experiment.methods import Algo, SeedSource
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experts.plans import read_plans
+from bepa_torchrl.experts.seed import Seed, read_seed
 from bepa_torchrl.experts.sources import split_source
 from osworld_gym.factory import desktop_factory
 from osworld_gym.tasks.suite import Suite
@@ -80,15 +82,26 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
 
     Raises:
         ValueError: an unknown provider or provider option, too small a group, more groups than tasks.
-        ConfigError: the method requires an expert and there is none. TraceError: a source of traces is missing.
+        ConfigError: the method requires an expert and there is none. TraceError: a source of traces is missing, or
+            ``expert.plans`` or ``cache.seed`` cannot be used for these tasks.
     """
     desktop_factory(settings.env.provider, None)
     size, groups = settings.collect.group_size, settings.collect.groups
     sources = [split_source(source) for source in settings.expert.logs]
-    if algo.needs_experts and not sources and all(task.oracle is None for task in tasks.train):
+    if settings.expert.plans is not None:
+        read_plans(Path(settings.expert.plans).expanduser())
+    seed = run_seed(settings)
+    if seed is not None:
+        seed.check_tasks(tasks.suite, tasks.train, tasks.held_out, settings.policy.action_text)
+    if (
+        algo.needs_experts
+        and not _seeded(algo, seed)
+        and not sources
+        and all(task.oracle is None for task in tasks.train)
+    ):
         raise ConfigError(
             f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
-            "fix: expert.logs=[agent_s2:FOLDER], or algo=grpo"
+            "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
         )
     check_synchronous(settings.collect)
     check_cluster(settings)
@@ -100,3 +113,14 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
             f"collect.groups={groups} requires {groups} different training tasks, there are {len(tasks.train)}; "
             "lower it or add tasks"
         )
+
+
+def run_seed(settings: Settings) -> Seed | None:
+    """What ``cache.seed`` has, or None. Raises TraceError if it is no folder of traces."""
+    return None if settings.cache.seed is None else read_seed(Path(settings.cache.seed).expanduser())
+
+
+def _seeded(algo: Algo, seed: Seed | None) -> bool:
+    """Whether ``cache.seed`` has all expert traces that a method uses."""
+    used = {algo.sft, algo.seed_source} - {SeedSource.nothing}
+    return seed is not None and {source.value for source in used} == {seed.kind}

@@ -183,23 +183,23 @@ def test_selfroll_goes_on_by_the_same_command(
 ) -> None:
     config = load_config(SETTINGS)
     save_traces(experts.record_experts(config, make_tasks(config).train), tmp_path / "traces")
-    command = ["selfroll", str(tmp_path / "traces"), str(tmp_path / "out"), *SETTINGS]
+    command = ["experts", "selfroll", str(tmp_path / "traces"), "--out", str(tmp_path / "out"), *SETTINGS]
     units = Units(monkeypatch)
-    assert main([*command[:2], str(tmp_path / "straight"), *SETTINGS]) == 0
+    assert main([*command[:4], str(tmp_path / "straight"), *SETTINGS]) == 0
     total, units.done, units.stop_at = units.done, 0, 3
 
     with monkeypatch.context() as patched:
         patched.setattr(sys.modules[__name__], "Interrupted", KeyboardInterrupt)
         assert main(command) == 130
     error = capsys.readouterr().err
-    assert f"bepa selfroll: interrupted; continue with: bepa {shlex.join(command)}" in error
+    assert f"bepa experts selfroll: interrupted; continue with: bepa {shlex.join(command)}" in error
     units.stop_at = -1
     assert main(command) == 0
     assert units.done == total
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
     one, other = TaskTraceCache(), TaskTraceCache()
-    one.loads(tmp_path / "straight")
-    other.loads(tmp_path / "out")
+    one.loads(tmp_path / "straight" / "cache")
+    other.loads(tmp_path / "out" / "cache")
     assert rows_of(one) == rows_of(other) != {}
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.provenance import Provenance, mark, plan_hash, provenance_of
+from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experts import Manifest, load_trace, record_expert, save_trace, self_roll
+from bepa_torchrl.experts.plan import plan_hash
 from bepa_torchrl.experts.sources import read_source
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector

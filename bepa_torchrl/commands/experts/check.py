@@ -1,23 +1,16 @@
-"""``bepa experts``: what is made of an expert's logs. Each action is a function below with its arguments."""
+"""``bepa experts check``: what is in folders of expert logs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-_CHECK = "what is in folders of expert logs: a line per run, and what it is usable for"
+_HELP = "what is in folders of expert logs: a line per run, and what it is usable for"
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its actions."""
-    text = "an expert's logs: what is in them"
-    parser = commands.add_parser("experts", help=text, description=text)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    _add_check(actions)
-
-
-def _add_check(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser("check", help=_CHECK, description=f"Prints {_CHECK}. Reads no pixels, runs no code.")
+def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the action."""
+    parser = actions.add_parser("check", help=_HELP, description=f"Prints {_HELP}. Reads no pixels, runs no code.")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="NAME:FOLDER, or FOLDER: each run's own family")
     parser.add_argument("--suite", help="skip runs of tasks that are not in it: a suite's name or folder")
     parser.add_argument("--split", default="all", help="of the suite (default: all)")

@@ -1,0 +1,112 @@
+"""Arguments that several actions of ``bepa experts`` have."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bepa_torchrl.commands.arguments import check_new
+
+if TYPE_CHECKING:
+    from bepa_torchrl.endpoint import ChatModel
+    from bepa_torchrl.experiment.settings import Settings
+
+_SETTING = re.compile(r"[\w.+~@]+=")
+
+
+def add_job(parser: argparse.ArgumentParser, out: str, *, sources: str = "+") -> None:
+    """Adds the sources, the settings, ``--config-dir`` and ``--out``.
+
+    Args:
+        parser: of the action.
+        out: what the folder is.
+        sources: how many arguments there are, as argparse's ``nargs``.
+    """
+    text = "NAME:FOLDER or FOLDER of expert logs or traces, the preferred first; or key=value, see configs/train.yaml"
+    parser.add_argument("overrides", nargs=sources, metavar="SOURCE|key=value", help=text)
+    parser.add_argument("--config-dir", type=Path, help="a folder with further env/, policy/, algo/, experiment/ files")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
+
+
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Adds what is asked of a model behind an endpoint."""
+    group = parser.add_argument_group("a language model (needs pip install 'osworld-gym[endpoint]'); default: by rule")
+    group.add_argument("--model", help="its name at the endpoint")
+    group.add_argument("--url", help="of an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
+    group.add_argument("--at-once", type=int, default=8, metavar="N", help="open requests (default: 8)")
+    group.add_argument("--price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers")
+    group.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="of an answer (default: 1024)")
+    group.add_argument("--timeout", type=float, default=120.0, metavar="S", help="of a request (default: 120)")
+    group.add_argument("--retries", type=int, default=5, metavar="N", help="of a failed request (default: 5)")
+
+
+def sources_and_settings(options: argparse.Namespace) -> tuple[list[str], Settings]:
+    """The sources, and the settings. Raises ConfigError as :func:`load_config`."""
+    from bepa_torchrl.experiment.config import load_config
+
+    overrides = [each for each in options.overrides if _SETTING.match(each)]
+    settings = load_config(overrides, config_dir=options.config_dir)
+    return [each for each in options.overrides if each not in overrides], settings
+
+
+def chat_model(options: argparse.Namespace, cache: Path) -> ChatModel | None:
+    """The model of ``--model``, or None: by rule.
+
+    Raises:
+        ValueError: an option is out of range, or has no effect. EndpointError: there is no key.
+    """
+    from bepa_torchrl.endpoint import ChatModel, Endpoint
+
+    if options.model is None:
+        given = [name for name in ("url", "price") if getattr(options, name) is not None]
+        if getattr(options, "images", False):
+            given.append("images")
+        if given:
+            raise ValueError(f"--{given[0]} is read with --model NAME only; add it, or leave --{given[0]} out")
+        return None
+    endpoint = Endpoint(
+        options.model,
+        options.url,
+        max_tokens=options.max_tokens,
+        timeout=options.timeout,
+        retries=options.retries,
+        at_once=options.at_once,
+        price=_price(options.price),
+    )
+    return ChatModel(endpoint, cache)
+
+
+def check_job_folder(folder: Path) -> None:
+    """Checks that a folder is new, or one that the same command has begun. Raises ValueError if it is neither."""
+    if not folder.is_dir():
+        check_new(folder, "--out")
+
+
+def beside(folder: Path, name: str) -> Path:
+    """The folder beside ``--out`` that keeps what is finished."""
+    return folder.with_name(f"{folder.name}.{name}")
+
+
+@contextmanager
+def noting(options: argparse.Namespace) -> Iterator[None]:
+    """Adds the command line, which goes on where it was interrupted, to an exception that ends it."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"continue with: {shlex.join(['bepa', *options.arguments])}")
+        raise
+
+
+def _price(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        prompts, answers = (float(each) for each in text.split(","))
+    except ValueError:
+        raise ValueError(f"--price: expected IN,OUT, two numbers such as 2.5,10, got {text!r}") from None
+    return prompts, answers

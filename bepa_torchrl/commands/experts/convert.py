@@ -1,0 +1,71 @@
+"""``bepa experts convert``: expert traces in the policy's format (D_conv), by rule or with a model's thoughts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from bepa_torchrl.commands.arguments import check_new
+from bepa_torchrl.commands.experts.arguments import (
+    add_endpoint,
+    add_job,
+    beside,
+    chat_model,
+    noting,
+    sources_and_settings,
+)
+
+
+def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the action."""
+    text = "expert traces in the policy's format (D_conv), and what was dropped, by reason"
+    parser = actions.add_parser("convert", help=text, description=f"Writes {text}.")
+    add_job(parser, "folder for cache.seed, with dropped.json; it must not exist")
+    add_endpoint(parser)
+    parser.set_defaults(program=convert)
+
+
+def convert(options: argparse.Namespace) -> int:
+    """Writes D_conv. Exit code 2 if no trace can be converted."""
+    sources, settings = sources_and_settings(options)
+    check_new(options.out, "--out")
+    from bepa_torchrl.experiment.environment import check_checkpoint
+    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experts.sources import successful_traces
+
+    check_checkpoint(settings.policy.checkpoint)
+    model = chat_model(options, beside(options.out, "answers"))
+    tasks = make_tasks(settings)
+    traces = successful_traces(sources, tasks.train)
+    from rich.console import Console  # torch and others, after what can be checked without them
+
+    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
+    from bepa_torchrl.experiment.factory import make_policy
+    from bepa_torchrl.experts.converting import convert_traces, lines, thoughts_of, totals
+    from bepa_torchrl.experts.rows import converted_cache
+    from bepa_torchrl.experts.seed import write_seed
+    from bepa_torchrl.failures import BAD_INPUT
+    from osworld_gym.atomic import new_folder, write_text
+
+    policy = make_policy(settings, seed=settings.seed)
+    scaling, text = policy.image_scaling, settings.policy.action_text
+    complete = None if model is None else thoughts_of(model)
+    at_once = 1 if model is None else options.at_once
+    with noting(options):
+        try:
+            with ConsoleProgress(Console(stderr=True)) as progress:
+                found = convert_traces(traces, scaling, text, complete=complete, at_once=at_once, progress=progress)
+        finally:
+            if model is not None:
+                print(model.usage.summary(model.endpoint.price), file=sys.stderr)
+        cache, long = converted_cache(policy, [(each.trace, each.converted) for each in found if each.converted])
+        print("\n".join([*lines(found), *(f"left out         {reason}" for reason in long)]))
+        if not len(cache):
+            return BAD_INPUT
+        with new_folder(options.out) as part:
+            write_seed(part, cache, "converted", suite=tasks.suite, action_text=text, scaling=scaling, policy=policy)
+            dropped = {"totals": totals(found), "too_long": long, "traces": [each.to_json() for each in found]}
+            write_text(part / "dropped.json", json.dumps(dropped, indent=1, ensure_ascii=False))
+    print(f"{len(cache)} tasks: {options.out}")
+    return 0

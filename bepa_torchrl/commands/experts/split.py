@@ -1,0 +1,120 @@
+"""``bepa experts split``: Pass@k of the base policy, and the pool, training and held-out tasks that follow from it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bepa_torchrl.commands.arguments import check_new
+from bepa_torchrl.commands.experts.arguments import add_job, beside, noting, sources_and_settings
+
+if TYPE_CHECKING:
+    from bepa_torchrl.experiment.settings import Settings
+    from bepa_torchrl.experiment.start.tasks import Tasks
+
+
+def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the action."""
+    text = "Pass@k of the base policy (expert.pass_k), and the pool, training and held-out tasks that follow from it"
+    parser = actions.add_parser("split", help=text, description=f"Writes {text}. Continues where it was interrupted.")
+    add_job(parser, "folder of manifest.json and a list per set; it must not exist", sources="*")
+    parser.add_argument("--split", default="all", help="the tasks of the experiment: of env.suite (default: all)")
+    parser.add_argument("--fraction", type=float, default=0.8, help="of the pool that trains (default: 0.8)")
+    parser.add_argument("--extra", type=int, default=8, help="other tasks that train (default: 8)")
+    parser.add_argument("--selfroll", type=Path, metavar="FOLDER", help="of bepa experts selfroll: the expert-only set")
+    parser.add_argument(
+        "--pass-k", type=Path, metavar="FILE", help="pass_k.json of an earlier split: nothing is played"
+    )
+    parser.add_argument(
+        "--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache"
+    )
+    parser.add_argument("--method", default="bepa", help="of --run (default: bepa)")
+    parser.set_defaults(program=split)
+
+
+def split(options: argparse.Namespace) -> int:
+    """Writes the sets, and prints their sizes."""
+    from bepa_torchrl.experiment.config import with_changes
+
+    sources, settings = sources_and_settings(options)
+    check_new(options.out, "--out")
+    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experts.splitting import make_split, read_pass_k, solved_by_experts, split_of_run, write_split
+    from osworld_gym.atomic import new_folder, write_text
+
+    settings = with_changes(settings, {"env.train_split": options.split, "env.held_out_split": None})
+    tasks = make_tasks(settings)
+    k, counts = settings.expert.pass_k, None
+    if options.run is not None:
+        found = split_of_run(options.run, options.method)
+    else:
+        make_split((), expert=(), base={}, fraction=options.fraction, extra=options.extra)  # checks them first
+        expert = solved_by_experts(sources, tasks.train)
+        own = _self_rolled(options.selfroll, tasks)
+        if options.pass_k is not None:
+            k, counts = read_pass_k(options.pass_k, tasks.train)
+        else:
+            with noting(options):
+                counts = _pass_k(settings, tasks, beside(options.out, "unfinished"))
+        found = make_split(
+            tasks.train,
+            expert=expert,
+            base=counts,
+            self_rolled=own,
+            seed=settings.seed,
+            fraction=options.fraction,
+            extra=options.extra,
+        )
+    with new_folder(options.out) as part:
+        write_split(part, found, tasks.train)
+        if counts is not None:
+            write_text(part / "pass_k.json", json.dumps({"k": k, "counts": counts}, indent=1))
+    shutil.rmtree(beside(options.out, "unfinished"), ignore_errors=True)
+    short = 0 if counts is None else sum(played < k for _, played in counts.values())
+    if short:
+        print(f"{short} tasks have less than {k} episodes: the others were lost to the desktops")
+    sizes = {name: len(ids) for name, ids in found.sets.items()}
+    print(", ".join(f"{name} {size}" for name, size in sizes.items()) + f": {options.out}")
+    return 0
+
+
+def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
+    """The tasks of D_self. Raises TraceError if the folder is no D_self of these tasks."""
+    if folder is None:
+        return []
+    from bepa_torchrl.experts.seed import read_seed
+    from bepa_torchrl.experts.trace import TraceError
+
+    seed = read_seed(folder)
+    if seed.kind != "self_rolled":
+        raise TraceError(f"--selfroll {folder}: expected a folder of `bepa experts selfroll`, got one of `convert`")
+    seed.check_tasks(tasks.suite, tasks.train, (), seed.action_text)
+    return list(seed.tasks)
+
+
+def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int, int]]:
+    """The base policy's successes and valid episodes per task; finished episodes are kept in a folder."""
+    from bepa_torchrl.experiment.environment import check_environment
+
+    check_environment(settings)
+    from rich.console import Console
+
+    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
+    from bepa_torchrl.experiment.config import settings_to_dict
+    from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
+    from bepa_torchrl.experiment.preparation import pass_k
+    from bepa_torchrl.rollout.stages import Stages
+    from bepa_torchrl.storage.ledger import Ledger
+    from bepa_torchrl.storage.lock import locked
+
+    policy = make_policy(settings, seed=settings.seed)
+    kept.mkdir(parents=True, exist_ok=True)
+    known = settings_to_dict(settings)
+    with locked(kept), ConsoleProgress(Console(stderr=True)) as progress:
+        stages = Stages(Ledger(kept), progress, context=[known["policy"], known["env"]])
+        with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+            return dict(pass_k(settings, rollout, env.vector, tasks.train, stages).counts)
