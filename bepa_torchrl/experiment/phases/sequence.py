@@ -42,7 +42,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     check_gpus(config)
     check_torchrun(config)
     policy = make_policy(config, seed=config.seed)
-    if (seed := run_seed(config)) is not None:
+    if not (folder / "prepared").exists() and (seed := run_seed(config)) is not None:
         seed.check_policy(policy, policy.image_scaling)
     if config.resume:
         write_settings(folder, config, configs)

@@ -68,7 +68,7 @@ def check_run(
     check_environment(config, torchrun=True)
     tasks = make_tasks(config)
     for own in configs.values():
-        check_settings(own, algo_named(own.algo.name), tasks)
+        check_settings(own, algo_named(own.algo.name), tasks, prepared=(folder / "prepared").exists())
     return CheckedRun(folder, config, configs, tuple(overrides), tasks)
 
 

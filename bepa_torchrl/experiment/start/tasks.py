@@ -77,8 +77,14 @@ def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
     return able
 
 
-def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
+def check_settings(settings: Settings, algo: Algo, tasks: Tasks, *, prepared: bool = False) -> None:
     """Checks the settings against the method and the tasks, before anything is built.
+
+    Args:
+        settings: of the run.
+        algo: the method.
+        tasks: the tasks.
+        prepared: whether the run has its preparation already, and needs logs, plans and seeds no more.
 
     Raises:
         ValueError: an unknown provider or provider option, too small a group, more groups than tasks.
@@ -87,6 +93,22 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
     """
     desktop_factory(settings.env.provider, None)
     size, groups = settings.collect.group_size, settings.collect.groups
+    if not prepared:
+        _check_experts(settings, algo, tasks)
+    check_synchronous(settings.collect)
+    check_cluster(settings)
+    smallest = algo.on_policy_rollouts(size, has_trace=True)
+    if smallest < 2:
+        raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
+    if algo.rl and groups > len(tasks.train):
+        raise ConfigError(
+            f"collect.groups={groups} requires {groups} different training tasks, there are {len(tasks.train)}; "
+            "lower it or add tasks"
+        )
+
+
+def _check_experts(settings: Settings, algo: Algo, tasks: Tasks) -> None:
+    """Checks the sources of expert traces; raises as :func:`check_settings`."""
     sources = [split_source(source) for source in settings.expert.logs]
     if settings.expert.plans is not None:
         read_plans(Path(settings.expert.plans).expanduser())
@@ -102,16 +124,6 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks) -> None:
         raise ConfigError(
             f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
             "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
-        )
-    check_synchronous(settings.collect)
-    check_cluster(settings)
-    smallest = algo.on_policy_rollouts(size, has_trace=True)
-    if smallest < 2:
-        raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
-    if algo.rl and groups > len(tasks.train):
-        raise ConfigError(
-            f"collect.groups={groups} requires {groups} different training tasks, there are {len(tasks.train)}; "
-            "lower it or add tasks"
         )
 
 

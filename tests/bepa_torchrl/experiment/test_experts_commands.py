@@ -164,6 +164,9 @@ def test_a_run_starts_from_the_folder_with_its_provenance(rolled: Path, tmp_path
     assert read_plans(folder / "prepared" / PLANS).by_trace
     with pytest.raises(TraceError, match="not a file of plans"):
         phi(config)
+    with pytest.raises(TraceError, match="not a file of plans"):
+        check_settings(config, algo_named("bepa"), chosen)
+    check_settings(config, algo_named("bepa"), chosen, prepared=True)  # a resumed run
     phi(config, folder / "prepared")
 
 
