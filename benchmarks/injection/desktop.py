@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import psutil
 from benchmarks.injection.ledger import Attempt
 from benchmarks.injection.plans import Kind
 from osworld_gym.desktops.local.desktop import LocalDesktop
+from osworld_gym.tasks.evaluation.check import Check
 from osworld_gym.tasks.evaluation.getters import GETTERS, Getter
+from osworld_gym.tasks.evaluation.own_pool import OwnEvaluators
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.types import Action, Screenshot
 
 DISK = 64  # MiB of HOME and /tmp, small so that they fill quickly
 FILL = "head -c 1G /dev/zero > ~/.full; head -c 1G /dev/zero > /tmp/full; true"
-HANG = 120.0  # seconds that a hanging evaluator waits to be released
+HANG = 120.0  # seconds that a hanging evaluator waits, unless its process is ended before
 SOON = 5.0  # seconds for a signal to take effect
 GONE, STOPPED = "ZX", "T"  # thread states in /proc
 
@@ -131,25 +134,36 @@ def _states(pid: int) -> Iterator[str]:
             continue  # the thread has exited
 
 
+def raise_injected(run: TaskRun, config: Mapping[str, Any]) -> Any:  # noqa: ARG001  a getter
+    """A getter that fails; at the top of the module, since evaluators run in processes that import it."""
+    raise OSError("injected")
+
+
+def hang_injected(run: TaskRun, config: Mapping[str, Any]) -> Any:  # noqa: ARG001  a getter
+    """A getter that hangs until its process is ended at the deadline."""
+    threading.Event().wait(HANG)
+    raise OSError("injected")
+
+
+_INJECTED: dict[Kind, Getter] = {Kind.evaluator_raises: raise_injected, Kind.evaluator_hangs: hang_injected}
+
+
 @contextmanager
 def faulty_evaluators() -> Iterator[None]:
-    """Inside the context, every getter raises or hangs if its desktop's fault is due."""
-    originals, released = dict(GETTERS), threading.Event()
+    """Inside the context, the getter of a desktop whose fault is due is replaced by one that raises or hangs."""
+    original = OwnEvaluators.check
 
-    def wrapped(getter: Getter) -> Getter:
-        def get(run: TaskRun, config: Mapping[str, Any]) -> Any:
-            kind = run.desktop.evaluated() if isinstance(run.desktop, FaultyDesktop) else None
-            if kind is Kind.evaluator_hangs:
-                released.wait(HANG)
-            if kind in (Kind.evaluator_raises, Kind.evaluator_hangs):
-                raise OSError("injected")
-            return getter(run, config)
+    def check(pool: OwnEvaluators, run: TaskRun, one: Check, *more: Any) -> float:
+        kind = run.desktop.evaluated() if isinstance(run.desktop, FaultyDesktop) else None
+        if kind in _INJECTED:
+            one = replace(one, result={"type": str(kind)})
+        return original(pool, run, one, *more)
 
-        return get
-
-    GETTERS.update({name: wrapped(getter) for name, getter in originals.items()})
+    GETTERS.update({str(kind): getter for kind, getter in _INJECTED.items()})
+    OwnEvaluators.check = check  # type: ignore[method-assign]
     try:
         yield
     finally:
-        GETTERS.update(originals)
-        released.set()
+        OwnEvaluators.check = original  # type: ignore[method-assign]
+        for kind in _INJECTED:
+            del GETTERS[str(kind)]

@@ -96,7 +96,13 @@ class Inputs:
         xtest.fake_input(self._display, event, detail, x=x, y=y)
 
     def move(self, point: tuple[float, float]) -> tuple[int, int]:
-        """Moves the pointer to the nearest pixel; a point outside the screen is moved to its edge."""
+        """Moves the pointer to the nearest pixel; a point outside the screen is moved to its edge.
+
+        Raises:
+            ValueError: a coordinate is NaN.
+        """
+        if any(float(value) != float(value) for value in point):
+            raise ValueError(f"expected a point of two numbers, got {list(point)}")
         x, y = pixel_inside(point, self._size)
         with self._lock:
             self._fake(X.MotionNotify, 0, x, y)
