@@ -199,7 +199,7 @@ def test_a_rank_that_is_lost_on_another_machine_ends_the_run(
     if rendezvous_on != leading:
         ways.append("bepa train: ended by torchrun, which does so if another rank has exited")
     assert any(line.startswith(tuple(ways)) for line in lines), logs[leading].read_text()
-    assert all("go on with resume=true, from the newest checkpoint" in line for line in lines)
+    assert all("resume=true" in line for line in lines), lines  # in words, or in the command that continues the run
 
 
 def test_a_rank_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
