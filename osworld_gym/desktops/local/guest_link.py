@@ -1,7 +1,7 @@
 """The owner's end of a guest's stdin and stdout: configuration, reply, then the channels to its ports.
 
 They are pipes, so that no socket of this machine's network is inside the sandbox, where a program could copy it from
-the guest and connect it anew. Whatever a guest writes, it reaches nothing by it (``guest/server/channels.py``).
+the guest and connect it again. Whatever a guest writes, it reaches nothing by it (``guest/server/channels.py``).
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Channels:
         try:
             self._accept(stream, port)
         except OSError:
-            return  # the other end is told below
+            return  # the other end gets a RESET below
         finally:
             stream.abort()
 
