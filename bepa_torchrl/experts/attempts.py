@@ -14,7 +14,7 @@ SELFROLL = "selfroll.jsonl"
 
 
 class AttemptFile:
-    """``selfroll.jsonl`` in a folder, written again each time: an interrupted job adds the attempts that it has kept again.
+    """``selfroll.jsonl`` in a folder, written from its start: an interrupted job adds kept attempts again.
 
     A line has the fields of :class:`~bepa_torchrl.experts.self_rollout.Attempt`; ``plan_hash``, ``try`` and ``verdict``
     (the score) are its ``plan``, ``attempt`` and ``score``.
