@@ -1,7 +1,7 @@
 """A folder of traces that seeds the caches of runs (``cache.seed``). This module imports no torch.
 
     seed.json   what the traces are of: suite, tasks with their hashes, action text, image scaling, tokens
-    cache/      the traces (:class:`bepa_torchrl.cache.TaskTraceCache`)
+    cache/      the traces, a saved TaskTraceCache
 
 ``bepa experts selfroll`` writes one with D_self, ``bepa experts convert`` one with D_conv.
 """

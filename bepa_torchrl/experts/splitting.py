@@ -69,7 +69,9 @@ def make_split(
         expert: ids of the tasks that the expert solved.
         base: task id → (successes, valid episodes) of the base policy.
         self_rolled: ids of the tasks of D_self.
-        seed, fraction, extra: as of :func:`~bepa_torchrl.experts.manifest.split_pool`.
+        seed: as of :func:`~bepa_torchrl.experts.manifest.split_pool`.
+        fraction: likewise.
+        extra: likewise.
 
     Raises:
         TraceError: a solved task is not among the tasks.

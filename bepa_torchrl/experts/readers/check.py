@@ -22,7 +22,8 @@ class CheckedRun:
     Args:
         source: as it was given.
         run: the run's folder below the source.
-        family, task: which runner wrote it, for which task.
+        family: which runner wrote it.
+        task: the task that it is a run of.
         steps: their number.
         outcome: how it ended.
         usable: what it serves for, of :data:`~bepa_torchrl.experts.readers.run.USES`.
