@@ -1,6 +1,6 @@
 """The task sets of an experiment as files: the pool of solved tasks, training and held-out, expert-only, D_upd.
 
-    manifest.json                                    all sets, with the tasks' hashes (:class:`Manifest`)
+    manifest.json                                    all sets, with the tasks' hashes (a Manifest)
     pool.json, train.json, held_out.json             lists {domain: [task id, ...]}, as env.train_split=FILE takes them
     expert_only.json                                 D_self − Pass@k, if D_self is known
     updated.json                                     D_upd: those of them whose cache a run has refreshed
