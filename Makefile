@@ -125,15 +125,15 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 	$(BIN)/python -m benchmarks.official_controller $(WRITE)
 
 results: $(call extras,test)  ## the comparison of methods: runs what is missing, then docs/results.md (hours; resumable)
-	$(BIN)/python -m benchmarks.study
+	$(BIN)/python -m recipes.study
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)
-	$(BIN)/python -m bepa_torchrl.tiny
+	$(BIN)/python -m recipes.tiny
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
 	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12
 	$(BIN)/bepa record build/recordings --seeds 40  # native only: fewer seeds lack some of the screens' palettes
-	$(BIN)/python -m bepa_torchrl.tiny_local --threads 2
+	$(BIN)/python -m recipes.tiny_local --threads 2
 
 clean:           ## removes .venv and build
 	rm -rf $(VENV) $(VLLM_VENV) build *.egg-info

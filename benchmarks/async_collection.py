@@ -31,10 +31,10 @@ from typing import Any, get_args
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Response
-from bepa_torchrl.distributed.async_collector import AsyncIteration
-from bepa_torchrl.distributed.local_rollouts import local_collector
-from bepa_torchrl.distributed.task_queue import Order
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.scale.rollouts.async_collector import AsyncIteration
+from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
+from bepa_torchrl.scale.rollouts.task_queue import Order
 from bepa_torchrl.testing import DONE, LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.local.desktop import LocalDesktop

@@ -42,8 +42,8 @@ from bepa_torchrl.sizing.known_models import KNOWN, known_model
 from bepa_torchrl.sizing.memory import Recipe, training_memory
 from bepa_torchrl.sizing.model import ModelShape, model_shape
 from bepa_torchrl.sizing.tokens import EpisodeShape, image_grid
-from bepa_torchrl.tiny.config import MAX_PIXELS, MERGE, MIN_PIXELS, PATCH, tiny_config
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import MAX_PIXELS, MERGE, MIN_PIXELS, PATCH, tiny_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from bepa_torchrl.training.optimization_step import accumulate, parameter_groups
 from bepa_torchrl.training.precision import make_adamw
 

@@ -37,8 +37,8 @@ from bepa_torchrl.policies.transformers.batching import hidden_states, pack
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
 from bepa_torchrl.policies.transformers.mrope import position_rule
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.tiny.config import image_processor_config, tiny_config
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import image_processor_config, tiny_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 
 VOCABULARY = 151_936  #: rows of Qwen2.5-VL's output embedding
 

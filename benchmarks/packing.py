@@ -30,8 +30,8 @@ from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.tiny.config import image_processor_config, tiny_config
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import image_processor_config, tiny_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from bepa_torchrl.training.optimization_step import accumulate
 from osworld_gym.types import StopReason
 from osworld_gym.uitars.history import HISTORIES

@@ -29,9 +29,9 @@ from typing import Any
 
 import ray
 
-from bepa_torchrl.distributed.queue_service import QueueService
-from bepa_torchrl.distributed.ray_cluster import ActorClient, connect, start_queue
-from bepa_torchrl.distributed.task_queue import StaleTicketError
+from bepa_torchrl.scale.rollouts.queue_service import QueueService
+from bepa_torchrl.scale.rollouts.ray_cluster import ActorClient, connect, start_queue
+from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
 
 GROUP_SIZE, GROUPS = 8, 16
 _POLL = 5.0

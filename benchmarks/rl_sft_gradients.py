@@ -25,7 +25,7 @@ from bepa_torchrl.data.packing import pack_rows
 from bepa_torchrl.data.step_rows import stack_rows
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_policy, make_trainer
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.training.optimization_step import local_passes
 from osworld_gym.tasks.suites.registry import load_suite
@@ -63,7 +63,7 @@ def measure(prepared: Path, overrides: Sequence[str]) -> PartNorms:
     """Trains with the prepared traces and returns the norms."""
     settings = load_config(["algo=rl_sft", "compare=[]", *overrides])
     torch.set_num_threads(settings.threads)
-    algo, found = algo_named("rl_sft"), load_preparation(prepared)
+    algo, found = method_named("rl_sft"), load_preparation(prepared)
     suite = load_suite(settings.env.suite)
     train = tuple(map(suite.task, found.manifest.train))
     policy = make_policy(settings, seed=settings.seed)

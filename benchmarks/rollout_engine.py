@@ -30,8 +30,8 @@ from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.tiny.config import image_processor_config, tiny_config
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import image_processor_config, tiny_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from osworld_gym.types import PromptContext
 
 
@@ -126,7 +126,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--screen", type=int, nargs=2, default=(192, 192), metavar=("WIDTH", "HEIGHT"))
     options = parser.parse_args()
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
 
     trainer = make_policy(options)
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())

@@ -21,8 +21,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.tiny.config import image_processor_config, tiny_config
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import image_processor_config, tiny_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from osworld_gym.types import PromptContext
 
 

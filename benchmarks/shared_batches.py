@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from benchmarks.rollout_engine import make_policy, screenshot
-from bepa_torchrl.distributed.rollout_service import RolloutService
-from bepa_torchrl.policies.vllm.replica import EngineReplica
+from bepa_torchrl.scale.engine.replica import EngineReplica
+from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from osworld_gym.types import PromptContext
 
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.3, help="median seconds of the desktop between two turns")
     parser.add_argument("--screen", type=int, nargs=2, default=(192, 192), metavar=("WIDTH", "HEIGHT"))
     options = parser.parse_args(arguments)
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
 
     trainer = make_policy(options)
     engine = VLLMPolicy(trainer, kv_cache_gb=1.0, max_rows=64)

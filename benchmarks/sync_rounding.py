@@ -13,7 +13,7 @@ import argparse
 
 import torch
 
-from bepa_torchrl.policies.vllm.weight_sync.probe import TOLERANCES, difference
+from bepa_torchrl.scale.engine.weight_sync.probe import TOLERANCES, difference
 
 TOKENS, VOCABULARY = 256, 1024
 OLD_TOKENS, OLD_LIMIT = 24, 0.05

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bepa_torchrl.cache import TaskTraceCache
     from bepa_torchrl.losses import BEPALoss
     from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-    from bepa_torchrl.rollout.grouping import GroupRows
+    from bepa_torchrl.rollout.group_rows import GroupRows
     from bepa_torchrl.rollout.trace_replacement import TraceReplacement
     from bepa_torchrl.training.trainer import BEPATrainer
 
@@ -19,7 +19,7 @@ _MODULES = {
     "BEPALoss": "losses",
     "BEPATrainer": "training.trainer",
     "GroupRolloutCollector": "rollout.group_collector",
-    "GroupRows": "rollout.grouping",
+    "GroupRows": "rollout.group_rows",
     "TaskTraceCache": "cache",
     "TraceReplacement": "rollout.trace_replacement",
 }

@@ -20,7 +20,7 @@ def exit_code(error: BaseException) -> int | None:
     refused_by_disk = _is(error, "bepa_torchrl.storage.folder", "FolderError") and isinstance(error.__cause__, OSError)
     if refused_by_disk or isinstance(error, DesktopError | OSError) or _is(error, "safetensors", "SafetensorError"):
         return INFRASTRUCTURE
-    if _is(error, "bepa_torchrl.policies.vllm.errors", "EngineError"):
+    if _is(error, "bepa_torchrl.scale.engine.errors", "EngineError"):
         return INFRASTRUCTURE
     if _is(error, "bepa_torchrl.endpoint", "EndpointError"):
         return INFRASTRUCTURE

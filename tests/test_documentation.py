@@ -208,13 +208,13 @@ HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *HOW_TO], ids=lambda path: path.stem)
 def test_snippets_run(path, tmp_path, monkeypatch):
-    from bepa_torchrl.experiment.methods import ALGOS
+    from bepa_torchrl.experiment.methods import METHODS
     from bepa_torchrl.experts.readers.registry import READERS
     from osworld_gym.desktops.registry import PROVIDERS
     from osworld_gym.tasks.evaluation.metrics import METRICS
 
     monkeypatch.chdir(tmp_path)
-    registries = (ALGOS, READERS, PROVIDERS, METRICS)
+    registries = (METHODS, READERS, PROVIDERS, METRICS)
     before = [dict(registry) for registry in registries]
     module = types.ModuleType(f"howto_{path.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -17,11 +17,11 @@ LAYERS = {
         "cli __main__ commands",
         "testing",
         "experiment analysis",
-        "tiny_local",
-        "tiny evaluation experts training distributed sharding",
+        "scale",
+        "evaluation experts training",
         "rollout",
         "cache policies losses",
-        "storage data functional failures sizing endpoint",
+        "storage data functional failures sizing endpoint checkpoints",
     ),
     "osworld_gym": (
         "cli __main__ commands",
@@ -89,9 +89,9 @@ def test_imports_from_outside(path: Path) -> None:
         assert not roots & {"torch", "torchrl", "tensordict"}
     if inside.startswith("bepa_torchrl/") and inside != "bepa_torchrl/experiment/config.py":
         assert "omegaconf" not in roots
-    if not inside.startswith("bepa_torchrl/policies/vllm/"):
-        assert "vllm" not in roots, "vLLM is imported in bepa_torchrl/policies/vllm only"
+    if not inside.startswith("bepa_torchrl/scale/engine/"):
+        assert "vllm" not in roots, "vLLM is imported in bepa_torchrl/scale/engine only"
     if not inside.startswith(
-        ("bepa_torchrl/policies/", "bepa_torchrl/testing/", "bepa_torchrl/sharding/")
+        ("bepa_torchrl/policies/", "bepa_torchrl/testing/", "bepa_torchrl/scale/")
     ) and not inside.endswith("/factory.py"):
         assert "TransformersPolicy" not in path.read_text(encoding="utf-8")

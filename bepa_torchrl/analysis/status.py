@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.training.newest import newest_checkpoint
@@ -107,7 +107,7 @@ def _iterations_of(path: Path) -> int:
     iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
     if algo is None or iterations is None:
         raise RecordError(f"{path}: expected the settings of a run, with algo.name and train.iterations; restore it")
-    return int(iterations[1]) if algo_named(algo[1]).rl else 0
+    return int(iterations[1]) if method_named(algo[1]).rl else 0
 
 
 def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def doctor(options: argparse.Namespace) -> int:
         print(problem)
         return BAD_INPUT
     from bepa_torchrl.experiment.config import load_config
-    from bepa_torchrl.experiment.environment import check_environment
+    from bepa_torchrl.experiment.preflight import check_environment
     from osworld_gym.tasks.suites.registry import load_suite
 
     settings = load_config(options.overrides, config_dir=options.config_dir)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bepa_torchrl.policies.vllm.rows import EngineSpec, RowEngine
+    from bepa_torchrl.scale.engine.engine_interface import EngineSpec, RowEngine
 
 _HELP = "a vLLM engine that samples for runs on other machines"
 
@@ -43,13 +43,13 @@ def engine(options: argparse.Namespace) -> int:
     Raises:
         ValueError: bad input, or no supported vLLM. OSError: infrastructure.
     """
-    from bepa_torchrl.distributed.channel.handshake import ENGINE_TOKEN, parse_address, read_token
-    from bepa_torchrl.policies.vllm.errors import engine_version
+    from bepa_torchrl.scale.engine.errors import engine_version
+    from bepa_torchrl.scale.rollouts.channel.handshake import ENGINE_TOKEN, parse_address, read_token
 
     arguments = _arguments(options.argument)
     address, token = parse_address(options.listen), read_token(options.token_file, variable=ENGINE_TOKEN)
     version = str(engine_version())
-    from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
+    from bepa_torchrl.scale.engine.http_engine.server import EngineServer
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -88,7 +88,7 @@ def _arguments(given: list[str]) -> dict[str, Any]:
 def _make_engine(arguments: dict[str, Any], spec: EngineSpec, start_timeout: float, stall_timeout: float) -> RowEngine:
     import torch
 
-    from bepa_torchrl.policies.vllm.engine import Engine  # imports vLLM
+    from bepa_torchrl.scale.engine.engine import Engine  # imports vLLM
 
     on_cpu = not torch.cuda.is_available()
     return Engine(spec, on_cpu=on_cpu, arguments=arguments, start_timeout=start_timeout, stall_timeout=stall_timeout)

@@ -25,7 +25,7 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     settings = load_config(options.overrides, config_dir=options.config_dir)
     if options.out is not None:
         check_new(options.out, "--out")
-    from bepa_torchrl.experiment.environment import check_environment
+    from bepa_torchrl.experiment.preflight import check_environment
     from bepa_torchrl.experiment.start.tasks import make_tasks
 
     check_environment(settings)

@@ -160,7 +160,7 @@ def _screen(text: str) -> tuple[int, int]:
 
 def _model_files(checkpoint: str) -> ModelFiles:
     """The configuration of ``policy.checkpoint``: a shipped one, a folder, or a known repository."""
-    from bepa_torchrl.experiment.shipped import checkpoint_folder
+    from bepa_torchrl.checkpoints import checkpoint_folder
     from bepa_torchrl.sizing.known_models import folder_model, known_model
 
     folder = Path(checkpoint_folder(checkpoint)).expanduser()

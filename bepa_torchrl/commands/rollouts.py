@@ -31,9 +31,9 @@ def rollouts(options: argparse.Namespace) -> int:
     Raises:
         ValueError: bad input. DesktopError, OSError: infrastructure.
     """
-    from bepa_torchrl.distributed.channel.errors import RunEndedError
-    from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
-    from bepa_torchrl.experiment.asynchronous.local_settings import local_changes
+    from bepa_torchrl.experiment.asynchronous.rollout_side_settings import local_changes
+    from bepa_torchrl.scale.rollouts.channel.errors import RunEndedError
+    from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
 
     address, token = parse_address(options.connect), read_token(options.token_file)
     local_changes(options.overrides, options.config_dir)  # errors in the settings come before torch's import

@@ -57,7 +57,7 @@ def _train_on_torchrun(options: argparse.Namespace) -> int:
     """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it."""
     from bepa_torchrl.experiment.launcher import run
     from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
-    from bepa_torchrl.sharding.torchrun import torchrun_job
+    from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 
     job = torchrun_job()
     assert job is not None

@@ -99,7 +99,7 @@ def number(row: TensorDictBase, key: str) -> int:
 
 
 @dataclass(slots=True)
-class EpisodeOfRows:
+class EpisodeRows:
     """The rows of one episode inside a batch, in step order."""
 
     group_id: int
@@ -126,18 +126,18 @@ class EpisodeOfRows:
         return sum(cast(Tensor, row.get(K.RESPONSE_TOKENS)).shape[-1] for row in self.rows)
 
 
-def episodes_of(batch: TensorDictBase) -> list[EpisodeOfRows]:
+def episodes_of(batch: TensorDictBase) -> list[EpisodeRows]:
     """The episodes of a batch ``[R]``, sorted by group, slot and step; the rows may be in any order."""
     found: dict[tuple[int, int], list[TensorDictBase]] = {}
     for row in row_list(batch):
         found.setdefault((number(row, K.GROUP_ID), number(row, K.SLOT)), []).append(row)
     return [
-        EpisodeOfRows(group, slot, sorted(found[group, slot], key=lambda row: number(row, K.STEP)))
+        EpisodeRows(group, slot, sorted(found[group, slot], key=lambda row: number(row, K.STEP)))
         for group, slot in sorted(found)
     ]
 
 
-def groups_of(batch: TensorDictBase) -> Iterator[list[EpisodeOfRows]]:
+def groups_of(batch: TensorDictBase) -> Iterator[list[EpisodeRows]]:
     """The episodes of a batch ``[R]`` per group, sorted by group, slot and step; the rows may be in any order."""
     for _, members in groupby(episodes_of(batch), key=lambda episode: episode.group_id):
         yield list(members)

@@ -13,22 +13,22 @@ from torchrl.envs.transforms import Compose
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.distributed.evaluations import EvaluationPlan
+from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.experiment.asynchronous.collector import async_collector
 from bepa_torchrl.experiment.config import with_changes
-from bepa_torchrl.experiment.environment import engine_token
-from bepa_torchrl.experiment.methods import Algo
-from bepa_torchrl.experiment.objective import advantage_std, make_method_loss, make_optimizer, scored_rows
+from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
+from bepa_torchrl.experiment.methods import Method
+from bepa_torchrl.experiment.preflight import engine_token
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.shipped import checkpoint_folder
 from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.errors import check_family, engine_version
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
+from bepa_torchrl.scale.engine.errors import check_family, engine_version
+from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
 from osworld_gym.episode import EpisodeOptions
@@ -43,8 +43,8 @@ from osworld_gym.vector import DesktopVector
 if TYPE_CHECKING:
     import torch
 
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
-    from bepa_torchrl.sharding.leader import Leader
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.sharding.leader import Leader
 
 
 def make_policy(settings: Settings, *, seed: int) -> Policy:
@@ -93,7 +93,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLL
     engine = settings.policy.engine
     if engine.url is None:
         engine_version()
-    from bepa_torchrl.policies.vllm.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
 
     return VLLMPolicy(
         policy,
@@ -145,7 +145,7 @@ def _episode_options(settings: Settings, scaling: ImageScaling) -> EpisodeOption
     )
 
 
-def make_cache(settings: Settings, algo: Algo, *seeds: TaskTraceCache) -> TaskTraceCache | None:
+def make_cache(settings: Settings, algo: Method, *seeds: TaskTraceCache) -> TaskTraceCache | None:
     """Builds the method's cache, filled from ``seeds``; None for a method without a cache.
 
     Args:
@@ -168,7 +168,7 @@ def make_cache(settings: Settings, algo: Algo, *seeds: TaskTraceCache) -> TaskTr
 
 def make_trainer(
     settings: Settings,
-    algo: Algo,
+    algo: Method,
     policy: Policy,
     env: OSWorldEnv,
     tasks: Sequence[Task],
@@ -218,9 +218,17 @@ def make_trainer(
         checkpoints=checkpoints,
         save_every=settings.train.save_every,
         keep=settings.train.keep,
+        load_shards=_load_shards,
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
     )
+
+
+def _load_shards(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Loads a checkpoint that several ranks saved."""
+    from bepa_torchrl.scale.sharding.checkpoints.sharded import load_component
+
+    load_component(policy, optimizer, folder)
 
 
 def _make_stepper(
@@ -238,7 +246,7 @@ def _make_stepper(
 
 def make_collector(
     settings: Settings,
-    algo: Algo,
+    algo: Method,
     policy: Policy,
     env: OSWorldEnv,
     tasks: Sequence[Task],
@@ -298,7 +306,7 @@ def make_sampler(settings: Settings) -> RolloutPolicy:
     policy = make_policy(whole, seed=settings.seed)
     if settings.policy.rollout == "transformers":
         return policy
-    from bepa_torchrl.policies.vllm.replica import EngineReplica
+    from bepa_torchrl.scale.engine.replica import EngineReplica
 
     return EngineReplica(_make_engine(whole, policy, None))
 

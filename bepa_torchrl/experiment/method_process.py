@@ -31,14 +31,13 @@ from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.analysis.prometheus import method_samples
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
 from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, rollout_policy
-from bepa_torchrl.experiment.method_child import NOTICE, end_with_launcher, interrupt_once
-from bepa_torchrl.experiment.methods import Algo, SeedSource, algo_named
-from bepa_torchrl.experiment.objective import make_optimizer
+from bepa_torchrl.experiment.loss_and_optimizer import make_optimizer
+from bepa_torchrl.experiment.method_handle import NOTICE, end_with_launcher, interrupt_once
+from bepa_torchrl.experiment.methods import Method, SeedSource, method_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation, phi
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
@@ -49,8 +48,9 @@ from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.rollout.stages import Stages
-from bepa_torchrl.sharding.leader import Leader
-from bepa_torchrl.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+from bepa_torchrl.scale.sharding.leader import Leader
+from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
@@ -85,7 +85,7 @@ class MethodRun:
         self.folder, self.config = folder, config
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        self.algo: Algo = algo_named(config.algo.name)
+        self.algo: Method = method_named(config.algo.name)
         suite = load_suite(config.env.suite)
         self.prepared: Preparation = load_preparation(folder.parent / "prepared")
         manifest = self.prepared.manifest
@@ -235,7 +235,7 @@ class MethodRun:
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         if config.cluster.address is not None:
-            from bepa_torchrl.distributed.ray_metrics import export  # requires the extra ``ray``
+            from bepa_torchrl.scale.rollouts.ray_metrics import export  # requires the extra ``ray``
 
             export((sample.name, sample.help, sample.labels, sample.value) for sample in method_samples(self.folder))
         return extra
@@ -360,7 +360,7 @@ class MethodRun:
 
 def final_settings(config: Settings) -> dict[str, Any]:
     """The settings that affect a method's results and that a resume may change."""
-    iterations = config.train.iterations if algo_named(config.algo.name).rl else 0
+    iterations = config.train.iterations if method_named(config.algo.name).rl else 0
     return {"iterations": iterations, "final_episodes": config.eval.final_episodes, "eval_seed": config.eval.seed}
 
 

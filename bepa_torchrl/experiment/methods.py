@@ -26,7 +26,7 @@ class LossKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Algo:
+class Method:
     """One method.
 
     Args:
@@ -63,42 +63,42 @@ class Algo:
         return group_size - (self.injection is Injection.always and has_trace)
 
 
-_ALGOS = (
-    Algo(
+_METHODS = (
+    Method(
         "bepa",
         "self-rolled seeds, refreshed by own successes, replace a failure when all failed",
         SeedSource.self_rolled,
         refresh=True,
         injection=Injection.on_failure,
     ),
-    Algo("grpo", "N on-policy rollouts, nothing else"),
-    Algo(
+    Method("grpo", "N on-policy rollouts, nothing else"),
+    Method(
         "replacement",
         "converted expert traces, static, replace a failure when all failed",
         SeedSource.converted,
         injection=Injection.on_failure,
     ),
-    Algo(
+    Method(
         "luffy",
         "N-1 rollouts and one converted expert trace, always, with shaped probabilities",
         SeedSource.converted,
         injection=Injection.always,
         loss=LossKind.luffy,
     ),
-    Algo(
+    Method(
         "level1",
         "self-rolled seeds, static, replace a failure when all failed",
         SeedSource.self_rolled,
         injection=Injection.on_failure,
     ),
-    Algo(
+    Method(
         "level2",
         "converted expert traces, refreshed by own successes, replace a failure when all failed",
         SeedSource.converted,
         refresh=True,
         injection=Injection.on_failure,
     ),
-    Algo(
+    Method(
         "arpo",
         "no expert: the last 8 own successes of a task replace a failure when all failed",
         refresh=True,
@@ -106,32 +106,32 @@ _ALGOS = (
         traces_per_task=8,
         cache_rule="all",
     ),
-    Algo("sft", "token cross-entropy on the converted expert traces", sft=SeedSource.converted, rl=False),
-    Algo(
+    Method("sft", "token cross-entropy on the converted expert traces", sft=SeedSource.converted, rl=False),
+    Method(
         "sft_self",
         "token cross-entropy on the self-rolled traces (rejection-sampling fine-tuning)",
         sft=SeedSource.self_rolled,
         rl=False,
     ),
-    Algo(
+    Method(
         "rl_sft",
         "GRPO, plus cross-entropy on the converted traces of the batch's tasks",
         SeedSource.converted,
         injection=Injection.additional,
         loss=LossKind.rl_sft,
     ),
-    Algo("sft_rl", "supervised fine-tuning on the converted traces, then GRPO", sft=SeedSource.converted),
+    Method("sft_rl", "supervised fine-tuning on the converted traces, then GRPO", sft=SeedSource.converted),
 )
 
-ALGOS: dict[str, Algo] = {algo.name: algo for algo in _ALGOS}
+METHODS: dict[str, Method] = {algo.name: algo for algo in _METHODS}
 
 
-def algo_named(name: str) -> Algo:
+def method_named(name: str) -> Method:
     """The method of that name.
 
     Raises:
         ValueError: unknown name; the message suggests the nearest and lists all.
     """
-    if name not in ALGOS:
-        raise ValueError(f"unknown algo {name!r}{did_you_mean(name, ALGOS)}; known: {', '.join(ALGOS)}")
-    return ALGOS[name]
+    if name not in METHODS:
+        raise ValueError(f"unknown algo {name!r}{did_you_mean(name, METHODS)}; known: {', '.join(METHODS)}")
+    return METHODS[name]

@@ -30,21 +30,21 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.experiment.config import ConfigError, read_settings, with_changes
 from bepa_torchrl.experiment.factory import make_policy, rollout_policy
-from bepa_torchrl.experiment.method_child import LAUNCHER, end_with_launcher, exit_text
-from bepa_torchrl.experiment.methods import algo_named
-from bepa_torchrl.experiment.objective import make_method_loss, make_optimizer
+from bepa_torchrl.experiment.loss_and_optimizer import make_method_loss, make_optimizer
+from bepa_torchrl.experiment.method_handle import LAUNCHER, end_with_launcher, exit_text
+from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.resume import key_of
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.policies.base import Policy
-from bepa_torchrl.sharding.followers import Followers
-from bepa_torchrl.sharding.leader import Leader
-from bepa_torchrl.sharding.policy import ShardablePolicy, shard_policy
-from bepa_torchrl.sharding.process_group import join_local_ranks
-from bepa_torchrl.sharding.rank import FollowingRank
-from bepa_torchrl.sharding.sampling_copy import SamplingCopy
-from bepa_torchrl.sharding.torchrun import TorchrunFollowers, TorchrunJob, follow_parts, torchrun_job
+from bepa_torchrl.scale.sharding.followers import Followers
+from bepa_torchrl.scale.sharding.leader import Leader
+from bepa_torchrl.scale.sharding.policy import ShardablePolicy, shard_policy
+from bepa_torchrl.scale.sharding.process_group import join_local_ranks
+from bepa_torchrl.scale.sharding.rank import FollowingRank
+from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
+from bepa_torchrl.scale.sharding.torchrun import TorchrunFollowers, TorchrunJob, follow_parts, torchrun_job
 from bepa_torchrl.training.optimization_step import trainable
 
 #: the phases of a run, each with its own loss and optimiser
@@ -143,7 +143,7 @@ def _make_phase(settings: Settings, policy: ShardablePolicy, phase: str) -> tupl
     """The loss and the optimiser that rank 0 makes for the same phase."""
     if phase == FINE_TUNING:
         return SFTLoss(policy), make_optimizer(settings, policy, lr=settings.sft.lr)
-    return make_method_loss(settings, algo_named(settings.algo.name), policy), make_optimizer(settings, policy)
+    return make_method_loss(settings, method_named(settings.algo.name), policy), make_optimizer(settings, policy)
 
 
 def main(arguments: list[str] | None = None) -> int:

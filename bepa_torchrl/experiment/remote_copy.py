@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore
+from bepa_torchrl.scale.store.objects import StorageError, open_store
+from bepa_torchrl.scale.store.objects.url import check_store
 from bepa_torchrl.storage.json_lines import RecordError
-from bepa_torchrl.storage.mirror import RunStore, RunUploader, SnapshotError, restore
-from bepa_torchrl.storage.objects import StorageError, open_store
-from bepa_torchrl.storage.objects.url import check_store
 
 if TYPE_CHECKING:
     from rich.console import Console

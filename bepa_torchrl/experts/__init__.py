@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bepa_torchrl.experts.conversion import Converted, convert, convert_trace
     from bepa_torchrl.experts.manifest import Manifest, check_disjoint, expert_only, split_pool, task_hashes
     from bepa_torchrl.experts.plan import plan_from_trace, plan_with_model
-    from bepa_torchrl.experts.raw import raw_pairs, worker_messages
+    from bepa_torchrl.experts.raw_text import raw_pairs, worker_messages
     from bepa_torchrl.experts.readers.check import Checked, check_sources
     from bepa_torchrl.experts.readers.registry import READERS, find_reader
     from bepa_torchrl.experts.recorder import record_expert
@@ -60,7 +60,7 @@ _MODULES = {
     "conversion": ("Converted", "convert", "convert_trace"),
     "manifest": ("Manifest", "check_disjoint", "expert_only", "split_pool", "task_hashes"),
     "plan": ("plan_from_trace", "plan_with_model"),
-    "raw": ("raw_pairs", "worker_messages"),
+    "raw_text": ("raw_pairs", "worker_messages"),
     "readers.check": ("Checked", "check_sources"),
     "readers.registry": ("READERS", "find_reader"),
     "recorder": ("record_expert",),

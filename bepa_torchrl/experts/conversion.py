@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bepa_torchrl.experts.agent_s2_text import sections, sentences
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
-from bepa_torchrl.experts.words import sections, sentences
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.errors import ParseError
 from osworld_gym.tasks.oracles.base import ExpertStep

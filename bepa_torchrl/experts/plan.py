@@ -11,9 +11,9 @@ import re
 from typing import Any, Literal
 
 from bepa_torchrl.endpoint import image_part
+from bepa_torchrl.experts.agent_s2_text import says_it_failed, sections, split_sentences
 from bepa_torchrl.experts.conversion import Complete, convert_trace
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
-from bepa_torchrl.experts.words import says_it_failed, sections, split_sentences
 from osworld_gym.uitars.parse import thought_of
 from osworld_gym.uitars.prompt import prompt_text
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeOfRows
+from bepa_torchrl.data.step_rows import EpisodeRows
 from bepa_torchrl.functional import group_advantage
 
 
-def set_advantages(members: Sequence[EpisodeOfRows], *, std: str, eps: float) -> None:
+def set_advantages(members: Sequence[EpisodeRows], *, std: str, eps: float) -> None:
     """Sets ADVANTAGE ``[1, 1]`` float32 on every row: the same value for all rows of an episode.
 
     Args:

@@ -37,7 +37,7 @@ class OldLogProb(Transform):
             rendered in each case.
         max_tokens: tokens per forward pass (:func:`bepa_torchrl.data.packing.pack_rows`).
         fill: sets the log-probs, called as :func:`fill_old_log_probs`, its default; on several ranks
-            :meth:`bepa_torchrl.sharding.leader.Leader.fill_old_log_probs`.
+            :meth:`bepa_torchrl.scale.sharding.leader.Leader.fill_old_log_probs`.
 
     Raises:
         ValueError: an unknown ``rows``, or (from ``forward``) an injected episode that does not fit the model.

@@ -16,10 +16,10 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeOfRows, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import EpisodeRows, number, row_list, stack_rows
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
-from bepa_torchrl.rollout.whole_groups import check_update, whole_groups
+from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
 
 #: factors of an injected trace's advantage
 WEIGHTS = ("one", "need")
@@ -120,17 +120,19 @@ class TraceReplacement(Transform):
                 row.set_non_tensor(K.PROVENANCE, "")
         return stack_rows(rows)
 
-    def check_update(self, rows: TensorDictBase) -> None:
+    def check_whole_groups(self, rows: TensorDictBase) -> None:
         """Checks that rows of the last batch, as they enter an optimiser step, are groups as they were finalised.
 
         Raises:
-            RuntimeError: as :func:`~bepa_torchrl.rollout.whole_groups.check_update`.
+            RuntimeError: as :func:`~bepa_torchrl.rollout.whole_groups.check_whole_groups`.
         """
         added = self.injection is Injection.always
         sizes = {report.group_id: report.valid + (added and report.injected is not None) for report in self.reports}
-        check_update(rows, sizes, supervised=self.injection is Injection.additional, weighted=self.weight == "need")
+        check_whole_groups(
+            rows, sizes, supervised=self.injection is Injection.additional, weighted=self.weight == "need"
+        )
 
-    def _finalise(self, group: Sequence[EpisodeOfRows]) -> list[TensorDictBase]:
+    def _finalise(self, group: Sequence[EpisodeRows]) -> list[TensorDictBase]:
         members = [episode for episode in group if episode.valid]
         if not members:
             self.reports.append(GroupReport(group[0].group_id, group[0].task_id, valid=0, successes=0))
@@ -159,18 +161,18 @@ class TraceReplacement(Transform):
             row.set(K.ADVANTAGE, torch.zeros(1, 1))
         return [row for episode in members for row in episode.rows] + supervised
 
-    def _weigh(self, trace: EpisodeOfRows) -> None:
+    def _weigh(self, trace: EpisodeRows) -> None:
         """Multiplies the injected trace's advantage by the share of the task's groups that had no success."""
         assert self.cache is not None
         injections, refreshes = self.cache.counts(trace.task_id)
         for row in trace.rows:
             row.set(K.ADVANTAGE, cast(torch.Tensor, row.get(K.ADVANTAGE)) * (injections / (injections + refreshes)))
 
-    def _refresh(self, successes: Sequence[EpisodeOfRows]) -> None:
+    def _refresh(self, successes: Sequence[EpisodeRows]) -> None:
         assert self.cache is not None
         self.cache.refresh(successes[0].task_id, [stack_rows(episode.rows) for episode in successes])
 
-    def _trace(self, group: Sequence[EpisodeOfRows], succeeded: bool) -> EpisodeOfRows | None:
+    def _trace(self, group: Sequence[EpisodeRows], succeeded: bool) -> EpisodeRows | None:
         """The cached trace as a member of this group; None if nothing is injected."""
         if self.cache is None or self.injection is Injection.never:
             return None
@@ -188,4 +190,4 @@ class TraceReplacement(Transform):
             row.set(K.SLOT, torch.tensor(slot))
             row.set(K.OFF_POLICY, torch.tensor([True]))
             row.set(K.OLD_LOG_PROB, torch.full_like(cast(torch.Tensor, row.get(K.ROLLOUT_LOG_PROB)), torch.nan))
-        return EpisodeOfRows(group[0].group_id, slot, rows)
+        return EpisodeRows(group[0].group_id, slot, rows)

@@ -78,13 +78,13 @@ class ServiceWeightSync(_TrainedWeightSync):
     """Lets a collector's ``update_policy_weights_()`` update rollout services, in this process or in others.
 
     The weights and their version are those of the collector's policy. The receiver is
-    :meth:`bepa_torchrl.distributed.rollout_service.RolloutService.load_weights`: the service loads them between two
+    :meth:`bepa_torchrl.scale.rollouts.rollout_service.RolloutService.load_weights`: the service loads them between two
     turns, verifies them, and each turn has the version of those that sampled it.
 
     Args:
         publish: ``load_weights`` of one service, ``publish`` of a
-            :class:`~bepa_torchrl.distributed.ray_services.ServicePool`, or of the
-            :class:`~bepa_torchrl.distributed.channel.weights.PublishedWeights` that other clusters ask for.
+            :class:`~bepa_torchrl.scale.rollouts.ray_services.ServicePool`, or of the
+            :class:`~bepa_torchrl.scale.rollouts.channel.weights.PublishedWeights` that other clusters ask for.
     """
 
     def __init__(self, publish: Publish) -> None:

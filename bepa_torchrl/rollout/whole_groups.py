@@ -10,13 +10,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeOfRows, groups_of, number, row_list
+from bepa_torchrl.data.step_rows import EpisodeRows, groups_of, number, row_list
 
 _BALANCE = 1e-4  #: of the largest advantage of a group: the sum of float32 numbers whose exact sum is 0
 _REQUIRED = (K.TASK_ID, K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.RETURN, K.STOP_REASON)
 
 
-def whole_groups(batch: TensorDictBase) -> list[list[EpisodeOfRows]]:
+def whole_groups(batch: TensorDictBase) -> list[list[EpisodeRows]]:
     """The groups of a batch ``[R]``, sorted by (group, slot, step); the rows may be in any order.
 
     Raises:
@@ -39,7 +39,7 @@ def whole_groups(batch: TensorDictBase) -> list[list[EpisodeOfRows]]:
     return groups
 
 
-def _check_group(group: Sequence[EpisodeOfRows]) -> None:
+def _check_group(group: Sequence[EpisodeRows]) -> None:
     group_id = group[0].group_id
     for episode in group:
         _check_episode(episode)
@@ -51,7 +51,7 @@ def _check_group(group: Sequence[EpisodeOfRows]) -> None:
         )
 
 
-def _check_episode(episode: EpisodeOfRows) -> None:
+def _check_episode(episode: EpisodeRows) -> None:
     where = f"group {episode.group_id}, slot {episode.slot}"
     steps = [number(row, K.STEP) for row in episode.rows]
     counts = sorted({number(row, K.N_STEPS) for row in episode.rows})
@@ -64,7 +64,7 @@ def _check_episode(episode: EpisodeOfRows) -> None:
         raise ValueError(f"{where}: rows of one episode must have the same return and stop reason; got several")
 
 
-def check_update(rows: TensorDictBase, sizes: Mapping[int, int], *, supervised: bool, weighted: bool) -> None:
+def check_whole_groups(rows: TensorDictBase, sizes: Mapping[int, int], *, supervised: bool, weighted: bool) -> None:
     """Checks the rows of an optimiser step: every group is whole, and its advantages sum to 0 over its episodes.
 
     Args:
@@ -94,7 +94,7 @@ def check_update(rows: TensorDictBase, sizes: Mapping[int, int], *, supervised: 
             )
 
 
-def _advantage(episode: EpisodeOfRows) -> float:
+def _advantage(episode: EpisodeRows) -> float:
     """The advantage of a whole episode. Raises RuntimeError: steps are missing, or have different ones."""
     steps = [number(row, K.STEP) for row in episode.rows]
     found = {float(cast(Tensor, row.get(K.ADVANTAGE))) for row in episode.rows}

@@ -22,7 +22,7 @@ SAMPLER_STEP = 0.03
 SECONDS_PER_PATCH = 0.10 / 10_764
 #: bytes of screenshots' features that the built-in sampler keeps (``image_cache_bytes`` of the policy)
 FEATURE_CACHE = 1 << 28
-#: bytes of patches that are kept for an engine (:mod:`bepa_torchrl.policies.vllm.inputs`)
+#: bytes of patches that are kept for an engine (:mod:`bepa_torchrl.scale.engine.inputs`)
 PATCH_CACHE = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""Checks that a store implements :class:`bepa_torchrl.storage.objects.ObjectStore`."""
+"""Checks that a store implements :class:`bepa_torchrl.scale.store.objects.ObjectStore`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from bepa_torchrl.storage.objects import ObjectStore
+from bepa_torchrl.scale.store.objects import ObjectStore
 
 _LARGE = 8 << 20
 

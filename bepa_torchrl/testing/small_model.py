@@ -18,8 +18,8 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
-from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config, tiny_config, token_id
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_config import MERGE, PATCH, image_processor_config, tiny_config, token_id
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 
 CORPUS = (
     "Thought: click mute\nAction: click(start_box='<|box_start|>(72,40)<|box_end|>')",

@@ -30,7 +30,7 @@ from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.training.newest import PREFIX as _PREFIX
 from osworld_gym.atomic import sync, sync_tree
 
-WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`Weights`
+WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`PolicyWeights`
 _SUMS, _DAMAGED = "sha256", ".damaged"
 #: components whose tensors must be finite; in others NaN is a value (old log-probs that are not computed yet)
 _FINITE = frozenset({"weights", "stepper", "sharded"})
@@ -38,7 +38,7 @@ _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest che
 _CHUNK = 1 << 20
 
 
-class Weights:
+class PolicyWeights:
     """The policy as a checkpoint component: its model's weights and its version.
 
     Of a model with LoRA adapters, whose other weights are frozen, the adapters' weights alone are saved; the others are
@@ -88,7 +88,7 @@ def _copy_into(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
         weight.copy_(saved[name])
 
 
-class Loaded:
+class LoadWith:
     """A checkpoint component that is loaded and never saved.
 
     Args:

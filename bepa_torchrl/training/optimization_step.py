@@ -22,8 +22,8 @@ from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import TrainablePolicy
 from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_advice
-from bepa_torchrl.sharding.process_group import rank_failures
 from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, optimizer_tensors, warn_not_taken
+from bepa_torchrl.training.rank_failures import rank_failures
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def gradient_step(
         max_tokens: tokens per forward and backward pass (:func:`bepa_torchrl.data.packing.pack_rows`).
         clip_norm: maximum gradient norm.
         passes: where the micro-batches are computed: in this process, or on several
-            (:class:`bepa_torchrl.sharding.gradient.ShardedPasses`).
+            (:class:`bepa_torchrl.scale.sharding.gradient.ShardedPasses`).
 
     Returns:
         The merged scalars of the loss, and ``loss``, ``grad_norm`` (before clipping), ``rows``, ``rows_computed``,
@@ -170,7 +170,7 @@ def take_step(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     with optimizer_advice("a step allocates the moments of", parameters):
         with rank_failures():
-            norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+            norm = global_norm(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
         if _taken(norm, outputs):
             optimizer.step()
         else:
@@ -178,7 +178,7 @@ def take_step(
     return outputs, counts, norm
 
 
-def whole(norm: Tensor) -> float:
+def global_norm(norm: Tensor) -> float:
     """A gradient norm over all shards, if the parameters are sharded."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from tensordict import TensorDictBase
+from torch.optim import Optimizer
 from torchrl.checkpoint import Checkpoint, CheckpointError, GlobalRNGState
 from torchrl.objectives.common import LossModule
 from torchrl.record.loggers import Logger
@@ -19,13 +20,13 @@ from torchrl.trainers.algorithms import GRPOTrainer
 
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
-from bepa_torchrl.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded
-from bepa_torchrl.training.checkpoint import Checkpoints, Loaded, Weights, components_in
+from bepa_torchrl.training.checkpoint import Checkpoints, LoadWith, PolicyWeights, components_in
 from bepa_torchrl.training.optimization_step import GroupStepper, minibatches
 
 _log = logging.getLogger(__name__)
 Metrics = dict[str, float]
 _SHARDED = "sharded"  #: the component of policy and optimiser on several ranks
+LoadShards = Callable[[Any, Optimizer, Path], None]
 OnIteration = Callable[["BEPATrainer", TensorDictBase, Metrics], Metrics]
 
 
@@ -44,8 +45,10 @@ class BEPATrainer(GRPOTrainer):
         checkpoints: folder of the checkpoints; None: none are written.
         save_every: iterations between two checkpoints; the last iteration is always saved.
         keep: checkpoints kept, the newest ones.
+        load_shards: loads a checkpoint of several ranks into policy and optimiser, from the component's folder
+            (:func:`bepa_torchrl.scale.sharding.checkpoints.sharded.load_component`); None: such a checkpoint is refused.
         state: policy and optimiser as one checkpoint component, if they are divided over several ranks
-            (:class:`bepa_torchrl.sharding.leader.ShardedState`); None: they are whole.
+            (:class:`bepa_torchrl.scale.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
             is added to the metrics (evaluation, the run's record).
     """
@@ -67,6 +70,7 @@ class BEPATrainer(GRPOTrainer):
         checkpoints: Path | None = None,
         save_every: int = 10,
         keep: int = 2,
+        load_shards: LoadShards | None = None,
         state: Any | None = None,
         on_iteration: OnIteration | None = None,
     ) -> None:
@@ -74,7 +78,7 @@ class BEPATrainer(GRPOTrainer):
         self.stepper, self.replacement, self.minibatch_groups = stepper, replacement, minibatch_groups
         self.loggers, self.save_every, self.on_iteration = tuple(loggers), save_every, on_iteration
         self.metrics: Metrics = {}
-        self._state = state
+        self._state, self._load_shards = state, load_shards
         self._minibatches: deque[TensorDictBase] = deque()
         self._started = perf_counter()
         self.saved = None if checkpoints is None else Checkpoints(checkpoints, keep=keep)
@@ -126,12 +130,12 @@ class BEPATrainer(GRPOTrainer):
     def _next_minibatch(self, _batch: TensorDictBase) -> TensorDictBase:
         """The rows of one optimiser step. Raises StopIteration, which ends the epoch in TorchRL's loop.
 
-        On several ranks, all of them get these rows: :class:`~bepa_torchrl.sharding.gradient.ShardedPasses` compares.
+        All ranks get these rows: :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses` compares.
         """
         if not self._minibatches:
             raise StopIteration
         rows = self._minibatches.popleft()
-        self.replacement.check_update(rows)
+        self.replacement.check_whole_groups(rows)
         return rows
 
     def _end(self, batch: TensorDictBase) -> None:
@@ -156,7 +160,7 @@ class BEPATrainer(GRPOTrainer):
 
     def _components(self) -> dict[str, Any]:
         """The components of a checkpoint; TorchRL's defaults would save the weights twice (policy and loss)."""
-        whole = {"weights": Weights(self.stepper.policy), "stepper": self.stepper}
+        whole = {"weights": PolicyWeights(self.stepper.policy), "stepper": self.stepper}
         return self._with_others(whole if self._state is None else {_SHARDED: self._state})
 
     def _components_of(self, path: Path) -> dict[str, Any]:
@@ -166,8 +170,10 @@ class BEPATrainer(GRPOTrainer):
             return self._components()
         if self._state is not None:
             return self._with_others(self._state.of_one_process())
-        policy, optimizer = self.stepper.policy, self.stepper.optimizer
-        return self._with_others({_SHARDED: Loaded(lambda part: load_sharded(policy, optimizer, part / SHARDS_FOLDER))})
+        policy, optimizer, load = self.stepper.policy, self.stepper.optimizer, self._load_shards
+        if load is None:
+            raise CheckpointError(f"{path} was saved by several ranks; pass the trainer load_shards=, which reads it")
+        return self._with_others({_SHARDED: LoadWith(lambda part: load(policy, optimizer, part))})
 
     def _with_others(self, policy_and_optimizer: dict[str, Any]) -> dict[str, Any]:
         components: dict[str, Any] = {

@@ -18,8 +18,8 @@ from .endpoints.observation import DEADLINE, QUIET
 from .endpoints.recording import Recording
 from .ports import SERVER
 from .process.commands import Commands
+from .process.preload_server import STILL_SOCKET
 from .process.processes import descendants, watch_time
-from .process.python_forks import STILL_SOCKET
 from .process.reaction import Reaction
 from .process.still_socket import serve_still
 from .seeds import apply_seed

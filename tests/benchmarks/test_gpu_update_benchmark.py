@@ -10,7 +10,7 @@ import pytest
 from benchmarks import gpu_update
 from bepa_torchrl.sizing.known_models import known_model
 from bepa_torchrl.sizing.model import model_shape
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 
 
 @pytest.mark.parametrize(

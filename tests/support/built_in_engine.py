@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
-from bepa_torchrl.policies.vllm.rows import EngineOutput, EngineRow, EngineSpec
+from bepa_torchrl.scale.engine.engine_interface import EngineOutput, EngineRow, EngineSpec
+from bepa_torchrl.scale.engine.http_engine.server import EngineServer
 
 TOKEN = b"0123456789abcdef"
 

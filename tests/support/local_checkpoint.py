@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from bepa_torchrl.tiny.checkpoint import write_checkpoint
-from bepa_torchrl.tiny.tokenizer import train_tokenizer
-from bepa_torchrl.tiny_local.config import SCREEN, local_config, local_image_processor_config
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
+from recipes.tiny.checkpoint import write_checkpoint
+from recipes.tiny_local.config import SCREEN, local_config, local_image_processor_config
 
 WORDS = "Thought: click Wired\nAction: click(start_box='<|box_start|>(72,40)<|box_end|>')"
 

@@ -17,7 +17,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
-from bepa_torchrl.tiny.config import MERGE, PATCH, image_processor_config
+from bepa_torchrl.testing.tiny_config import MERGE, PATCH, image_processor_config
 from osworld_gym.opencua.prompt import system_text
 
 CORPUS = (

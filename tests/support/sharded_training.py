@@ -22,12 +22,12 @@ from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.finite import NonFiniteError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.sharding.checkpoints.sharded import load_sharded, save_sharded
-from bepa_torchrl.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
-from bepa_torchrl.sharding.export import export_policy
-from bepa_torchrl.sharding.gradient import ShardedPasses
-from bepa_torchrl.sharding.policy import shard_policy
-from bepa_torchrl.sharding.process_group import join_process_group
+from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
+from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.scale.sharding.export import export_policy
+from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.scale.sharding.policy import shard_policy
+from bepa_torchrl.scale.sharding.process_group import join_process_group
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
 from bepa_torchrl.training.checkpoint import Weights

@@ -30,7 +30,7 @@ def convert(options: argparse.Namespace) -> int:
     """Writes D_conv. Exit code 2 if no trace can be converted."""
     sources, settings = sources_and_settings(options)
     check_new(options.out, "--out")
-    from bepa_torchrl.experiment.environment import check_checkpoint
+    from bepa_torchrl.experiment.preflight import check_checkpoint
     from bepa_torchrl.experiment.start.tasks import make_tasks
     from bepa_torchrl.experts.sources import successful_traces
 

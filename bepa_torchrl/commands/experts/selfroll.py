@@ -32,7 +32,7 @@ def self_roll(options: argparse.Namespace) -> int:
     if options.plans is not None:
         settings = with_changes(settings, {"expert.plans": options.plans})
     check_new(options.out, "--out")
-    from bepa_torchrl.experiment.environment import check_environment
+    from bepa_torchrl.experiment.preflight import check_environment
     from bepa_torchrl.experiment.start.tasks import make_tasks
     from bepa_torchrl.experts.plans import read_plans
     from bepa_torchrl.experts.sources import successful_traces

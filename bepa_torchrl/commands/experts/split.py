@@ -98,7 +98,7 @@ def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
 
 def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int, int]]:
     """The base policy's successes and valid episodes per task; finished episodes are kept in a folder."""
-    from bepa_torchrl.experiment.environment import check_environment
+    from bepa_torchrl.experiment.preflight import check_environment
 
     check_environment(settings)
     from rich.console import Console

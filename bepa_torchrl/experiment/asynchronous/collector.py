@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchrl.envs import EnvBase
 
-from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
-from bepa_torchrl.distributed.channel.collector import SharedQueue, served_collector
-from bepa_torchrl.distributed.channel.handshake import parse_address, read_token
-from bepa_torchrl.distributed.local_rollouts import local_collector
-from bepa_torchrl.distributed.queue_service import QueueService
-from bepa_torchrl.distributed.rollout_service import ANSWER_SECONDS
 from bepa_torchrl.experiment.config import settings_to_dict
-from bepa_torchrl.experiment.method_child import NOTICE
+from bepa_torchrl.experiment.method_handle import NOTICE
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+from bepa_torchrl.scale.rollouts.channel.collector import SharedQueue, served_collector
+from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
+from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
+from bepa_torchrl.scale.rollouts.queue_service import QueueService
+from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS
 from osworld_gym.tasks.task import Task
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
-    from bepa_torchrl.distributed.ray_rollouts import RayRollouts
+    from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts
 
 #: what rollout clusters get of the trainer's settings
 SHARED_SECTIONS = ("seed", "env", "policy", "collect", "train", "loss")
@@ -66,7 +66,7 @@ def async_collector(
     if cluster.address is None:
         options |= {"desktops": settings.env.desktops, "make_vector": make_vector} | sampling(settings)
         return local_collector(env, policy, tasks, sampler=make_policy(), **options)
-    from bepa_torchrl.distributed.ray_rollouts import ray_collector  # requires the extra ``ray``
+    from bepa_torchrl.scale.rollouts.ray_rollouts import ray_collector  # requires the extra ``ray``
 
     return ray_collector(env, policy, tasks, ray_rollouts(settings, make_policy, make_vector), **options)
 
@@ -75,7 +75,7 @@ def ray_rollouts(
     settings: Settings, make_policy: Callable[[], RolloutPolicy], make_vector: Callable[[], DesktopVector]
 ) -> RayRollouts:
     """What plays the rollouts in the Ray cluster at ``cluster.address``; arguments as of :func:`async_collector`."""
-    from bepa_torchrl.distributed.ray_rollouts import RayRollouts  # requires the extra ``ray``
+    from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts  # requires the extra ``ray``
 
     cluster = settings.cluster
     assert cluster.address is not None
@@ -133,7 +133,7 @@ def _shared_queue(address: str | None, **options: Any) -> tuple[SharedQueue, Cal
     """The queue, in this process or in the Ray cluster at the address, and a function that ends it."""
     if address is None:
         return QueueService(**options), lambda: None
-    from bepa_torchrl.distributed.ray_rollouts import ray_queue  # requires the extra ``ray``
+    from bepa_torchrl.scale.rollouts.ray_rollouts import ray_queue  # requires the extra ``ray``
 
     queue, end = ray_queue(address, **options)
     return cast(SharedQueue, queue), end

@@ -9,13 +9,9 @@ from typing import Any
 
 import torch
 
-from bepa_torchrl.distributed.channel.errors import ProtocolError
-from bepa_torchrl.distributed.channel.gateway import RolloutGateway
-from bepa_torchrl.distributed.channel.plans import decode_plan
-from bepa_torchrl.distributed.channel.play import play_in_threads
 from bepa_torchrl.experiment.asynchronous.checks import check_one_engine
 from bepa_torchrl.experiment.asynchronous.collector import SHARED_SECTIONS, ray_rollouts, sampling
-from bepa_torchrl.experiment.asynchronous.local_settings import local_changes
+from bepa_torchrl.experiment.asynchronous.rollout_side_settings import local_changes
 from bepa_torchrl.experiment.config import (
     ConfigError,
     build_settings,
@@ -24,9 +20,13 @@ from bepa_torchrl.experiment.config import (
     settings_to_dict,
     with_changes,
 )
-from bepa_torchrl.experiment.environment import check_rollout_side
 from bepa_torchrl.experiment.factory import make_sampler, vector_maker
+from bepa_torchrl.experiment.preflight import check_rollout_side
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
+from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.channel.plans import decode_plan
+from bepa_torchrl.scale.rollouts.channel.rollout_side import play_in_threads
 from osworld_gym.uitars.coords import ImageScaling
 
 
@@ -77,7 +77,7 @@ def play_run(
             return
     finally:
         gateway.close()
-    from bepa_torchrl.distributed.channel.ray_play import play_on_ray  # requires the extra ``ray``
+    from bepa_torchrl.scale.rollouts.channel.ray_rollout_side import play_on_ray  # requires the extra ``ray``
 
     play_on_ray(address, token, plan, rollouts=ray_rollouts(settings, make_policy, make_vector), wait=wait, note=note)
 

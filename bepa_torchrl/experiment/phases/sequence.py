@@ -22,7 +22,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.checked import CheckedRun
 from bepa_torchrl.experiment.start.folder import continue_command, make_folder, methods_of, write_settings
 from bepa_torchrl.experiment.start.tasks import run_seed
-from bepa_torchrl.sharding.torchrun import torchrun_job
+from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from bepa_torchrl.analysis.progress import Progression
 from bepa_torchrl.analysis.prometheus import StatusFile
 from bepa_torchrl.analysis.status import report, run_status
-from bepa_torchrl.experiment.method_child import MethodChild
+from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
-from bepa_torchrl.storage.mirror import RunUploader
+from bepa_torchrl.scale.store.mirror import RunUploader
 
 _POLL = 0.5  #: seconds between two updates of the display
 _INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktops and workers
@@ -46,7 +46,7 @@ def train_methods(
     """
     waiting = [name for name, own in configs.items() if not finished(folder / name, own)]
     running: dict[str, MethodChild] = {}
-    iterations = {name: own.train.iterations if algo_named(name).rl else 0 for name, own in configs.items()}
+    iterations = {name: own.train.iterations if method_named(name).rl else 0 for name, own in configs.items()}
     status = StatusFile(folder)
     try:
         with Progression(folder, iterations, console) as progression:

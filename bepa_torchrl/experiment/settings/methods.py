@@ -13,7 +13,7 @@ class AlgoSettings:
     """The method.
 
     Args:
-        name: a key of :data:`bepa_torchrl.experiment.methods.ALGOS`.
+        name: a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
         preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code (no standard deviation, no
             on-policy clip, ``sum_norm``, which requires ``loss.max_length``).
         gamma: LUFFY only: ``f(p) = p / (p + gamma)``.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
+from bepa_torchrl.experiment.preflight import check_environment
 from bepa_torchrl.experiment.remote_copy import check_new_in_store, restore_missing
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.folder import (
@@ -68,13 +68,13 @@ def check_run(
     check_environment(config, torchrun=True)
     tasks = make_tasks(config)
     for own in configs.values():
-        check_settings(own, algo_named(own.algo.name), tasks, prepared=(folder / "prepared").exists())
+        check_settings(own, method_named(own.algo.name), tasks, prepared=(folder / "prepared").exists())
     return CheckedRun(folder, config, configs, tuple(overrides), tasks)
 
 
 def _config_of(name: str, config: Settings, overrides: Sequence[str], config_dir: Path | None) -> Settings:
     """The settings of one method, which differ in ``algo`` only."""
-    algo_named(name)
+    method_named(name)
     if name == config.algo.name:
         return config
     own = [override for override in overrides if not override.startswith(("algo=", "algo."))]

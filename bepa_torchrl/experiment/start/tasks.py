@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bepa_torchrl.experiment.asynchronous.checks import check_cluster, check_synchronous
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.methods import Algo, SeedSource
+from bepa_torchrl.experiment.methods import Method, SeedSource
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts.plans import read_plans
 from bepa_torchrl.experts.seed import Seed, read_seed
@@ -77,7 +77,7 @@ def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
     return able
 
 
-def check_settings(settings: Settings, algo: Algo, tasks: Tasks, *, prepared: bool = False) -> None:
+def check_settings(settings: Settings, algo: Method, tasks: Tasks, *, prepared: bool = False) -> None:
     """Checks the settings against the method and the tasks, before anything is built.
 
     Args:
@@ -107,7 +107,7 @@ def check_settings(settings: Settings, algo: Algo, tasks: Tasks, *, prepared: bo
         )
 
 
-def _check_experts(settings: Settings, algo: Algo, tasks: Tasks) -> None:
+def _check_experts(settings: Settings, algo: Method, tasks: Tasks) -> None:
     """Checks the sources of expert traces; raises as :func:`check_settings`."""
     sources = [split_source(source) for source in settings.expert.logs]
     if settings.expert.plans is not None:
@@ -132,7 +132,7 @@ def run_seed(settings: Settings) -> Seed | None:
     return None if settings.cache.seed is None else read_seed(Path(settings.cache.seed).expanduser())
 
 
-def _seeded(algo: Algo, seed: Seed | None) -> bool:
+def _seeded(algo: Method, seed: Seed | None) -> bool:
     """Whether ``cache.seed`` has all expert traces that a method uses."""
     used = {algo.sft, algo.seed_source} - {SeedSource.nothing}
     return seed is not None and {source.value for source in used} == {seed.kind}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bepa_torchrl.experts.agent_s2_text import split_sentences
 from bepa_torchrl.experts.readers.log import Attempt, Line
-from bepa_torchrl.experts.words import split_sentences
 from osworld_gym.types import Point
 
 

@@ -6,7 +6,7 @@ must be those of sampling. Embeddings, head and vision tower have no adapters; a
 
 The weights of an adapted model are given to others merged, ``W + alpha / rank * B A`` under the checkpoint's names, so
 that any rollout engine and any reader of checkpoints can take them; vLLM can get the adapters alone
-(:mod:`bepa_torchrl.policies.vllm.weight_sync.adapters`). The sum is computed in float32 and rounded to the
+(:mod:`bepa_torchrl.scale.engine.weight_sync.adapters`). The sum is computed in float32 and rounded to the
 weights' dtype; in bfloat16 a merged model's log-probs therefore differ slightly from those of the adapted one.
 """
 

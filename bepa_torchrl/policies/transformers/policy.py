@@ -33,7 +33,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.policies.acting import ACTING_KEYS, EpisodeHistories, act
+from bepa_torchrl.policies.actor_module import ACTING_KEYS, EpisodeHistories, act
 from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.tensordict_io import ResponseDistribution, left_pad, read_rows
 from bepa_torchrl.policies.transformers.activation_checkpointing import checkpoint_activations
@@ -243,7 +243,7 @@ class TransformersPolicy(TensorDictModuleBase):
         """Adds a response to each row of an environment's batch (any shape), with the entries that training requires.
 
         Each row's prompt contains its episode's history, as in training. See
-        :func:`bepa_torchrl.policies.acting.act` for the keys. Greedy under
+        :func:`bepa_torchrl.policies.actor_module.act` for the keys. Greedy under
         ``set_exploration_type(ExplorationType.DETERMINISTIC)``.
         """
         temperature = 0.0 if exploration_type() in DETERMINISTIC else self.temperature

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from .python_fast import PythonFast
+from .preload_client import PreloadClient
 
 Command = str | Sequence[str]
 OUTPUT_LIMIT = 64 << 20  # bytes returned of each stream; the rest is dropped
@@ -34,7 +34,7 @@ class Commands:
         self._launched: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
         self._lock = threading.Lock()
-        self._python = PythonFast(env, self.home, log)
+        self._python = PreloadClient(env, self.home, log)
 
     def expand(self, path: str) -> Path:
         """``~``, ``$VARS`` and OSWorld's ``/home/user`` → the absolute path inside this desktop.

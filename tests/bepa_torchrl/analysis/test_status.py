@@ -17,7 +17,7 @@ from bepa_torchrl.analysis.prometheus import StatusFile, method_samples, prometh
 from bepa_torchrl.analysis.status import desktop_failures, method_status, run_status, utilisation
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
-from bepa_torchrl.experiment.methods import ALGOS
+from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import locked
@@ -135,7 +135,7 @@ def test_status_needs_the_base_package_only(run: Path) -> None:
 
 
 def test_the_iterations_of_every_method_are_read_as_the_settings_say(tmp_path: Path) -> None:
-    for name, algo in ALGOS.items():
+    for name, algo in METHODS.items():
         record = RunRecord(tmp_path / name)
         record.begin(settings_to_yaml(load_config([f"algo={name}", "train.iterations=7"])))
         assert run_status(tmp_path)["methods"][name]["iterations"] == (7 if algo.rl else 0)

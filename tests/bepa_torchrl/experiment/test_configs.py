@@ -24,7 +24,7 @@ from bepa_torchrl.experiment.config import (
     setting_names,
     settings_to_yaml,
 )
-from bepa_torchrl.experiment.methods import ALGOS
+from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts import plan
 from bepa_torchrl.functional import advantage, aggregation
@@ -82,8 +82,8 @@ def test_no_file_repeats_a_default(name: str) -> None:
 
 
 def test_every_method_has_its_file() -> None:
-    assert {f.split("/")[1] for f in FILES if f.startswith("algo/")} == set(ALGOS)
-    for name in ALGOS:
+    assert {f.split("/")[1] for f in FILES if f.startswith("algo/")} == set(METHODS)
+    for name in METHODS:
         assert load_config([f"algo={name}"]).algo.name == name
 
 

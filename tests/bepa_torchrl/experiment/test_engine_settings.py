@@ -13,7 +13,7 @@ import pytest
 
 from bepa_torchrl.commands import engine as command
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
-from bepa_torchrl.experiment.environment import check_engine_cache
+from bepa_torchrl.experiment.preflight import check_engine_cache
 
 VLLM = ("policy.rollout=vllm", "train.old_log_probs=all")
 

@@ -8,7 +8,7 @@ import pytest
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.environment import check_environment
+from bepa_torchrl.experiment.preflight import check_environment
 from osworld_gym.desktops.local import desktop as local_desktop
 from osworld_gym.errors import DesktopError
 from osworld_gym.extras import EXTRAS
@@ -79,7 +79,7 @@ def test_a_provider_whose_python_package_is_missing_names_the_extra(monkeypatch:
     def make(_provider: str, **_options: object) -> None:
         raise ModuleNotFoundError("No module named 'docker'", name="docker")
 
-    monkeypatch.setattr("bepa_torchrl.experiment.environment.make_desktop", make)
+    monkeypatch.setattr("bepa_torchrl.experiment.preflight.make_desktop", make)
     with pytest.raises(DesktopError, match=r"env.provider=container requires the Python package docker; fix: pip inst"):
         check("env.provider=container")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bepa_torchrl.experiment.method_child import MethodChild
+from bepa_torchrl.experiment.method_handle import MethodChild
 
 OWN = "m: ZeroDivisionError: a bug"
 WARNING = "  warnings.warn('resource_tracker: There appear to be %d '"  #: the tracker's last words, after Ray's _exit

@@ -14,13 +14,13 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_trainer
-from bepa_torchrl.experiment.methods import ALGOS, algo_named
+from bepa_torchrl.experiment.methods import METHODS, method_named
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 
 Position = tuple[int, int, int]
-REINFORCED = [name for name, algo in ALGOS.items() if algo.rl]
+REINFORCED = [name for name, algo in METHODS.items() if algo.rl]
 READS_INJECTED = {"bepa", "replacement", "level1", "level2", "arpo"}
 
 
@@ -51,7 +51,7 @@ def traces() -> TaskTraceCache:
 def collected(name: str, traces: TaskTraceCache, *overrides: str) -> tuple[list[TensorDictBase], set[Position], Any]:
     """The rows of one iteration, the positions of those that were scored, and the trainer."""
     settings = load_config(["algo=" + name, "collect.groups=2", "collect.group_size=3", *overrides])
-    algo, policy = algo_named(name), ScriptedLearner(one_task_is_solved)
+    algo, policy = method_named(name), ScriptedLearner(one_task_is_solved)
     tasks = [lamp_task(i) for i in range(2)]
     cache = make_cache(settings, algo, traces)
     trainer = make_trainer(settings, algo, policy, LampEnv(lamp_vector(4)), tasks, cache)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.environment import check_environment
 from bepa_torchrl.experiment.phases.sequence import check_gpus, check_torchrun
-from bepa_torchrl.sharding.torchrun import TorchrunJob
+from bepa_torchrl.experiment.preflight import check_environment
+from bepa_torchrl.scale.sharding.torchrun import TorchrunJob
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from repository import ROOT
 from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 from bepa_torchrl.cli import main
-from bepa_torchrl.distributed.channel.errors import ProtocolError
 from bepa_torchrl.experiment.asynchronous.collector import shared_settings
-from bepa_torchrl.experiment.asynchronous.local_settings import LOCAL, local_changes
+from bepa_torchrl.experiment.asynchronous.rollout_side_settings import LOCAL, local_changes
 from bepa_torchrl.experiment.asynchronous.rollouts import merged_settings
 from bepa_torchrl.experiment.config import ConfigError, load_config, setting_names
-from bepa_torchrl.experiment.environment import check_environment
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
+from bepa_torchrl.experiment.preflight import check_environment
 from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
+from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
 from osworld_gym.uitars.coords import ImageScaling
 
 __all__ = ["folder", "overrides"]  # fixtures
@@ -43,7 +43,7 @@ LISTEN = "cluster.listen=127.0.0.1:0"
 def test_settings_that_do_not_work_together(given: list[str], problem: str) -> None:
     settings = load_config(given)
     with pytest.raises(ConfigError, match=problem):
-        check_settings(settings, algo_named("bepa"), make_tasks(settings))
+        check_settings(settings, method_named("bepa"), make_tasks(settings))
 
 
 def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 import pytest
 
 from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.environment import check_environment
 from bepa_torchrl.experiment.factory import make_policy
-from bepa_torchrl.experiment.methods import algo_named
-from bepa_torchrl.experiment.objective import make_method_loss
+from bepa_torchrl.experiment.loss_and_optimizer import make_method_loss
+from bepa_torchrl.experiment.methods import method_named
+from bepa_torchrl.experiment.preflight import check_environment
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
-from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError
+from bepa_torchrl.scale.engine.errors import EngineVersionError, WeightSyncError
 
 
 @pytest.mark.parametrize("setting", ["policy.rollout=vllm", "loss.rollout_correction=token"])
@@ -43,7 +43,7 @@ def test_with_an_engine_the_difference_is_always_measured(overrides: list[str], 
     settings = load_config(["train.old_log_probs=all", "loss.rollout_cap=3", *overrides])
     policy = make_policy(settings, seed=0)
     for name in ("grpo", "luffy", "rl_sft"):
-        loss = make_method_loss(settings, algo_named(name), policy)
+        loss = make_method_loss(settings, method_named(name), policy)
         assert (loss.rollout_correction, loss.rollout_cap) == (expected, 3.0)
 
 

@@ -20,7 +20,7 @@ from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.methods import ALGOS
+from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.phases import sequence
 from bepa_torchrl.experiment.phases.experts import expert_traces
 from bepa_torchrl.experiment.phases.prepare import prepared_run
@@ -121,7 +121,7 @@ def in_the_default_or_the_slow_tier() -> list[object]:
     sample = ("level2", "luffy", "grpo", "sft")
     return [
         pytest.param(name, id=name, marks=() if name in sample else pytest.mark.slow)
-        for name in ALGOS
+        for name in METHODS
         if name != "sft_self"
     ]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.methods import algo_named
+from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.phases.prepare import prepared_run
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
@@ -86,14 +86,14 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
     for overrides in ([one], [other], [one, other]):
         settings = load_config(overrides)
         with pytest.raises(ConfigError) as caught:
-            check_settings(settings, algo_named("grpo"), make_tasks(settings))
+            check_settings(settings, method_named("grpo"), make_tasks(settings))
         given = " and ".join(overrides)
         assert str(caught.value) == f"{given}: read with collect.mode=async only; set it, or leave this out"
         settings = load_config([*overrides, "collect.mode=async"])
-        check_settings(settings, algo_named("grpo"), make_tasks(settings))
+        check_settings(settings, method_named("grpo"), make_tasks(settings))
     settings = load_config(["cluster.address=auto"])
     with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):
-        check_settings(settings, algo_named("grpo"), make_tasks(settings))
+        check_settings(settings, method_named("grpo"), make_tasks(settings))
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_an_engine_by_http_serves_one_program(given: list[str], problem: str) ->
     """Without a URL, each rollout service starts its own engine."""
     engines = ["collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"]
     settings = load_config([*engines, *given])
-    check_settings(settings, algo_named("bepa"), make_tasks(settings))
+    check_settings(settings, method_named("bepa"), make_tasks(settings))
     settings = load_config([*engines, *given, "policy.engine.url='http://host:7400'"])
     with pytest.raises(ConfigError, match=problem):
-        check_settings(settings, algo_named("bepa"), make_tasks(settings))
+        check_settings(settings, method_named("bepa"), make_tasks(settings))
 
 
 @pytest.mark.slow

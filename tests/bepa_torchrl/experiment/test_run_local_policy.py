@@ -18,10 +18,10 @@ from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.phases import prepare
 from bepa_torchrl.experiment.run_record import image_path, read_lines
-from bepa_torchrl.tiny_local.config import SCREEN
 from osworld_gym.errors import FailureReason
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.vector import DesktopVector
+from recipes.tiny_local.config import SCREEN
 
 #: 2 iterations of 2 tasks; the expert's traces give a random policy something to learn
 SMALL = [

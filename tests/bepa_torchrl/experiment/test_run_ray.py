@@ -11,7 +11,7 @@ from ray_heads import loaded_machine
 from run_metrics import comparable
 from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
-from bepa_torchrl.policies.vllm.http_engine.client import EngineClient
+from bepa_torchrl.scale.engine.http_engine.client import EngineClient
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 __all__ = ["folder", "overrides"]  # fixtures

@@ -17,8 +17,8 @@ from object_servers import Server, azurite_connection, azurite_server
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.storage.mirror import RunStore, restore
-from bepa_torchrl.storage.objects import open_store
+from bepa_torchrl.scale.store.mirror import RunStore, restore
+from bepa_torchrl.scale.store.objects import open_store
 from bepa_torchrl.testing import small_checkpoint
 
 #: a run that uploads often

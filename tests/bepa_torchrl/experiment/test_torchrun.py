@@ -24,7 +24,7 @@ from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import load_policy
-from bepa_torchrl.sharding.torchrun import TorchrunFollowers, TorchrunJob, torchrun_job
+from bepa_torchrl.scale.sharding.torchrun import TorchrunFollowers, TorchrunJob, torchrun_job
 
 DEADLINE = 400.0
 TRAIN = ("-m", "bepa_torchrl", "train")

@@ -17,7 +17,7 @@ from bepa_torchrl.experts import (
     raw_pairs,
     worker_messages,
 )
-from bepa_torchrl.experts.words import says_it_failed, sections, sentences
+from bepa_torchrl.experts.agent_s2_text import says_it_failed, sections, sentences
 from osworld_gym.types import Action
 from osworld_gym.uitars import ImageScaling, parse
 

@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 
 from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
-from bepa_torchrl.tiny_local.cloning import Library, batch
-from bepa_torchrl.tiny_local.config import SCREEN
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.tasks.suites.varied.suite import varied_suite
+from recipes.tiny_local.cloning import Library, batch
+from recipes.tiny_local.config import SCREEN
 
 pytestmark = pytest.mark.desktop
 

@@ -9,10 +9,10 @@ from torchrl.envs import SerialEnv
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.policies.acting import EpisodeHistories
+from bepa_torchrl.policies.actor_module import EpisodeHistories
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
-from bepa_torchrl.rollout.grouping import GroupRows
+from bepa_torchrl.rollout.group_rows import GroupRows
 from bepa_torchrl.testing import picture, small_checkpoint
 from osworld_gym.assignment import GroupedTasks
 from osworld_gym.desktops.sim import SimDesktop

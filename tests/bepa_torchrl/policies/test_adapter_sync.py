@@ -19,11 +19,11 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.policies.transformers.lora import DECODER, Lora, adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
-from bepa_torchrl.policies.vllm.http_engine.client import EngineClient, EngineRefusedError
-from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
-from bepa_torchrl.policies.vllm.policy import VLLMPolicy
-from bepa_torchrl.policies.vllm.weight_sync.adapters import EngineAdapters, engine_adapters
+from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
+from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineRefusedError
+from bepa_torchrl.scale.engine.http_engine.server import EngineServer
+from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.weight_sync.adapters import EngineAdapters, engine_adapters
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bepa_torchrl.policies.vllm.metrics import EngineMetrics, merged
-from bepa_torchrl.policies.vllm.rows import EngineOutput
+from bepa_torchrl.scale.engine.engine_interface import EngineOutput
+from bepa_torchrl.scale.engine.metrics import EngineMetrics, merged
 
 
 def output(response: int, prompt: int, cached: int) -> EngineOutput:

@@ -19,7 +19,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.checkpoint import CheckpointError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.errors import check_family
+from bepa_torchrl.scale.engine.errors import check_family
 from bepa_torchrl.testing import check_rollout_policy, picture
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.types import Action, PromptContext

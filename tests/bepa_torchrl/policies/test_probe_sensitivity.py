@@ -10,8 +10,8 @@ from vllm_engine import OPTIONS
 
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.errors import WeightSyncError
-from bepa_torchrl.policies.vllm.weight_sync.probe import (
+from bepa_torchrl.scale.engine.errors import WeightSyncError
+from bepa_torchrl.scale.engine.weight_sync.probe import (
     PROBE_KEYS,
     PROBE_TOKENS,
     TOLERANCES,

@@ -27,26 +27,26 @@ from vllm_engine import make_trainer
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.distributed.rollout_service import RolloutService
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.policies.vllm import policy as policy_module
-from bepa_torchrl.policies.vllm.errors import EngineError, WeightSyncError
-from bepa_torchrl.policies.vllm.http_engine import client as client_module
-from bepa_torchrl.policies.vllm.http_engine import remote as remote_module
-from bepa_torchrl.policies.vllm.http_engine import server as server_module
-from bepa_torchrl.policies.vllm.http_engine.client import EngineClient, EngineRefusedError, EngineUnreachableError
-from bepa_torchrl.policies.vllm.http_engine.server import EngineServer
-from bepa_torchrl.policies.vllm.http_engine.wire import (
+from bepa_torchrl.scale.engine import policy as policy_module
+from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
+from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
+from bepa_torchrl.scale.engine.http_engine import client as client_module
+from bepa_torchrl.scale.engine.http_engine import remote as remote_module
+from bepa_torchrl.scale.engine.http_engine import server as server_module
+from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineRefusedError, EngineUnreachableError
+from bepa_torchrl.scale.engine.http_engine.server import EngineServer
+from bepa_torchrl.scale.engine.http_engine.wire import (
+    build_rows,
     decode_outputs,
     decode_rows,
     encode_outputs,
     encode_rows,
-    made_rows,
 )
-from bepa_torchrl.policies.vllm.policy import VLLMPolicy
-from bepa_torchrl.policies.vllm.replica import EngineReplica
-from bepa_torchrl.policies.vllm.rows import EngineExited, EngineOutput, EngineRow
-from bepa_torchrl.policies.vllm.weight_sync.folder import temporary_folder
+from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.replica import EngineReplica
+from bepa_torchrl.scale.engine.weight_sync.folder import temporary_folder
+from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 
@@ -435,7 +435,7 @@ def test_rows_and_outputs_survive_the_wire(drawn: list[tuple[list[int], list[byt
         for number, (ids, images) in enumerate(drawn)
     ]
     name, listed, tokens, images = decode_rows(encode_rows("w", given_rows, set()))
-    found = made_rows(listed, tokens, images)
+    found = build_rows(listed, tokens, images)
     assert name == "w"
     assert [row.prompt.tokens.tolist() for row in found] == [ids for ids, _ in drawn]
     assert [list(row.prompt.images) for row in found] == [images for _, images in drawn]

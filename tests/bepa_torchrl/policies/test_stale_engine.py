@@ -14,9 +14,9 @@ from built_in_engine import TOKEN, BuiltInEngine, served, url_of
 from vllm_engine import OPTIONS
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.policies.vllm.errors import WeightSyncError
-from bepa_torchrl.policies.vllm.policy import VLLMPolicy
-from bepa_torchrl.policies.vllm.weight_sync.probe import TOLERANCES
+from bepa_torchrl.scale.engine.errors import WeightSyncError
+from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.weight_sync.probe import TOLERANCES
 from bepa_torchrl.testing import small_checkpoint
 
 

@@ -13,12 +13,12 @@ from packaging.version import Version
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.experiment.method_process import _ENGINE
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.policies.vllm import arguments
-from bepa_torchrl.policies.vllm.errors import EngineVersionError, WeightSyncError, check_version
-from bepa_torchrl.policies.vllm.image_ranges import image_ranges
-from bepa_torchrl.policies.vllm.rows import EngineSpec
-from bepa_torchrl.policies.vllm.weight_sync.folder import complete_weights, fingerprint
-from bepa_torchrl.policies.vllm.weight_sync.probe import (
+from bepa_torchrl.scale.engine import arguments
+from bepa_torchrl.scale.engine.engine_interface import EngineSpec
+from bepa_torchrl.scale.engine.errors import EngineVersionError, WeightSyncError, check_version
+from bepa_torchrl.scale.engine.image_ranges import image_ranges
+from bepa_torchrl.scale.engine.weight_sync.folder import complete_weights, fingerprint
+from bepa_torchrl.scale.engine.weight_sync.probe import (
     NAMES,
     PROBE_KEYS,
     PROBE_ROWS,
@@ -28,7 +28,7 @@ from bepa_torchrl.policies.vllm.weight_sync.probe import (
     difference,
     probe_prompts,
 )
-from bepa_torchrl.storage.mirror import staging
+from bepa_torchrl.scale.store.mirror import staging
 from bepa_torchrl.testing import small_checkpoint
 
 

@@ -15,7 +15,7 @@ from torchrl.envs import Compose, InitTracker, SerialEnv, TransformedEnv
 from bepa_torchrl import BEPALoss, GroupRolloutCollector, GroupRows, TaskTraceCache, TraceReplacement
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
-from bepa_torchrl.policies.acting import ActingModule
+from bepa_torchrl.policies.actor_module import ActingModule
 from bepa_torchrl.rollout.episodes import EpisodeJob
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.testing import (

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bepa_torchrl.storage.mirror import RunStore, RunUploader, SnapshotError, restore
-from bepa_torchrl.storage.mirror.snapshot import CHUNK
-from bepa_torchrl.storage.mirror.staging import ChangingError, capture
-from bepa_torchrl.storage.objects import ObjectStore, StorageError
-from bepa_torchrl.storage.objects.local import LocalStore
+from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore
+from bepa_torchrl.scale.store.mirror.snapshot import CHUNK
+from bepa_torchrl.scale.store.mirror.staging import ChangingError, capture
+from bepa_torchrl.scale.store.objects import ObjectStore, StorageError
+from bepa_torchrl.scale.store.objects.local import LocalStore
 
 DEADLINE = 60.0
 
@@ -142,7 +142,7 @@ def test_an_upload_that_breaks_off_leaves_the_earlier_snapshot(run: Path, tmp_pa
 
 def test_nothing_is_lost_while_the_store_is_away(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints come and go meanwhile, as with train.keep=1; the last state arrives, and the user gets two notes."""
-    monkeypatch.setattr("bepa_torchrl.storage.mirror.uploader._LONGEST_DELAY", 0.1)
+    monkeypatch.setattr("bepa_torchrl.scale.store.mirror.uploader._LONGEST_DELAY", 0.1)
     flaky, notes = Flaky(LocalStore(tmp_path / "store")), list[str]()
     store = RunStore(flaky, "name")  # type: ignore[arg-type]
     with uploading(run, store, notes):
@@ -248,7 +248,7 @@ def test_a_reply_that_is_lost_does_not_look_like_a_second_writer(run: Path, tmp_
 
 def test_a_capture_is_consistent_or_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records may grow meanwhile, also with a newer checkpoint; any other change starts the capture again."""
-    from bepa_torchrl.storage.mirror import staging
+    from bepa_torchrl.scale.store.mirror import staging
 
     link, calls = staging._link, []
 

@@ -10,10 +10,10 @@ import pytest
 import requests
 from object_servers import Server, azurite_connection, azurite_server, free_port, moto_server
 
-from bepa_torchrl.storage.mirror import RunStore, RunUploader, restore
-from bepa_torchrl.storage.mirror.snapshot import CHUNK
-from bepa_torchrl.storage.objects import StorageError, open_store
-from bepa_torchrl.storage.objects.url import check_store
+from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, restore
+from bepa_torchrl.scale.store.mirror.snapshot import CHUNK
+from bepa_torchrl.scale.store.objects import StorageError, open_store
+from bepa_torchrl.scale.store.objects.url import check_store
 from bepa_torchrl.testing import check_object_store
 
 pytestmark = [pytest.mark.storage, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

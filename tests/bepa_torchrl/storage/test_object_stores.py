@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from small_disk import small_disk
 
-from bepa_torchrl.storage.objects import StorageError, StorageURLError, open_store
-from bepa_torchrl.storage.objects.local import LocalStore
-from bepa_torchrl.storage.objects.url import check_store
+from bepa_torchrl.scale.store.objects import StorageError, StorageURLError, open_store
+from bepa_torchrl.scale.store.objects.local import LocalStore
+from bepa_torchrl.scale.store.objects.url import check_store
 from bepa_torchrl.testing import check_object_store
 
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.objective import make_optimizer
+from bepa_torchrl.experiment.loss_and_optimizer import make_optimizer
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.testing import ScriptedLearner
 from bepa_torchrl.training.local_shards import LocalShards

@@ -56,7 +56,7 @@ def test_the_batches_of_every_method_pass(options: dict[str, Any]) -> None:
     injected = any(report.injected for report in replacement.reports)
     assert injected == (options != GRPO)
     for rows in (batch, *minibatches(batch, 1), *minibatches(batch, 2)):
-        replacement.check_update(rows)
+        replacement.check_whole_groups(rows)
 
 
 def without(rows: TensorDictBase, key: str, value: int) -> TensorDictBase:
@@ -67,7 +67,7 @@ def test_a_group_that_lost_an_episode_is_refused() -> None:
     replacement = TraceReplacement(None, **GRPO)
     batch = without(batches(replacement), K.SLOT, 1)
     with pytest.raises(RuntimeError, match=r"group 0: expected its 3 episodes in the update, got slots \[0, 2\]"):
-        replacement.check_update(batch)
+        replacement.check_whole_groups(batch)
 
 
 def test_an_episode_that_lost_a_step_is_refused() -> None:
@@ -76,7 +76,7 @@ def test_an_episode_that_lost_a_step_is_refused() -> None:
     with pytest.raises(
         RuntimeError, match=r"group 0, slot 0: expected all 2 steps with one advantage .* got steps \[0\]"
     ):
-        replacement.check_update(batch)
+        replacement.check_whole_groups(batch)
 
 
 def test_a_group_of_another_batch_is_refused() -> None:
@@ -84,7 +84,7 @@ def test_a_group_of_another_batch_is_refused() -> None:
     batch = batches(replacement)
     replacement.reports = replacement.reports[1:]
     with pytest.raises(RuntimeError, match=r"group 0: expected its None episodes in the update"):
-        replacement.check_update(batch)
+        replacement.check_whole_groups(batch)
 
 
 def test_advantages_that_do_not_sum_to_0_are_refused_before_the_step() -> None:

@@ -13,7 +13,7 @@ from small_disk import small_disk
 from torchrl.checkpoint import CheckpointError, GlobalRNGState
 
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.training.checkpoint import Checkpoints, Weights, damage
+from bepa_torchrl.training.checkpoint import Checkpoints, PolicyWeights, damage
 
 COMPONENTS = ("weights", "optimizer", "cache", "random")
 
@@ -28,7 +28,7 @@ def components(mark: int, *, width: int = 8) -> dict[str, Any]:
     cache = TaskTraceCache()
     cache.put("a", make_trace("a", 2, mark=mark))
     policy = SimpleNamespace(model=model, version=mark, device="cpu")
-    return {"weights": Weights(policy), "optimizer": optimizer, "cache": cache, "random": GlobalRNGState()}
+    return {"weights": PolicyWeights(policy), "optimizer": optimizer, "cache": cache, "random": GlobalRNGState()}
 
 
 def flip_bit(path: Path) -> None:

@@ -24,7 +24,7 @@ from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, lamp_task, lamp_vector, small_checkpoint
 from bepa_torchrl.training import checkpoint
-from bepa_torchrl.training.checkpoint import Checkpoints, Weights
+from bepa_torchrl.training.checkpoint import Checkpoints, PolicyWeights
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, trainable
 from bepa_torchrl.training.precision import make_adamw
 from bepa_torchrl.training.supervised import fine_tune
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(where: str, tmp_path: Pa
     stepper = GroupStepper(policy, optimizer)
     gradient_step(BEPALoss(policy), optimizer, batch_of(policy))
     saved = Checkpoints(tmp_path, keep=1)
-    components = {"weights": Weights(policy), "stepper": stepper}
+    components = {"weights": PolicyWeights(policy), "stepper": stepper}
     saved.save(components, step=1)
     weight = trainable(policy)[0]
     spoil = weight if where == "weights" else next(iter(optimizer.state.values()))["exp_avg"]
@@ -266,10 +266,10 @@ def test_fine_tuning_counts_steps_that_are_not_taken() -> None:
 def test_a_checkpoint_that_is_not_finite_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that an earlier version wrote is damaged, so that the one before it is used."""
     policy, saved = learner(), Checkpoints(tmp_path, keep=2)
-    saved.save({"weights": Weights(policy)}, step=1)
+    saved.save({"weights": PolicyWeights(policy)}, step=1)
     trainable(policy)[0].data.view(-1)[0] = math.nan
     monkeypatch.setattr(checkpoint, "check_finite", lambda *_: None)
-    saved.save({"weights": Weights(policy)}, step=2)
+    saved.save({"weights": PolicyWeights(policy)}, step=2)
     found = saved.recover()
     assert found is not None
     assert found.step == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.objective import make_optimizer
+from bepa_torchrl.experiment.loss_and_optimizer import make_optimizer
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.testing import ScriptedLearner
 from bepa_torchrl.training.optimization_step import parameter_groups, trainable

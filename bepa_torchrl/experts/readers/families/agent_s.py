@@ -10,9 +10,9 @@ import json
 import re
 from typing import Any
 
+from bepa_torchrl.experts.agent_s2_text import sections, sentences
 from bepa_torchrl.experts.readers.family import Family, Sample, Texts
 from bepa_torchrl.experts.readers.log import Line
-from bepa_torchrl.experts.words import sections, sentences
 
 _PLANS = ("executor_plan", "plan", "full_plan")
 

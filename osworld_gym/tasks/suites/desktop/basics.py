@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.words import in_window, make, metric, output, play, saved_text, shell, text_step
+from osworld_gym.tasks.suites.desktop.authoring import (
+    in_window,
+    make,
+    metric,
+    output,
+    play,
+    saved_text,
+    shell,
+    text_step,
+)
 from osworld_gym.tasks.suites.local.builders import (
     DOCUMENTS,
     MANAGER,

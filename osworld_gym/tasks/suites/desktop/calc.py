@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.content.sheets import Cell, Rows, make_xlsx
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
     cannot,
@@ -17,6 +16,7 @@ from osworld_gym.tasks.suites.desktop.words import (
     saved,
     saved_document,
 )
+from osworld_gym.tasks.suites.desktop.content.sheets import Cell, Rows, make_xlsx
 from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, mouse, type_step
 from osworld_gym.tasks.task import Task
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     cannot,
     file_at,
     in_window,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, SUN, WALL, make_png
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     PICTURES,
     bytes_step,
     cannot,
@@ -17,6 +16,7 @@ from osworld_gym.tasks.suites.desktop.words import (
     started,
     when,
 )
+from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, SUN, WALL, make_png
 from osworld_gym.tasks.suites.local.builders import Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 

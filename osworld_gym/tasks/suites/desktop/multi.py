@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.chrome import page, served
-from osworld_gym.tasks.suites.desktop.content.decks import make_pptx
-from osworld_gym.tasks.suites.desktop.content.sheets import Rows, make_xlsx
-from osworld_gym.tasks.suites.desktop.content.texts import make_odt
-from osworld_gym.tasks.suites.desktop.thunderbird import inbox, select
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
     file_at,
@@ -22,6 +17,11 @@ from osworld_gym.tasks.suites.desktop.words import (
     saved_document,
     saved_text,
 )
+from osworld_gym.tasks.suites.desktop.chrome import page, served
+from osworld_gym.tasks.suites.desktop.content.decks import make_pptx
+from osworld_gym.tasks.suites.desktop.content.sheets import Rows, make_xlsx
+from osworld_gym.tasks.suites.desktop.content.texts import make_odt
+from osworld_gym.tasks.suites.desktop.thunderbird import inbox, select
 from osworld_gym.tasks.suites.local.builders import (
     DOCUMENTS,
     TERMINAL,

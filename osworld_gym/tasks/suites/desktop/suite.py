@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites.desktop.authoring import plan_text
 from osworld_gym.tasks.suites.desktop.basics import place_tasks
 from osworld_gym.tasks.suites.desktop.calc import calc_tasks
 from osworld_gym.tasks.suites.desktop.chrome import chrome_tasks
@@ -14,7 +15,6 @@ from osworld_gym.tasks.suites.desktop.impress import impress_tasks
 from osworld_gym.tasks.suites.desktop.multi import multi_tasks
 from osworld_gym.tasks.suites.desktop.thunderbird import thunderbird_tasks
 from osworld_gym.tasks.suites.desktop.vlc import vlc_tasks
-from osworld_gym.tasks.suites.desktop.words import plan_text
 from osworld_gym.tasks.suites.desktop.writer import writer_tasks
 from osworld_gym.tasks.suites.local.suite import local_suite
 from osworld_gym.tasks.task import Task

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from osworld_gym.tasks.suites.desktop.content.media import make_mail, make_mbox
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
     in_window,
@@ -17,6 +16,7 @@ from osworld_gym.tasks.suites.desktop.words import (
     started,
     text_step,
 )
+from osworld_gym.tasks.suites.desktop.content.media import make_mail, make_mbox
 from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, every, keys_step, type_step
 from osworld_gym.tasks.task import Task
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi, make_wav
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     MUSIC,
     VIDEOS,
     bytes_step,
@@ -16,6 +15,7 @@ from osworld_gym.tasks.suites.desktop.words import (
     shown,
     started,
 )
+from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi, make_wav
 from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osworld_gym.tasks.suites.desktop.content.texts import Paragraph, make_docx, make_odt
-from osworld_gym.tasks.suites.desktop.words import (
+from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
     file_at,
@@ -17,6 +16,7 @@ from osworld_gym.tasks.suites.desktop.words import (
     saved,
     saved_document,
 )
+from osworld_gym.tasks.suites.desktop.content.texts import Paragraph, make_docx, make_odt
 from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 

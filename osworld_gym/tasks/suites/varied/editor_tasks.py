@@ -17,7 +17,7 @@ from osworld_gym.tasks.suites.varied.builders import (
     prints,
     write,
 )
-from osworld_gym.tasks.suites.varied.words import TEXTS
+from osworld_gym.tasks.suites.varied.texts import TEXTS
 
 NAME = "notes.txt"
 ITEM = 25  #: height of an item of a menu, pixels; a separator has one

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from osworld_gym.tasks.suites.local.builders import Data
 from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, click_item, press
-from osworld_gym.tasks.suites.varied.words import KNOWN_GROUPS, MENU
+from osworld_gym.tasks.suites.varied.texts import KNOWN_GROUPS, MENU
 
 #: where the desktop's menu is opened, as fractions of the screen: the menu's items lie on the grid of 640 x 360 pixels
 FREE = {"screen": [170 / 640, 79 / 360]}

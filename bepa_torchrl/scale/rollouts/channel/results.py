@@ -1,0 +1,178 @@
+"""An :class:`EpisodeResult` with its rows as JSON values and blobs: PNG, int64 token ids, float32 log-probs.
+
+Each distinct image crosses once, however many prompts show it; after decoding it is one object again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from tensordict import NonTensorData, TensorDict, TensorDictBase, is_leaf_nontensor
+from torch import Tensor
+
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import row_list, stack_rows
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
+from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
+from osworld_gym.errors import FailureReason
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason, Verdict
+
+Key = str | tuple[str, ...]
+
+_TEXTS = (K.TASK_ID, K.INSTRUCTION, K.SOURCE, K.STOP_REASON, K.RESPONSE)
+_INTEGERS = (K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.POLICY_VERSION)
+#: arrays of one dimension, as little-endian numbers
+_ARRAYS: Mapping[Key, tuple[torch.dtype, str]] = {
+    K.PROMPT_TOKENS: (torch.int64, "<i8"),
+    K.RESPONSE_TOKENS: (torch.int64, "<i8"),
+    K.ROLLOUT_LOG_PROB: (torch.float32, "<f4"),
+    K.OLD_LOG_PROB: (torch.float32, "<f4"),
+}
+_ROW: frozenset[Key] = frozenset({*_TEXTS, *_INTEGERS, *_ARRAYS, K.RETURN, K.OFF_POLICY, K.SCREENSHOT, K.IMAGES})
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class _Blobs:
+    """Collects blobs; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def add(self, blob: bytes) -> int:
+        return self._numbers.setdefault(blob, len(self._numbers))
+
+    def all(self) -> list[bytes]:
+        return list(self._numbers)
+
+
+def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
+    """The result as fields and blobs of a message.
+
+    Raises:
+        ValueError: a row has an entry that the schema does not know, or lacks one.
+    """
+    blobs, job, verdict = _Blobs(), result.job, result.verdict
+    fields = {
+        "job": {
+            "task": job.task.id,
+            "key": list(job.key),
+            "env_seed": job.env_seed,
+            "group_id": job.group_id,
+            "slot": job.slot,
+            "plan": job.plan,
+            "handover": job.handover,
+        },
+        "rows": None if result.rows is None else [_encode_row(row, blobs) for row in row_list(result.rows)],
+        "stop": result.stop.value,
+        "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted],
+        "failure": None if result.failure is None else result.failure.value,
+        "retried": [reason.value for reason in result.retried],
+    }
+    return fields, blobs.all()
+
+
+def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapping[str, Task]) -> EpisodeResult:
+    """The inverse of :func:`encode_result`.
+
+    Args:
+        fields: of the message.
+        blobs: of the message.
+        tasks: the run's tasks by id.
+
+    Raises:
+        ProtocolError: not the encoding of a result of one of these tasks.
+    """
+    try:
+        job, rows, verdict = fields["job"], fields["rows"], fields["verdict"]
+        return EpisodeResult(
+            EpisodeJob(
+                tasks[job["task"]],
+                tuple(map(_integer, job["key"])),
+                _integer(job["env_seed"]),
+                _integer(job["group_id"]),
+                _integer(job["slot"]),
+                job["plan"],
+                _integer(job["handover"]),
+            ),
+            None if rows is None else stack_rows([_decode_row(row, blobs) for row in rows]),
+            StopReason(fields["stop"]),
+            None if verdict is None else Verdict(float(verdict[0]), str(verdict[1]), bool(verdict[2])),
+            None if fields["failure"] is None else FailureReason(fields["failure"]),
+            tuple(FailureReason(reason) for reason in fields["retried"]),
+        )
+    except ProtocolError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"expected the result of an episode: {type(error).__name__}: {error}") from error
+
+
+def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:
+    found = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
+    if found != _ROW:
+        odd = sorted(map(_name, found ^ _ROW))
+        raise ValueError(f"expected rows with the entries of an episode, these differ: {', '.join(odd)}")
+    encoded: dict[str, Any] = {key: row[key] for key in _TEXTS}
+    encoded |= {key: int(cast(Tensor, row.get(key))) for key in _INTEGERS}
+    for key, (_, numbers) in _ARRAYS.items():
+        encoded[_name(key)] = blobs.add(
+            cast(Tensor, row.get(key)).cpu().numpy().astype(numbers, casting="safe").tobytes()
+        )
+    encoded[K.RETURN] = float(cast(Tensor, row.get(K.RETURN)))
+    encoded[K.OFF_POLICY] = bool(row.get(K.OFF_POLICY))
+    encoded[K.SCREENSHOT] = blobs.add(cast(bytes, row[K.SCREENSHOT]))
+    encoded[K.IMAGES] = [blobs.add(image) for image in cast(Sequence[bytes], row[K.IMAGES])]
+    return encoded
+
+
+def _decode_row(encoded: Mapping[str, Any], blobs: Sequence[bytes]) -> TensorDictBase:
+    if encoded.keys() != {_name(key) for key in _ROW}:
+        odd = sorted(encoded.keys() ^ {_name(key) for key in _ROW})
+        raise ProtocolError(f"expected the entries of a row, these differ: {', '.join(odd)[:200]}")
+    row: dict[Any, Any] = {key: NonTensorData(_text(encoded[key])) for key in _TEXTS}
+    row |= {key: torch.tensor(_integer(encoded[key])) for key in _INTEGERS}
+    row |= {
+        key: torch.from_numpy(np.frombuffer(_blob(blobs, encoded[_name(key)]), numbers).copy()).to(dtype)
+        for key, (dtype, numbers) in _ARRAYS.items()
+    }
+    lengths = {row[key].shape[0] for key in (K.RESPONSE_TOKENS, K.ROLLOUT_LOG_PROB, K.OLD_LOG_PROB)}
+    if len(lengths) != 1:
+        raise ProtocolError(f"expected a log-prob per token of a response, got the lengths {sorted(lengths)}")
+    row[K.RETURN] = torch.tensor([float(encoded[K.RETURN])], dtype=torch.float32)
+    row[K.OFF_POLICY] = torch.tensor([bool(encoded[K.OFF_POLICY])])
+    row[K.SCREENSHOT] = NonTensorData(_png(blobs, encoded[K.SCREENSHOT]))
+    row[K.IMAGES] = NonTensorData(tuple(_png(blobs, number) for number in encoded[K.IMAGES]))
+    return TensorDict(row, batch_size=[])
+
+
+def _name(key: Key) -> str:
+    return key if isinstance(key, str) else ".".join(key)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ProtocolError(f"expected an integer, got {str(value)[:200]!r}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ProtocolError(f"expected text, got {str(value)[:200]!r}")
+    return value
+
+
+def _blob(blobs: Sequence[bytes], number: Any) -> bytes:
+    index = _integer(number)
+    if not 0 <= index < len(blobs):
+        raise ProtocolError(f"expected the number of one of {len(blobs)} blobs, got {index}")
+    return blobs[index]
+
+
+def _png(blobs: Sequence[bytes], number: Any) -> bytes:
+    png = _blob(blobs, number)
+    if not png.startswith(_PNG):
+        raise ProtocolError(f"expected a PNG image, got {len(png)} bytes that begin with {png[:8]!r}")
+    return png

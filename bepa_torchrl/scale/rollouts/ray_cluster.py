@@ -1,0 +1,134 @@
+"""The connection to a Ray cluster, the queue as an actor, and calls of actors; requires the extra ``ray``.
+
+Only the process that starts a run imports this module, and the actors that it starts. Actors do not depend on each
+other's clocks, and no call waits without a deadline.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS, QueueService
+from bepa_torchrl.scale.rollouts.ray_address import FIX, check_head
+from osworld_gym import __version__
+from osworld_gym.errors import DesktopError, FailureReason
+
+#: simultaneous calls of an actor: of the queue one per worker that waits for leases, and others; of a rollout service
+#: one per desktop, further ones wait
+CALLERS = MAX_WORKERS + 56
+DESKTOPS = "desktops"  #: resource of the nodes that get a worker: ``ray start --resources='{"desktops": 8}'``
+_MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
+
+
+class ActorClient:
+    """An actor's methods as ordinary calls with a deadline.
+
+    Every attribute is a method of the actor. It raises as the method does, and DesktopError if the actor has exited,
+    cannot be reached or does not answer in time.
+
+    Args:
+        actor: the handle.
+        deadline: seconds for a call, in addition to a ``timeout`` that is its last argument.
+    """
+
+    def __init__(self, actor: Any, deadline: float = _MARGIN) -> None:
+        self._actor, self._deadline = actor, deadline
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        waits = name in ("lease", "next_group", "next_evaluation")
+
+        def call(*args: Any) -> Any:
+            deadline = self._deadline + (float(args[-1]) if waits else 0.0)
+            try:
+                return ray.get(getattr(self._actor, name).remote(*args), timeout=deadline)
+            except RayTaskError:
+                raise  # Ray raises a subclass of the method's own error
+            except GetTimeoutError as error:
+                raise DesktopError(FailureReason.hung, f"an actor did not answer {name} in {deadline:g} s") from error
+            except RayActorError as error:
+                raise DesktopError(FailureReason.died, f"an actor has exited: {error}") from error
+            except RayError as error:
+                raise DesktopError(FailureReason.died, f"an actor cannot be reached by {name}: {error}") from error
+
+        return call
+
+
+def connect(address: str | None = None, **options: Any) -> None:
+    """Connects to a Ray cluster.
+
+    Args:
+        address: of the cluster's head; None: a new cluster on this machine, for this process, also if others run here.
+        options: further arguments of ``ray.init``.
+
+    Raises:
+        DesktopError: there is no cluster at the address, or it has another version of Ray or Python.
+        ValueError: no address.
+    """
+    if address is not None:
+        check_head(address)
+        # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        if address is None:  # of the environment or of this machine is one that the caller did not name
+            ray.init(address="local", include_dashboard=False, **options)
+        else:
+            ray.init(address=address, **options)
+    except ConnectionError as error:
+        raise DesktopError(
+            FailureReason.never_ready,
+            f"no Ray cluster at {address} ({error}); {FIX} (if it runs: has this machine its ~/.ray/auth_token?)",
+        ) from error
+    except RuntimeError as error:
+        if "version mismatch" not in str(error).lower():
+            raise
+        raise DesktopError(
+            FailureReason.never_ready, f"{address}: {error}; install the same versions of Ray and Python on every node"
+        ) from error
+
+
+def start_queue(**options: Any) -> Any:
+    """The queue's actor, with the arguments of :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+
+    It is on this process's node: the run ends with this process anyway, and should not end with any other node.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(QueueService).options(num_cpus=0, max_concurrency=CALLERS, scheduling_strategy=here)
+    return actor.remote(**options)
+
+
+def described(actor: Any, within: float = 10.0) -> Any:
+    """What an actor waits for: its ``describe()``, or why there is no answer."""
+    try:
+        return ray.get(actor.describe.remote(), timeout=within)
+    except GetTimeoutError:
+        return f"no answer in {within:g} s"
+    except RayError as error:
+        return f"has exited, or failed ({reason_of(error)})"
+
+
+def reason_of(error: RayError) -> str:
+    """One line of an error of Ray: its first, or what an actor raised that could not be made."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1] if getattr(error, "actor_init_failed", False) else lines[0]
+
+
+def check_version(expected: str) -> None:
+    """Compares this node's version of the package with that of the process that starts the actor.
+
+    Raises:
+        RuntimeError: they differ. (Ray cannot send a DesktopError from an actor's constructor.)
+    """
+    if expected != __version__:
+        raise RuntimeError(
+            f"expected version {expected} of osworld-gym, as where the run was started, node {socket.gethostname()} "
+            f"has {__version__}; install the same version on every node"
+        )

@@ -1,0 +1,179 @@
+"""Asynchronous rollouts on Ray: the queue, rollout services and workers as actors of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+from torchrl.envs import EnvBase
+
+from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
+from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
+from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
+from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
+from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, ActorClient, connect, start_queue
+from bepa_torchrl.scale.rollouts.ray_services import ServicePool
+from bepa_torchrl.scale.rollouts.task_queue import Order
+from osworld_gym.tasks.task import Task
+from osworld_gym.vector import DesktopVector
+
+LOCAL = "local"  #: as an address: a cluster on this machine, for this process
+_STOP_SECONDS = 10.0  #: for the episodes that are running when the training ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayRollouts:
+    """What plays rollouts in a Ray cluster: workers with desktops, and rollout services.
+
+    Args:
+        address: of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
+        make_policy: makes a policy that samples, in a rollout service's process.
+        make_vector: makes one desktop, in a worker's process.
+        workers: actors with desktops, spread over the nodes; None: one on each node that has the resource
+            :data:`~bepa_torchrl.scale.rollouts.ray_cluster.DESKTOPS`, with that many desktops, also on nodes that join.
+        desktops: episodes that run at once, over all workers; not read if ``workers`` is None, except at :data:`LOCAL`.
+        replicas: rollout services.
+        gpus_per_replica: Ray's ``num_gpus`` of each.
+        shrink_after: as of :class:`~bepa_torchrl.scale.rollouts.pool.env_worker_pool.EnvWorkerPool`.
+        max_rows: rows per call of a service's policy.
+        answer_seconds: within which a service's policy answers a call.
+    """
+
+    address: str
+    make_policy: Callable[[], RolloutPolicy]
+    make_vector: Callable[[], DesktopVector]
+    workers: int | None
+    desktops: int
+    replicas: int
+    gpus_per_replica: float
+    shrink_after: float | None
+    max_rows: int
+    answer_seconds: float
+
+    def join(self) -> None:
+        """Connects to the cluster.
+
+        Raises:
+            DesktopError: there is none. ValueError: more workers than desktops, or than one queue serves.
+        """
+        if self.workers is not None and self.workers > min(self.desktops, MAX_WORKERS):
+            raise ValueError(
+                f"expected at most {MAX_WORKERS} workers, and not more than desktops ({self.desktops}), got "
+                f"{self.workers}; lower cluster.workers: a worker can have many desktops"
+            )
+        if self.address == LOCAL:
+            connect(log_to_driver=False, resources={DESKTOPS: self.desktops})
+        else:
+            connect(self.address, log_to_driver=False)
+
+    def services(self) -> ServicePool:
+        """Starts the rollout services."""
+        return ServicePool(
+            self.make_policy,
+            replicas=self.replicas,
+            max_rows=self.max_rows,
+            answer_seconds=self.answer_seconds,
+            num_cpus=0,
+            num_gpus=self.gpus_per_replica,
+        )
+
+    def worker_pool(self, queue: Any, services: ServicePool, plan: RolloutPlan) -> EnvWorkerPool:
+        """Starts the workers.
+
+        Args:
+            queue: the queue's actor, or another that has its methods.
+            services: of :meth:`services`.
+            plan: the run's tasks and seeds.
+        """
+        return EnvWorkerPool(
+            queue,
+            services.actors,
+            plan,
+            self.make_vector,
+            service_seconds=services.call_seconds,
+            workers=self.workers,
+            desktops=None if self.workers is None else -(-self.desktops // self.workers),
+            shrink_after=self.shrink_after,
+            resources={"num_cpus": 0},
+        )
+
+
+def ray_collector(
+    env: EnvBase,
+    policy: Policy,
+    tasks: Sequence[Task],
+    rollouts: RayRollouts,
+    *,
+    max_staleness: int,
+    order: Order,
+    **options: Any,
+) -> AsyncGroupCollector:
+    """A collector whose episodes are played by actors; its ``shutdown`` ends them and leaves the cluster.
+
+    Args:
+        env: as of :class:`~bepa_torchrl.rollout.group_collector.GroupRolloutCollector`; not used for rollouts.
+        policy: the trainer's.
+        tasks: the training tasks.
+        rollouts: what plays the episodes.
+        max_staleness: batches that may be trained between a group's admission and its own training.
+        order: see :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+        options: further arguments of the collector.
+
+    Raises:
+        DesktopError: there is no cluster at the address.
+        ValueError: more workers than desktops.
+    """
+    rollouts.join()
+    queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
+    services = rollouts.services()
+    pools: list[EnvWorkerPool] = []
+
+    def stop() -> None:
+        for pool in pools:
+            pool.stop(_STOP_SECONDS)
+        services.stop()
+        ray.kill(queue)
+        ray.shutdown()
+
+    def describe() -> dict[str, Any]:
+        return {"workers": pools[0].describe(), "rollout services": services.describe()}
+
+    collector = AsyncGroupCollector(
+        env,
+        policy,
+        tasks,
+        queue=cast(GroupSource, ActorClient(queue)),
+        weight_sync_schemes={"policy": ServiceWeightSync(services.publish)},
+        on_shutdown=stop,
+        on_restart=lambda: pools[0].restart_workers(),
+        on_metrics=services.engine_metrics,
+        on_stall=describe,
+        check=lambda: pools[0].check(),
+        **options,
+    )
+    pools.append(rollouts.worker_pool(queue, services, collector.plan))
+    return collector
+
+
+def ray_queue(address: str, **options: Any) -> tuple[ActorClient, Callable[[], None]]:
+    """A queue as an actor of a cluster, and a function that ends it and leaves the cluster.
+
+    Args:
+        address: as of :class:`RayRollouts`.
+        options: arguments of :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+
+    Raises:
+        DesktopError: there is no cluster at the address.
+    """
+    connect(None if address == LOCAL else address, log_to_driver=False)
+    queue = start_queue(**options)
+
+    def stop() -> None:
+        ray.kill(queue)
+        ray.shutdown()
+
+    return ActorClient(queue), stop

@@ -1,0 +1,320 @@
+"""RolloutService: one policy for many workers. Weights change only while nothing is sampled.
+
+Most policies are used by one thread, which batches what waits. An engine that forms its own batches
+(:attr:`~bepa_torchrl.policies.base.EnginePolicy.concurrent`) is called by every caller at once, so that a turn does not
+wait for the turns of others.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
+from bepa_torchrl.scale.engine.errors import EngineError
+from bepa_torchrl.scale.rollouts.thread_dump import waiting_threads
+from osworld_gym.types import PromptContext
+
+ANSWER_SECONDS = 300.0  #: deadline of a call, unless another is given
+_STOP_SECONDS = 30.0
+_CLOSED = "the rollout service is closed"
+
+
+@dataclass(slots=True)
+class _Request:
+    """Rows for one call of the policy.
+
+    Args:
+        kind: name of the policy's method, with the temperature; requests of equal kind share a call.
+        rows: arguments per row.
+    """
+
+    kind: tuple[str, float]
+    rows: list[tuple[Any, ...]]
+    result: Future[tuple[list[Any], int]] = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class _Weights:
+    weights: dict[str, Tensor]
+    version: int
+    result: Future[None] = field(default_factory=Future)
+
+
+class _Gate:
+    """Lets any number of threads in, except while one thread has closed it, or after its end."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside, self._closed, self._ended = 0, False, False
+
+    @contextmanager
+    def passing(self, timeout: float) -> Iterator[None]:
+        """Is inside for the block. Raises TimeoutError if the gate stays closed, RuntimeError after its end."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended or not self._closed, timeout):
+                raise TimeoutError(f"weights were loaded for more than {timeout:g} s")
+            if self._ended:
+                raise RuntimeError(_CLOSED)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def closed(self, timeout: float) -> Iterator[None]:
+        """Nobody is inside during the block. One thread may call it. Raises TimeoutError if somebody stays inside."""
+        with self._changed:
+            self._closed = True
+        try:
+            with self._changed:
+                if not self._changed.wait_for(lambda: not self._inside, timeout):
+                    raise TimeoutError(f"{self._inside} calls of the policy have not ended in {timeout:g} s")
+            yield
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
+
+    def end(self, timeout: float) -> None:
+        """Lets nobody in any more, and waits for those inside, at most ``timeout`` seconds."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._inside or self._closed), timeout)
+
+
+class RolloutClient(Protocol):
+    """How a worker reaches a rollout service, in this process or in another."""
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """As :meth:`bepa_torchrl.policies.base.RolloutPolicy.render`."""
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
+    ) -> tuple[list[Response], int]:
+        """Responses, and the version of the weights that sampled them."""
+
+
+class RolloutService:
+    """Answers many callers: by one thread, which alone uses the policy, or by theirs if the policy is concurrent.
+
+    Args:
+        policy: acts; nothing else may use it. An engine's is closed with the service.
+        max_rows: rows per call of the policy, unless it is concurrent: then an engine has a bound of its own.
+        deadline: seconds until a caller gets TimeoutError; loading waits as long for running calls of an engine.
+        require_weights: whether nothing is sampled before the first :meth:`load_weights`.
+    """
+
+    def __init__(
+        self,
+        policy: RolloutPolicy,
+        *,
+        max_rows: int = 64,
+        deadline: float = ANSWER_SECONDS,
+        require_weights: bool = False,
+    ) -> None:
+        self._policy, self._max_rows, self._deadline = policy, max_rows, deadline
+        self._concurrent = isinstance(policy, EnginePolicy) and policy.concurrent
+        self._gate = _Gate()
+        self._loaded = threading.Event()
+        if not require_weights:
+            self._loaded.set()
+        self._failure: Exception | None = None
+        self._closing, self._closed = threading.Lock(), False
+        self._requests: queue.SimpleQueue[_Request | _Weights | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="rollout service", daemon=True)
+        self._thread.start()
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """One prompt per context. Raises TimeoutError, or as the policy does."""
+        return self._ask(_Request(("render", 0.0), [(context,) for context in contexts]))[0]
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
+    ) -> tuple[list[Response], int]:
+        """Responses and the weights' version.
+
+        Raises:
+            TimeoutError: no weights were loaded in time, or the policy's thread gave no answer in time; a call of a
+                concurrent policy has the policy's own deadlines.
+            RuntimeError: the last weights could not be loaded, the engine has failed, or the service is closed; or as
+                the policy does.
+        """
+        if not self._loaded.wait(self._deadline):
+            raise TimeoutError(f"no weights were loaded in {self._deadline:g} s; has the trainer ended?")
+        if not self._concurrent:
+            return self._ask(_Request(("sample", temperature), list(zip(prompts, keys, strict=True))))
+        with self._gate.passing(self._deadline):
+            self._check_usable()
+            try:
+                return self._policy.sample(prompts, keys, temperature=temperature), self._policy.version
+            except EngineError as error:
+                self._failure = error
+                raise
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Loads weights when nothing is sampled, and returns when whatever is sampled next uses them.
+
+        After an error nothing is sampled until other weights were loaded: the policy may have either.
+
+        Raises:
+            TimeoutError: not in time. RuntimeError: the policy has another version afterwards. Or as the policy does,
+                which verifies an engine's weights.
+        """
+        request = _Weights(dict(weights), version)
+        self._put(request)
+        request.result.result(2 * self._deadline if self._concurrent else self._deadline)
+
+    def failure(self) -> str | None:
+        """Why nothing is sampled any more; None: nothing is wrong."""
+        return None if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+
+    def version(self) -> int:
+        """Optimiser steps of the weights that are loaded."""
+        return self._policy.version
+
+    def engine_metrics(self) -> dict[str, float]:
+        """The engine's metrics since the last call; empty without an engine."""
+        return self._policy.drain_metrics() if isinstance(self._policy, EnginePolicy) else {}
+
+    def describe(self) -> dict[str, Any]:
+        """What this service does and waits for, as JSON-compatible values."""
+        state = {"version": self.version(), "requests": self._requests.qsize(), "failure": self.failure()}
+        return state | {"threads": waiting_threads()}
+
+    def close(self) -> None:
+        """Ends the thread after the requests that wait, then the policy's engine, if it has one."""
+        with self._closing:
+            self._closed = True
+            self._requests.put(None)
+        self._thread.join(_STOP_SECONDS)
+        self._gate.end(_STOP_SECONDS)  # calls that have not ended by then end with the engine
+        if isinstance(self._policy, EnginePolicy):
+            self._policy.close()
+
+    def _check_usable(self) -> None:
+        """Is called when no weights can be loaded any more before the sampling. Raises RuntimeError after a failure."""
+        if self._failure is not None:
+            raise RuntimeError(f"the rollout service has failed: {self._failure}") from self._failure
+
+    def _ask(self, request: _Request) -> tuple[list[Any], int]:
+        self._put(request)
+        return request.result.result(self._deadline)
+
+    def _put(self, request: _Request | _Weights) -> None:
+        with self._closing:
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            self._requests.put(request)
+
+    # --- the serving thread -------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        waiting: list[_Request] = []
+        while True:
+            item = self._requests.get()
+            while item is not None:
+                if isinstance(item, _Weights):
+                    self._answer(waiting)
+                    waiting = []
+                    self._load(item)
+                else:
+                    waiting.append(item)
+                try:
+                    item = self._requests.get_nowait()
+                except queue.Empty:
+                    break
+            self._answer(waiting)
+            waiting = []
+            if item is None:
+                return
+
+    def _load(self, request: _Weights) -> None:
+        try:
+            with self._gate.closed(self._deadline):
+                self._policy.load_weights(request.weights.items(), version=request.version)
+                if self._policy.version != request.version:
+                    raise RuntimeError(f"version {request.version} was loaded, the policy has {self._policy.version}")
+        except Exception as error:  # noqa: BLE001  raised in the caller
+            self._failure = error
+            self._loaded.set()
+            request.result.set_exception(error)
+        else:
+            self._failure = None
+            self._loaded.set()
+            request.result.set_result(None)
+
+    def _answer(self, requests: list[_Request]) -> None:
+        for kind in dict.fromkeys(request.kind for request in requests):
+            same = [request for request in requests if request.kind == kind]
+            try:
+                rows = [row for request in same for row in request.rows]
+                answers: list[Any] = []
+                for start in range(0, len(rows), self._max_rows):
+                    answers += self._call(kind, rows[start : start + self._max_rows])
+            except Exception as error:  # noqa: BLE001  raised in the callers
+                if isinstance(error, EngineError):
+                    self._failure = error
+                for request in same:
+                    request.result.set_exception(error)
+                continue
+            for request in same:
+                request.result.set_result((answers[: len(request.rows)], self._policy.version))
+                answers = answers[len(request.rows) :]
+
+    def _call(self, kind: tuple[str, float], rows: list[tuple[Any, ...]]) -> list[Any]:
+        method, temperature = kind
+        if method == "render":
+            return list(self._policy.render([context for (context,) in rows]))
+        self._check_usable()
+        return list(
+            self._policy.sample([prompt for prompt, _ in rows], [key for _, key in rows], temperature=temperature)
+        )
+
+
+class ServedPolicy:
+    """A :class:`~bepa_torchrl.policies.base.RolloutPolicy` whose responses come from a service.
+
+    ``versions`` has the version of each sampled response, in order, since the weights may change between two turns.
+    """
+
+    def __init__(self, service: RolloutClient) -> None:
+        self._service = service
+        self.versions: list[int] = []
+
+    @property
+    def version(self) -> int:
+        """Of the last response; 0 before the first."""
+        return self.versions[-1] if self.versions else 0
+
+    @version.setter
+    def version(self, _: int) -> None:
+        raise AttributeError("the version is that of the service's weights")
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        return self._service.render(contexts)
+
+    def sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
+    ) -> list[Response]:
+        responses, version = self._service.sample(prompts, keys, temperature)
+        self.versions += [version] * len(responses)
+        return responses
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Raises TypeError: weights are loaded into the service."""
+        raise TypeError(
+            f"load version {version} into the service, not into a worker's policy ({len(dict(weights))} weights)"
+        )

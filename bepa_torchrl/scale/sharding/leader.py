@@ -1,0 +1,173 @@
+"""Rank 0's side of a run on several ranks: each method has the other ranks do the same (``rank.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+from torchrl.objectives.common import LossModule
+
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
+from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded, save_sharded
+from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.scale.sharding.export import export_policy, gathered_weights
+from bepa_torchrl.scale.sharding.followers import HINT
+from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.training.checkpoint import LoadWith
+from bepa_torchrl.training.rank_failures import RankLostError
+
+#: seconds in which the exit of another rank is noticed after a collective operation failed
+_NOTICE = 5.0
+
+
+class OtherRanks(Protocol):
+    """The connection to the other ranks: of processes that rank 0 or that torchrun has started."""
+
+    def send(self, command: Mapping[str, Any]) -> None: ...
+
+    def exited(self, seconds: float) -> str | None: ...
+
+    def ending(self) -> None: ...
+
+
+class Leader:
+    """Computes on all ranks, for a policy that is sharded over them.
+
+    Every method raises RankLostError if another rank has exited or is late; the run cannot go on then. From now on the
+    policy scores by these methods only: alone, this rank would wait for the others.
+
+    Args:
+        policy: this rank's, sharded over ``mesh``.
+        mesh: of all ranks, one dimension; this process is rank 0.
+        followers: the other ranks.
+    """
+
+    def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: OtherRanks) -> None:
+        self.policy, self._followers, self._passes = policy, followers, ShardedPasses(mesh)
+        self._forward, self._together = policy.scorer._forward, False
+        policy.scorer._forward = self._forward_together  # type: ignore[assignment, method-assign]
+
+    def begin(self, phase: str) -> None:
+        """The other ranks make the loss and a new optimiser of a phase; the caller makes this rank's."""
+        self._followers.send({"do": "begin", "phase": phase})
+
+    def passes(
+        self, loss: LossModule, rows: Sequence[TensorDictBase], max_tokens: int
+    ) -> tuple[list[dict[str, float]], dict[str, float]]:
+        """The ``passes`` of ``gradient_step``, which must clip and step afterwards, as the other ranks do.
+
+        See :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`.
+        """
+        self._followers.send({"do": "step", "max_tokens": max_tokens})
+        with self._scoring():
+            return self._passes(loss, broadcast_rows(rows), max_tokens)
+
+    def fill_old_log_probs(self, policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+        """:func:`bepa_torchrl.rollout.old_log_prob.fill_old_log_probs` on all ranks.
+
+        Raises:
+            ValueError: another policy than the sharded one.
+        """
+        if policy is not self.policy:
+            raise ValueError("fill_old_log_probs: expected the policy that is sharded over the ranks, got another one")
+        if rows:
+            self._followers.send({"do": "fill", "max_tokens": max_tokens})
+            with self._scoring():
+                self._passes.fill_old_log_probs(policy, broadcast_rows(rows), max_tokens=max_tokens)
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """While the other ranks score, too."""
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+
+    def _forward_together(self, *arguments: Any) -> Any:
+        if not self._together:
+            raise RuntimeError("a sharded policy is scored by all ranks; score with its whole copy (SamplingCopy.copy)")
+        return self._forward(*arguments)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of every weight, gathered one at a time; to be iterated to the end."""
+        self._followers.send({"do": "gather"})
+        yield from gathered_weights(self.policy)
+
+    def export(self, path: Path, *, dtype: torch.dtype) -> None:
+        """Writes the policy as a checkpoint folder (:func:`bepa_torchrl.scale.sharding.export.export_policy`)."""
+        self._followers.send({"do": "export", "path": str(path.absolute())})
+        export_policy(self.policy, path, dtype=dtype)
+
+    def save(self, optimizer: Optimizer, path: Path) -> None:
+        """Writes the shards of the policy and the optimiser (``save_sharded``)."""
+        self._followers.send({"do": "save", "path": str(path.absolute())})
+        save_sharded(self.policy, optimizer, path)
+
+    def load(self, optimizer: Optimizer, path: Path) -> None:
+        """Loads what :meth:`save` wrote, on any number of ranks."""
+        self._followers.send({"do": "load", "path": str(path.absolute())})
+        load_sharded(self.policy, optimizer, path)
+
+    def load_whole_weights(self, path: Path) -> None:
+        """Loads the weights of one process's checkpoint; ``path`` is the folder of that component."""
+        self._followers.send({"do": "load_whole_weights", "path": str(path.absolute())})
+        load_whole_weights(self.policy, path)
+
+    def load_whole_optimizer(self, optimizer: Optimizer, path: Path) -> None:
+        """Loads the optimiser's state of one process's checkpoint; ``path`` is the folder of that component."""
+        self._followers.send({"do": "load_whole_optimizer", "path": str(path.absolute())})
+        load_whole_optimizer(optimizer, path)
+
+    def state(self, optimizer: Optimizer) -> ShardedState:
+        """Policy and optimiser as a checkpoint component."""
+        return ShardedState(self, optimizer)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Names the rank whose exit made an operation of this block fail, and its error.
+
+        Raises:
+            RankLostError: instead of the failed operation's error.
+        """
+        try:
+            yield
+        except OSError as error:
+            lost = isinstance(error, RankLostError) or isinstance(error.__cause__, RankLostError)
+            found = self._followers.exited(_NOTICE if lost else 0.0)
+            self._followers.ending()
+            if found is None and not lost:
+                raise
+            what = found or "another rank has exited, or did not answer within train.rank_timeout"
+            raise RankLostError(f"{what}; {HINT}") from error
+
+
+class ShardedState:
+    """The policy and its optimiser on all ranks, as a checkpoint component."""
+
+    def __init__(self, leader: Leader, optimizer: Optimizer) -> None:
+        self.leader, self.optimizer = leader, optimizer
+
+    def dump(self, path: Path) -> None:
+        """Writes the shards into the folder ``path``. Raises OSError if writing fails, RankLostError."""
+        self.leader.save(self.optimizer, path / SHARDS_FOLDER)
+
+    def load(self, path: Path) -> None:
+        """Loads the shards. Raises CheckpointError if they are of another model, RankLostError."""
+        self.leader.load(self.optimizer, path / SHARDS_FOLDER)
+
+    def of_one_process(self) -> dict[str, LoadWith]:
+        """The components, by name, that load a checkpoint of one process; each raises as :meth:`load`."""
+        return {
+            "weights": LoadWith(self.leader.load_whole_weights),
+            "stepper": LoadWith(partial(self.leader.load_whole_optimizer, self.optimizer)),
+        }

@@ -1,0 +1,101 @@
+"""What ranks 1, 2, … do: the commands of rank 0, each the counterpart of a method of ``Leader``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+from torchrl.objectives.common import LossModule
+
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
+from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
+from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
+from bepa_torchrl.scale.sharding.export import export_policy, gathered_weights
+from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.training.optimization_step import take_step
+
+#: (phase) → the loss and the optimiser of its steps
+MakePhase = Callable[[str], tuple[LossModule, Optimizer]]
+
+
+class FollowingRank:
+    """One rank's shards of a policy and its optimiser, and the commands on them.
+
+    Args:
+        policy: sharded over ``mesh``.
+        mesh: of all ranks, one dimension.
+        make_phase: makes what rank 0 makes for the same phase.
+        clip_norm: maximum gradient norm.
+    """
+
+    def __init__(
+        self, policy: TransformersPolicy, mesh: DeviceMesh, make_phase: MakePhase, *, clip_norm: float
+    ) -> None:
+        self.policy, self.passes = policy, ShardedPasses(mesh)
+        self.make_phase, self.clip_norm = make_phase, clip_norm
+        self.loss: LossModule | None = None
+        self.optimizer: Optimizer | None = None
+        self.commands: dict[str, Callable[..., None]] = {
+            "begin": self.begin,
+            "fill": self.fill,
+            "step": self.step,
+            "save": self.save,
+            "load": self.load,
+            "load_whole_weights": self.load_whole_weights,
+            "load_whole_optimizer": self.load_whole_optimizer,
+            "gather": self.gather,
+            "export": self.export,
+        }
+
+    def follow(self, lines: Iterable[str]) -> None:
+        """Executes commands, one per line, until there are no more. Raises as the command does."""
+        for line in lines:
+            command = json.loads(line)
+            self.commands[command.pop("do")](**command)
+
+    def begin(self, phase: str) -> None:
+        """Makes the loss and a new optimiser."""
+        self.loss, self.optimizer = self.make_phase(phase)
+
+    def fill(self, max_tokens: int) -> None:
+        """Computes this rank's part of the old log-probs of rank 0's rows."""
+        self.passes.fill_old_log_probs(self.policy, broadcast_rows(None), max_tokens=max_tokens)
+
+    def step(self, max_tokens: int) -> None:
+        """Takes an optimiser step on rank 0's rows."""
+        assert self.loss is not None
+        assert self.optimizer is not None
+        rows = broadcast_rows(None)
+        take_step(self.loss, self.optimizer, rows, max_tokens=max_tokens, clip_norm=self.clip_norm, passes=self.passes)
+
+    def save(self, path: str) -> None:
+        """Writes this rank's shards."""
+        assert self.optimizer is not None
+        save_sharded(self.policy, self.optimizer, Path(path))
+
+    def load(self, path: str) -> None:
+        """Reads this rank's shards."""
+        assert self.optimizer is not None
+        load_sharded(self.policy, self.optimizer, Path(path))
+
+    def load_whole_weights(self, path: str) -> None:
+        """Reads this rank's rows of the weights that one process saved."""
+        load_whole_weights(self.policy, Path(path))
+
+    def load_whole_optimizer(self, path: str) -> None:
+        """Reads this rank's rows of the optimiser's state that one process saved."""
+        assert self.optimizer is not None
+        load_whole_optimizer(self.optimizer, Path(path))
+
+    def gather(self) -> None:
+        """Takes part in gathering the weights."""
+        for _ in gathered_weights(self.policy):
+            pass
+
+    def export(self, path: str) -> None:
+        """Takes part in writing the whole policy."""
+        export_policy(self.policy, Path(path))

@@ -1,0 +1,1 @@
+"""Object stores and the copy of a run in one of them."""

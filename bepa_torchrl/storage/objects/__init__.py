@@ -1,6 +1,0 @@
-"""Object stores: bytes under keys in a folder, on a NAS, S3, Azure Blob, or any other fsspec file system."""
-
-from bepa_torchrl.storage.objects.base import ObjectStore, StorageError, StorageURLError
-from bepa_torchrl.storage.objects.url import open_store
-
-__all__ = ["ObjectStore", "StorageError", "StorageURLError", "open_store"]

@@ -1,0 +1,157 @@
+"""The section of docs/results.md about runs on real desktops (``make train-local``), from their result files alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from recipes.study.estimates import (
+    BASE,
+    MIN_SEEDS,
+    all_rates,
+    gain_text,
+    one_evaluation,
+    pair,
+    rate_text,
+    seeds_text,
+)
+from recipes.study.figures import CURVES, draw
+from recipes.study.markdown import row, rule, wrapped
+from recipes.study.provenance import commits_text
+from recipes.study.records import Result, ResultError, check_same, read_result
+
+TITLE = "Real desktops"
+SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
+#: order of the methods; others follow by name
+METHODS = ("bepa", "level1", "grpo")
+FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
+#: settings in which results of one table may differ
+_OWN = ("seed", "algo.name")
+
+
+def read_local_study(folder: Path) -> dict[str, list[Result]]:
+    """All result files by method, sorted by seed; empty without a folder.
+
+    Raises:
+        ResultError: a file is damaged, or its code, base policy or settings differ from the others'.
+    """
+    found: dict[str, list[Result]] = defaultdict(list)
+    for path in sorted(folder.glob("*.json")):
+        result = read_result(path)
+        found[result.variant].append(result)
+    every = [result for results in found.values() for result in results]
+    check_same(every)
+    for result in every:
+        first = every[0]
+        names = sorted(result.settings.keys() | first.settings.keys())
+        differ = [n for n in names if n not in _OWN and result.settings.get(n) != first.settings.get(n)]
+        if differ:
+            raise ResultError(
+                f"{result.path} was made with other settings than {first.path}: {', '.join(differ)}; "
+                "give the runs one by one to --out folders of their own, or run one of them again"
+            )
+    names = [*(name for name in METHODS if name in found), *sorted(found.keys() - set(METHODS))]
+    return {name: sorted(found[name], key=lambda result: result.seed) for name in names}
+
+
+def local_section(folder: Path) -> list[str]:
+    """The section's Markdown lines below its title, and its figure in ``folder``; no line without results.
+
+    Raises:
+        ResultError: see :func:`read_local_study`.
+    """
+    study = read_local_study(folder)
+    if not study:
+        return []
+    draw(study, list(study), CURVES[:4], folder / "curves.png")
+    return [
+        *introduction(study),
+        "",
+        *success_table(study),
+        "",
+        *gain_table(study),
+        "",
+        *cost_table(study),
+        "",
+        f"![Success over training on real desktops](results/{folder.name}/curves.png)",
+    ]
+
+
+def introduction(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """What was run, and what the cells of the tables are."""
+    every = [result for results in study.values() for result in results]
+    first = every[0]
+    episodes = max(played for _, played in first.counts["sampled"].values())
+    tasks = ", ".join(f"{len(first.sets[name])} {label}" for name, label in SETS.items() if name in first.sets)
+    return [
+        *wrapped(
+            f"""`make train-local`, {first.machine}: real applications, {tasks} tasks (seed {first.seed}). Sampled
+            success at temperature 1 in %, {episodes} episodes per task. {_cells(study)} `expert-only`: training tasks
+            that the base policy solves with the expert's plan and not without; they differ by seed. A failure of a
+            desktop is no reward: the attempt is masked, and repeated. One file per run: `docs/results/local/`."""
+        ),
+        "",
+        *commits_text(every, replayed=False),
+    ]
+
+
+def _cells(study: Mapping[str, Sequence[Result]]) -> str:
+    seeds = sorted({result.seed for results in study.values() for result in results})
+    every = [result for results in study.values() for result in results]
+    base = "`base`, before training, is a single evaluation." if one_evaluation(every) else "`base`: before training."
+    if len(seeds) >= MIN_SEEDS:
+        return f"{base} In brackets the 95 % interval, as above."
+    listed = " / ".join(map(str, seeds))
+    return f"{base} Fewer than {MIN_SEEDS} seeds give no interval: cells are the values of seeds {listed}."
+
+
+def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Success of the base policy and after each method."""
+    lines = [row("", "seeds", *SETS.values()), rule(len(SETS) + 2)]
+    base = max(study.values(), key=len)
+    for name, results in {BASE: base, **study}.items():
+        cells = [rate_text(all_rates(results, part, base=name == BASE)) for part in SETS]
+        lines.append(row(name, seeds_text(results, base=name == BASE), *cells))
+    return lines
+
+
+def gain_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Paired differences in points: each method to the base policy, and to GRPO."""
+    lines = [row("difference, points", *SETS.values()), rule(len(SETS) + 1)]
+    for reference in (BASE, "grpo"):
+        for name in study:
+            if name != reference and (reference == BASE or reference in study):
+                cells = (gain_text(pair(study, name, reference, part)) for part in SETS)
+                lines.append(row(f"{name} − {reference}", *cells))
+    return lines
+
+
+def cost_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Means over seeds of time, rollouts and speed; sums of desktop failures."""
+    head = ("", "minutes", "preparation, min", "rollouts", "updates", "steps/s", "desktops busy", "desktop failures")
+    lines = [row(*head), rule(len(head))]
+    for name, results in study.items():
+        totals = {key: mean(r.totals[key] for r in results) for key in results[0].totals}
+        prepared = mean(r.preparation["seconds"] for r in results)
+        cells = (
+            f"{totals['seconds'] / 60:.1f}",
+            f"{prepared / 60:.1f}",
+            f"{totals['episodes']:.0f}",
+            f"{totals['optimizer_steps']:.0f}",
+            f"{mean(r.totals['steps'] / r.totals['seconds_collect'] for r in results):.1f}",
+            f"{100 * mean(r.totals['utilisation'] for r in results):.0f} %",
+            failure_text(results),
+        )
+        lines.append(row(name, *cells))
+    return lines
+
+
+def failure_text(results: Sequence[Result]) -> str:
+    """Failed attempts of all runs by reason, their preparations included: ``died 2, hung 1``, or ``0``."""
+    counts: Counter[str] = Counter()
+    for result in results:
+        for found in (result.totals, result.preparation):
+            counts.update({k.removeprefix(FAILED): int(v) for k, v in found.items() if k.startswith(FAILED) and v})
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items())) or "0"

@@ -1,0 +1,158 @@
+"""What is compared: each variant is a method with settings; all of them start from the same base policy and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LENGTH = "train.iterations=40"  #: of the study's runs
+#: settings of every run of the study
+COMMON = (
+    LENGTH,
+    "eval.every=10",
+    "eval.episodes=2",
+    "eval.final_episodes=8",
+    "record.every=0",
+    "expert.pass_k=8",
+)
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of the comparison.
+
+    Args:
+        name: of its result files.
+        algo: the method, a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
+        about: what differs from the method's usual settings.
+        settings: in addition to :data:`COMMON` and the method's tuned ones.
+        preparation: settings that change what is prepared before training; variants with equal ones share it.
+        continues: variant whose finished run of the same seed this one makes longer; "": starts from the base policy.
+        tuned_as: method whose tuned settings it takes; "": its own.
+    """
+
+    name: str
+    algo: str
+    about: str = ""
+    settings: tuple[str, ...] = ()
+    preparation: tuple[str, ...] = ()
+    continues: str = ""
+    tuned_as: str = ""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All of its settings, without the tuned ones."""
+        return (f"algo={self.algo}", *COMMON, *self.preparation, *self.settings)
+
+
+METHODS = (
+    Variant("grpo", "grpo"),
+    Variant("bepa", "bepa"),
+    Variant("level1", "level1"),
+    Variant("level2", "level2"),
+    Variant("replacement", "replacement"),
+    Variant("luffy", "luffy"),
+    Variant("arpo", "arpo"),
+    Variant("sft", "sft"),
+    Variant("sft_self", "sft_self"),
+    Variant("rl_sft", "rl_sft"),
+    Variant("sft_rl", "sft_rl"),
+    Variant(
+        "grpo_16",
+        "grpo",
+        "16 rollouts per task: more sampling than LEVEL-1's self-rollouts cost",
+        ("collect.group_size=16",),
+    ),
+    Variant(
+        "bound",
+        "bepa",
+        "BEPA with more self-rollouts, up to 64 per task, so that nearly every task has a trace; no upper bound",
+        preparation=("expert.selfroll_attempts=64",),
+    ),
+)
+SENSITIVITY = (
+    Variant("bepa_n4", "bepa", "4 rollouts per task", ("collect.group_size=4",)),
+    Variant("bepa_n16", "bepa", "16 rollouts per task", ("collect.group_size=16",)),
+    Variant("bepa_shortest", "bepa", "the shortest success enters the cache", ("cache.rule=shortest",)),
+    Variant("bepa_likeliest", "bepa", "the likeliest success enters the cache", ("cache.rule=highest_logprob",)),
+    Variant("bepa_tries4", "bepa", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
+    Variant("level1_tries4", "level1", "up to 4 self-rollouts per task", preparation=("expert.selfroll_attempts=4",)),
+)
+#: BEPA's learning rate and updates, as in ``replacement``, so that only the traces and their refresh differ
+REFRESH = (
+    Variant("level1_as_bepa", "level1", "LEVEL-1 with BEPA's learning rate and updates", tuned_as="bepa"),
+    Variant("level2_as_bepa", "level2", "LEVEL-2 with BEPA's learning rate and updates", tuned_as="bepa"),
+)
+LONGER = ("train.iterations=150", "eval.every=25")
+LONG = (
+    Variant("bepa_long", "bepa", "150 iterations", LONGER),
+    Variant("level1_as_bepa_long", "level1", "150 iterations, with BEPA's rate and updates", LONGER, tuned_as="bepa"),
+    Variant("grpo_long", "grpo", "150 iterations", LONGER),
+    Variant("level1_long", "level1", "150 iterations", LONGER),
+)
+BEYOND = (
+    Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),
+    Variant("level1_reroll", "level1", "the same, static", ("expert.reroll_every=5",)),
+    Variant(
+        "bepa_reroll_stale",
+        "bepa",
+        "the same, and with a trace of 20 or more updates ago",
+        ("expert.reroll_every=5", "expert.reroll_stale=20"),
+    ),
+    Variant(
+        "bound_fresh",
+        "bepa",
+        "`bound`, and every 5 iterations up to 64 self-rollouts of each task whose trace is older than the policy",
+        ("expert.reroll_every=5", "expert.reroll_stale=1"),
+        preparation=("expert.selfroll_attempts=64",),
+    ),
+    Variant("bepa_need", "bepa", "injected advantages weighted by need", ("cache.injected_weight=need",)),
+    Variant("bepa_k4", "bepa", "only groups with 4 successes refresh the cache", ("cache.min_successes=4",)),
+    Variant(
+        "bepa_budget",
+        "bepa",
+        "as many self-rollouts as bepa_tries4 at most, where they are needed",
+        preparation=("expert.selfroll_budget=256",),
+    ),
+)
+
+
+def _stale(bound: int, *settings: str, name: str = "", about: str = "") -> Variant:
+    """BEPA with asynchronous rollouts; at a bound of 0 the results are those of ``bepa``, which need no run."""
+    return Variant(
+        name or f"bepa_stale{bound}",
+        "bepa",
+        about or f"asynchronous rollouts, staleness {bound} at most",
+        ("collect.mode=async", f"collect.max_staleness={bound}", *settings),
+    )
+
+
+STALENESS = (
+    _stale(1),
+    _stale(2),
+    _stale(4),
+    _stale(
+        4,
+        "train.old_log_probs=all",
+        "loss.rollout_correction=token",
+        name="bepa_stale4_corrected",
+        about="`bepa_stale4` with the trainer's own old log-probs and truncated importance weights, per token, cap 2",
+    ),
+)
+PARTS = {
+    "methods": METHODS,
+    "refresh": REFRESH,
+    "sensitivity": SENSITIVITY,
+    "long": LONG,
+    "beyond": BEYOND,
+    "staleness": STALENESS,
+}
+VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
+_SELF_ROLLING = ("bepa", "level1", "sft_self")  #: methods that use LEVEL-1's traces
+
+
+def counted_self_rollouts(variant: str, preparation: Mapping[str, float]) -> float:
+    """LEVEL-1's rollouts, if the variant (or method) uses their traces, else 0: every run prepares them."""
+    algo = VARIANTS[variant].algo if variant in VARIANTS else variant
+    return preparation["self_roll_episodes"] if algo in _SELF_ROLLING else 0.0

@@ -1,0 +1,170 @@
+"""LoRA adapters that vLLM gets alone: a new id per version, verified by the probe, and given again after an exit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from vllm_engine import OPTIONS, change, make_trainer
+
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.transformers.lora import Lora
+from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.scale.engine.errors import WeightSyncError
+from bepa_torchrl.testing import picture, small_checkpoint
+from osworld_gym.types import PromptContext
+
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+
+pytestmark = pytest.mark.vllm
+LORA = Lora(rank=4, alpha=8)
+
+
+def started(trainer: TransformersPolicy) -> VLLMPolicy:
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+
+    policy = VLLMPolicy(trainer, kv_cache_gb=0.25, max_rows=16, adapters="separate")
+    policy.sync()
+    return policy
+
+
+@pytest.fixture(scope="module")
+def adapted() -> Iterator[VLLMPolicy]:
+    """An engine of a trainer with adapters; the tests go on with its weights."""
+    policy = started(make_trainer(lora=LORA))
+    yield policy
+    policy.close()
+
+
+def rows(policy: VLLMPolicy, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+    contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(count)]
+    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    return prompts, [(11, 0, i, 0, 0) for i in range(count)]
+
+
+def assert_as_trainer(policy: VLLMPolicy) -> list[Response]:
+    """The engine's log-probs are the trainer's, and its tokens the built-in sampler's.
+
+    Where a drawn number lies between the intervals of two tokens, rounding decides: one row may differ from there on.
+    """
+    prompts, keys = rows(policy)
+    found, others = policy.sample(prompts, keys), policy.trainer.sample(prompts, keys)
+    with torch.no_grad():
+        scored, _ = policy.trainer.response_log_probs(prompts, [mine.tokens for mine in found])
+    for mine, values in zip(found, scored, strict=True):
+        torch.testing.assert_close(mine.log_probs, values, atol=1e-4, rtol=0)
+    pairs = [(mine.tokens.tolist(), other.tokens.tolist()) for mine, other in zip(found, others, strict=True)]
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    assert len(different) <= 1, different
+    for mine_tokens, other_tokens in different:
+        first = next((one, two) for one, two in zip(mine_tokens, other_tokens, strict=False) if one != two)
+        assert abs(first[0] - first[1]) == 1, first
+    return found
+
+
+def loaded(policy: VLLMPolicy) -> set[int]:
+    """Ids of the adapters that vLLM has."""
+    engine: Any = policy.engine
+    return set(engine._call(engine._llm.list_loras(), 60.0))
+
+
+def test_each_sync_sends_adapters_alone_under_a_new_id(adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = adapted.engine
+    monkeypatch.setattr(engine, "reload", lambda _: pytest.fail("the engine has the weights below the adapters"))
+    before, first = assert_as_trainer(adapted), engine.adapter_id
+    for step in (1, 2):
+        change(adapted.trainer, "lora_")
+        adapted.sync()  # verified by the probe: log-probs changed, and are the trainer's
+        assert adapted.version == adapted.trainer.version
+        assert engine.adapter_id == first + step
+        assert loaded(adapted) == {engine.adapter_id}
+        found = assert_as_trainer(adapted)  # the prompts' blocks of the last version are in the prefix cache
+        assert any(not torch.equal(a.log_probs, b.log_probs) for a, b in zip(before, found, strict=True))
+        before = found
+    again = adapted.drain_metrics()
+    assert 0 < again["engine/probe_error_max"] < 1e-4
+    assert_as_trainer(adapted)
+    assert adapted.drain_metrics()["engine/prefix_cache_hit_rate"] > 0.5  # the cache works within a version
+
+
+def test_s4_an_id_that_is_used_again_keeps_the_old_adapters_and_is_noticed(
+    adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = adapted.engine
+
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr(engine, "_remove_adapters", nothing)
+    monkeypatch.setattr(engine, "_adapter_ids", itertools.repeat(engine.adapter_id))
+    change(adapted.trainer, "lora_")
+    with pytest.raises(WeightSyncError, match="differ from the trainer's"):
+        adapted.sync()
+    monkeypatch.undo()
+    change(adapted.trainer, "lora_")
+    adapted.sync()
+    assert_as_trainer(adapted)
+
+
+def test_other_weights_below_the_adapters_are_sent_too(adapted: VLLMPolicy) -> None:
+    """As after loading a policy's weights: they replace those of the checkpoint, and adapters become the identity."""
+    weights = {name: weight * 1.02 for name, weight in adapted.trainer.named_weights()}
+    adapted.trainer.load_weights(weights.items(), version=adapted.trainer.version + 1)
+    adapted.sync()
+    assert_as_trainer(adapted)
+    change(adapted.trainer, "lora_")
+    adapted.load_weights(adapted.trainer.named_weights(), version=adapted.trainer.version)  # merged
+    assert loaded(adapted) == set()
+    assert_as_trainer(adapted)
+    adapted.load_and_verify()
+    assert len(loaded(adapted)) == 1
+    assert_as_trainer(adapted)
+
+
+def test_a_killed_engine_gets_the_current_adapters_again(adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(adapted.trainer, "lora_")
+    adapted.sync()
+    adapted.drain_metrics()
+    engine: Any = adapted.engine
+    number, generate, (process,) = engine.adapter_id, engine.generate, engine.process_ids
+
+    def killed_while_sampling(requests: Any) -> Any:
+        monkeypatch.undo()
+        os.kill(process, signal.SIGKILL)
+        return generate(requests)
+
+    monkeypatch.setattr(engine, "generate", killed_while_sampling)
+    assert_as_trainer(adapted)
+    assert adapted.drain_metrics()["engine/restarts"] == 1
+    assert engine.process_ids != [process]
+    assert engine.adapter_id > number
+    assert loaded(adapted) == {engine.adapter_id}
+    change(adapted.trainer, "lora_")
+    adapted.sync()
+    assert_as_trainer(adapted)
+
+
+def test_adapters_that_vllm_refuses_are_an_error(adapted: VLLMPolicy, tmp_path: Path) -> None:
+    with pytest.raises(WeightSyncError, match=r"the engine did not load .*missing"):
+        adapted.engine.use_adapter(tmp_path / "missing")
+    adapted.load_and_verify()
+    assert_as_trainer(adapted)
+
+
+def test_qwen3_vl() -> None:
+    trainer = TransformersPolicy(small_checkpoint(family="qwen3_vl"), **OPTIONS, lora=LORA)
+    policy = started(trainer)
+    try:
+        change(trainer, "lora_", by=0.05)
+        policy.sync()
+        assert_as_trainer(policy)
+        assert policy.drain_metrics()["engine/probe_error_max"] < 1e-4
+    finally:
+        policy.close()

@@ -1,0 +1,84 @@
+"""``bepa engine``: a policy samples with vLLM by HTTP, also after a sync and after the engine was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from vllm_engine import change, make_trainer
+
+from bepa_torchrl.data.prompt import Response
+from bepa_torchrl.policies.transformers.lora import Lora
+from bepa_torchrl.scale.engine.http_engine.client import EngineClient
+from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.testing import picture
+from osworld_gym.types import PromptContext
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+TOKEN = b"0123456789abcdef"
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running ``bepa engine`` and its URL."""
+    command = [sys.executable, "-m", "bepa_torchrl", "engine", "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, "BEPA_ENGINE_TOKEN": TOKEN.decode()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        stop = threading.Timer(300.0, process.kill)
+        stop.start()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            stop.cancel()
+            assert line.startswith("vLLM "), line
+            yield line.split()[-1], process
+        finally:
+            stop.cancel()
+            process.kill()
+
+
+def assert_equal(found: list[Response], expected: list[Response]) -> None:
+    for mine, other in zip(found, expected, strict=True):
+        assert mine.tokens.tolist() == other.tokens.tolist()
+        torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole weights", "adapters alone"])
+def test_it_samples_syncs_restarts_and_ends(
+    lora: Lora | None, server: tuple[str, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    url, process = server
+    trainer = make_trainer(lora=lora)
+    policy = VLLMPolicy(trainer, url=url, token=TOKEN, folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
+    contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(3)]
+    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    keys = [(11, 0, i, 0, 0) for i in range(3)]
+    assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
+    change(trainer, "" if lora is None else "lora_")
+    policy.sync()  # verified by the probe
+    assert ("adapter" in EngineClient(url, TOKEN).state()["weights"]) == (lora is not None)
+    expected = trainer.sample(prompts, keys)
+    assert_equal(policy.sample(prompts, keys), expected)
+
+    children = psutil.Process(process.pid).children(recursive=True)
+    (engine,) = (
+        child for child in children if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline())
+    )
+    engine.send_signal(signal.SIGKILL)
+    assert_equal(policy.sample(prompts, keys), expected)
+    assert policy.drain_metrics()["engine/restarts"] == 1
+
+    policy.close()
+    assert EngineClient(url, TOKEN).state()["weights"] is None
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert not psutil.wait_procs(children, timeout=20)[1], "processes are left"

@@ -1,0 +1,430 @@
+"""Rollouts through real connections: the results of lock-step, whatever happens to the connection or the other side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cut_relay import CutRelay
+from lamp_rollouts import Learner, play, wins
+from polling import until
+from repository import ROOT
+
+from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+from bepa_torchrl.scale.rollouts.channel import gateway as gateway_module
+from bepa_torchrl.scale.rollouts.channel import server
+from bepa_torchrl.scale.rollouts.channel.client import ChannelClient
+from bepa_torchrl.scale.rollouts.channel.collector import served_collector
+from bepa_torchrl.scale.rollouts.channel.errors import (
+    BrokenConnectionError,
+    ProtocolError,
+    RunEndedError,
+    TrainerGoneError,
+)
+from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.channel.plans import decode_plan
+from bepa_torchrl.scale.rollouts.channel.server import ChannelServer
+from bepa_torchrl.scale.rollouts.channel.weights import PublishedWeights, WeightsTag, decode_weights
+from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
+from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS, QueueService
+from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
+from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
+from osworld_gym.errors import FailureReason
+from osworld_gym.types import StopReason
+
+TOKEN = b"a token of this test"
+GROUPS, SIZE = 2, 3
+PLAN = RolloutPlan(tuple(lamp_task(n) for n in range(5)), RolloutSeeds(3, "group"), 1.0, 2)
+
+
+def lock_step(count: int) -> list[Any]:
+    made = GroupRolloutCollector(
+        LampEnv(lamp_vector(4)), Learner(wins), PLAN.tasks, groups=GROUPS, group_size=SIZE, seed=3
+    )
+    batches = [summary(batch) for batch in islice(made, count)]
+    made.shutdown()
+    return batches
+
+
+@contextmanager
+def trainer() -> Iterator[tuple[AsyncGroupCollector, CutRelay, list[str]]]:
+    """A collector, a relay to it, and its notes. Leases are short, so that lost ones come back soon."""
+    notes: list[str] = []
+    learner: Any = Learner(wins)
+    collector = served_collector(
+        LampEnv(lamp_vector(1)),
+        learner,
+        PLAN.tasks,
+        queue=QueueService(batch_groups=GROUPS, max_staleness=0, lease_seconds=2.0, max_attempts=100),
+        address=("127.0.0.1", 0),
+        token=TOKEN,
+        settings={},
+        on_end=lambda: None,
+        note=notes.append,
+        groups=GROUPS,
+        group_size=SIZE,
+        seed=3,
+        stall_seconds=90.0,
+    )
+    port = int(notes[0].split(":")[1].split()[0])
+    relay = CutRelay(("127.0.0.1", port))
+    try:
+        yield collector, relay, notes
+    finally:
+        collector.shutdown()
+        relay.close()
+
+
+def versions_of(collector: AsyncGroupCollector, count: int, after: Callable[[int], None] = lambda _: None) -> list[Any]:
+    """The batches, with an update of the weights after each."""
+    batches = []
+    for number, batch in enumerate(islice(collector, count)):
+        batches.append(summary(batch))
+        assert collector.last is not None
+        assert set(collector.last.version_lags) == {0}  # sampled by the weights that were published before
+        collector.rollout_policy.version += 1
+        after(number)
+    return batches
+
+
+def test_a_connection_that_is_cut_again_and_again_changes_nothing() -> None:
+    """The relay cuts each connection within a frame: of the handshake, the plan, weights, leases and results."""
+    with trainer() as (collector, relay, notes):
+        relay.cut_after = 150
+        player = threading.Thread(target=play, args=(relay.address, TOKEN))
+        player.start()
+        until(lambda: relay.cuts, "no connection was cut")
+        relay.cut_after = 10_000
+        assert versions_of(collector, 4) == lock_step(4)
+        assert relay.cuts > 2
+        relay.cut_after = None
+        before = " ".join(notes).count("is connected")
+        relay.cut()
+        until(lambda: " ".join(notes).count("is connected") > before, "no connection")
+        collector.shutdown()
+        player.join(60.0)
+        assert not player.is_alive()
+
+
+def test_another_process_that_is_cut_off_and_then_killed_changes_nothing(tmp_path: Path) -> None:
+    """After the kill this process plays the rest: its leases are those of the other, which expire."""
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
+    program = [sys.executable, str(Path(__file__).with_name("lamp_rollouts.py"))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    second: list[threading.Thread] = []
+    with trainer() as (collector, relay, _), (tmp_path / "log").open("w") as log:
+        where = f"{relay.address[0]}:{relay.address[1]}"
+        child = subprocess.Popen([*program, where, str(token)], stdout=log, env=environment)
+
+        def disturb(number: int) -> None:
+            if number == 0:
+                relay.cut()
+            if number == 2:
+                assert child.poll() is None
+                child.send_signal(signal.SIGKILL)
+                second.append(threading.Thread(target=play, args=(relay.address, TOKEN)))
+                second[0].start()
+
+        try:
+            assert versions_of(collector, 5, disturb) == lock_step(5)
+        finally:
+            child.kill()
+            child.wait()
+        collector.shutdown()
+        second[0].join(60.0)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum(line.startswith("connected") for line in lines) == 2
+    assert any(line.startswith("weights of version 2: 0.0 MB") for line in lines)
+    assert not second[0].is_alive()
+
+
+# --- one gateway at a server ------------------------------------------------------------------------------------------
+
+
+class Served:
+    """A queue, weights and a server, as a trainer has them."""
+
+    def __init__(self, run: str = "run", plan: RolloutPlan = PLAN, port: int = 0, lease_seconds: float = 60.0) -> None:
+        self.queue = QueueService(batch_groups=1, max_staleness=9, lease_seconds=lease_seconds)
+        self.weights, self.notes = PublishedWeights(run), list[str]()
+        self.server = ChannelServer(
+            self.queue, self.weights, plan, {"a": 1}, address=("127.0.0.1", port), token=TOKEN, note=self.notes.append
+        )
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+
+
+@pytest.fixture
+def gateways() -> Iterator[Callable[..., RolloutGateway]]:
+    made: list[RolloutGateway] = []
+
+    def make(served: Served, token: bytes = TOKEN, wait: float = 60.0) -> RolloutGateway:
+        made.append(RolloutGateway(served.server.address, token, wait=wait))
+        return made[-1]
+
+    yield make
+    for gateway in made:
+        gateway.close()
+
+
+Gateways = Callable[..., RolloutGateway]
+
+
+def test_a_lease_waits_for_the_weights_of_its_admission(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        assert gateway.lease("w", 1, 0.01) == []
+        served.weights.publish([("a", torch.ones(3))], 0)
+        found = gateway.next_weights(None, 30.0)
+        assert found is not None
+        assert decode_weights(found.parts)["a"].tolist() == [1.0, 1.0, 1.0]
+        served.weights.publish([("a", torch.zeros(3))], 1)
+        served.queue.admit([0, 0], 2)
+        assert gateway.next_weights(found.tag, 30.0) is not None  # version 1, not loaded yet
+        assert gateway.lease("w", 2, 0.1) == []
+        assert len(served.queue.describe()["leases"]) == 2  # they are kept for this worker
+        assert gateway.lease("w", 2, 0.1) == []
+        assert gateway.next_weights(WeightsTag("run", 1), 0.1) is None
+        leases = gateway.lease("w", 2, 30.0)
+        assert [(lease.group, lease.slot, lease.task) for lease in leases] == [(0, 0, [0, 0]), (0, 1, [0, 0])]
+
+
+def loaded(gateway: RolloutGateway, served: Served, version: int = 0) -> None:
+    served.weights.publish([], version)
+    gateway.next_weights(WeightsTag(served.weights.run, version), 0.0)
+
+
+def test_the_late_result_of_a_lease_that_expired_is_refused(gateways: Gateways) -> None:
+    with Served(lease_seconds=0.2) as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (late,) = gateway.lease("w", 1, 30.0)
+        (second,) = gateway.lease("w", 1, 30.0)  # waits for the expiry
+        assert gateway.renew([late.ticket]) == [late.ticket]
+        with pytest.raises(StaleTicketError, match="has ended"):
+            gateway.complete(late.ticket, {"outcome": 1})
+        assert second.attempt == 2
+
+
+def test_a_result_reaches_the_queue_once(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        assert gateway.renew([lease.ticket]) == []
+        gateway.complete(lease.ticket, {"outcome": 1})
+        with pytest.raises(StaleTicketError):  # as after a reply that was lost
+            gateway.complete(lease.ticket, {"outcome": 2})
+        group = served.queue.next_group(1.0)
+        assert group is not None
+        assert group.results == ({"outcome": 1},)
+
+
+def test_what_cannot_be_sent_ends_its_lease_with_the_reason(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        for attempt in range(1, 6):
+            (lease,) = gateway.lease("w", 1, 30.0)
+            assert lease.attempt == attempt
+            gateway.complete(lease.ticket, {"outcome": float("nan")})
+        group = served.queue.next_group(1.0)
+        assert group is not None
+        assert group.results == (None,)
+        assert "JSON compliant" in group.reasons[0]
+
+
+def test_an_episode_that_failed_crosses_with_its_reason_and_goes_to_another_worker(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        assert gateway.lease("b", 0, 0.0) == []  # a worker that will be there soon
+        (lease,) = gateway.lease("a", 1, 30.0)
+        job = PLAN.job(lease.group, lease.slot, lease.task)
+        failed = EpisodeResult(job, None, StopReason.env_error, None, FailureReason.hung, (FailureReason.died,))
+        gateway.fail(lease.ticket, "a: hung in every attempt", failed)
+        assert gateway.lease("a", 1, 0.0) == []
+        (lease,) = gateway.lease("b", 1, 30.0)
+        gateway.fail(lease.ticket, "b: hung in every attempt", failed)
+        group = served.queue.next_group(30.0)
+        assert group is not None
+        assert group.results == (failed,)
+        assert group.failures == {0: (failed,)}
+        assert group.reasons[0].startswith("b: hung in every attempt (attempt 2")
+
+
+def test_workers_that_wait_for_leases_do_not_hold_up_results(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many workers wait for leases as the server has threads for them."""
+    monkeypatch.setattr(server, "_WAITING", 3)
+    monkeypatch.setattr(server, "_REQUESTS", 1)
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        waits, asked = threading.Event(), []
+        inner = served.queue.lease
+
+        def lease_once(worker: str, limit: int, timeout: float) -> Any:
+            asked.append(worker)
+            waits.wait(60.0)
+            return inner(worker, limit, timeout)
+
+        served.queue.lease = lease_once  # type: ignore[method-assign]
+        threads = [threading.Thread(target=gateway.lease, args=(f"w{number}", 1, 5.0)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(asked) == 3, "not all of them wait")
+        gateway.complete(lease.ticket, {"outcome": 1})
+        assert served.queue.next_group(0.0) is not None
+        waits.set()
+        for thread in threads:
+            thread.join(60.0)
+
+
+def test_the_server_has_a_thread_for_every_worker_that_the_queue_serves() -> None:
+    """The page on clusters states the same number."""
+    assert server._WAITING > MAX_WORKERS
+    assert f"at most {MAX_WORKERS} workers" in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+
+
+def test_leases_of_a_worker_that_has_exited_are_released(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 2)
+        assert len(gateway.lease("w", 2, 30.0)) == 2
+        assert gateway.release("other", "it has exited") == 0
+        assert gateway.release("w", "it has exited") == 2
+
+
+def test_what_desktops_are_needed_for_crosses_and_so_do_those_that_are_closed(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "_PATIENCE", 0.1)
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 3)
+        assert len(gateway.lease("w", 2, 30.0)) == 2
+        demand = gateway.demand()
+        assert demand is not None
+        assert demand[:2] == (2, 1)
+        assert demand.busy_seconds > 0.0
+        assert served.queue.describe()["desktops"] == 2
+        gateway.resize("w", 1)
+        assert served.queue.describe()["desktops"] == 1
+    assert gateway.demand() is None  # nothing is known without a trainer
+
+
+def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weights(gateways: Gateways) -> None:
+    with Served("first") as served:
+        gateway = gateways(served)
+        assert gateway.run()["settings"] == {"a": 1}
+        assert decode_plan(gateway.run()["plan"]) == PLAN
+        loaded(gateway, served, 4)
+        served.queue.admit([0, 0], 1)
+        (old,) = gateway.lease("w", 1, 30.0)
+        port = served.server.address[1]
+        served.server._listener.shutdown(2)  # first, or the client connects again and gets the end of the run
+        served.server._listener.close()
+        for connection in list(served.server._connections):  # as when the process is killed
+            connection.close()
+    with Served("second", port=port) as served:
+        served.weights.publish([("a", torch.ones(1))], 4)
+        found = gateway.next_weights(WeightsTag("first", 4), 30.0)  # the same version, perhaps of another update
+        assert found is not None
+        assert found.tag == ("second", 4)
+        served.queue.admit([0, 0], 1)
+        assert gateway.lease("w", 1, 0.1) == []  # those weights are not loaded
+        with pytest.raises(StaleTicketError, match="of another process of the trainer"):
+            gateway.complete(old.ticket, {"outcome": 1})
+        assert gateway.renew([old.ticket]) == [old.ticket]
+        gateway.next_weights(found.tag, 0.0)
+        (new,) = gateway.lease("w", 1, 30.0)
+        assert new.ticket != old.ticket
+
+
+def test_another_run_at_the_same_address_is_not_played(gateways: Gateways) -> None:
+    with Served("first") as served:
+        gateway = gateways(served)
+        gateway.run()
+        port = served.server.address[1]
+        served.server._listener.shutdown(2)
+        served.server._listener.close()
+        other = RolloutPlan(PLAN.tasks, RolloutSeeds(4, "group"), 1.0, 2)
+        with Served("second", other, port=port):
+            for connection in list(served.server._connections):
+                connection.close()
+            with pytest.raises(RunEndedError, match="another run listens"):
+                gateway.next_weights(None, 30.0)
+
+
+def test_the_end_of_the_run_and_a_trainer_that_is_gone(gateways: Gateways) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        gateway.run()
+    with pytest.raises(RunEndedError, match="the training has ended"):
+        gateway.next_weights(None, 1.0)
+    assert gateway.lease("w", 1, 0.01) == []
+    assert gateway.renew(["run:0-1"]) == []
+    with pytest.raises(StaleTicketError, match="could not be sent"):
+        gateway.complete("run:0-1", {})
+    gone = gateways(served, wait=0.1)
+    with pytest.raises(TrainerGoneError, match=r"no trainer at 127\.0\.0\.1:\d+ for 0\.1 s"):
+        gone.next_weights(None, 1.0)
+
+
+def test_a_wrong_token_and_an_unknown_request_are_refused(gateways: Gateways) -> None:
+    with Served() as served:
+        with pytest.raises(ProtocolError, match="refuses the token"):
+            gateways(served, token=b"another token of it").run()
+        # noted after the refusal is sent
+        until(lambda: "is refused: a wrong token" in " ".join(served.notes), "no note of the refusal")
+        client = ChannelClient(served.server.address, TOKEN, wait=30.0)
+        with pytest.raises(ProtocolError, match="unknown request 'exec'; known: run, ping, lease"):
+            client.request("exec", {}, patience=30.0)
+        with pytest.raises(ProtocolError, match="KeyError: 'worker'"):
+            client.request("lease", {}, patience=30.0)
+        client.close()
+
+
+def test_a_queue_that_fails_is_asked_again_until_patience_ends() -> None:
+    with Served() as served:
+
+        def broken(*_: Any) -> Any:
+            raise OSError("no such actor")
+
+        served.queue.lease = broken  # type: ignore[method-assign]
+        client = ChannelClient(served.server.address, TOKEN, wait=30.0)
+        with pytest.raises(BrokenConnectionError, match="could not answer: OSError: no such actor"):
+            client.request("lease", {"worker": "w", "limit": 1, "timeout": 0.0}, patience=1.2)
+        client.close()
+
+
+def test_an_address_that_is_in_use_is_named() -> None:
+    with Served() as served, pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:\d+ .*set cluster\.listen"):
+        Served(port=served.server.address[1])
