@@ -128,9 +128,8 @@ class TraceReplacement(Transform):
         """
         added = self.injection is Injection.always
         sizes = {report.group_id: report.valid + (added and report.injected is not None) for report in self.reports}
-        check_whole_groups(
-            rows, sizes, supervised=self.injection is Injection.additional, weighted=self.weight == "need"
-        )
+        supervised = self.injection is Injection.additional
+        check_whole_groups(rows, sizes, supervised=supervised, weighted=self.weight == "need")
 
     def _finalise(self, group: Sequence[EpisodeRows]) -> list[TensorDictBase]:
         members = [episode for episode in group if episode.valid]

@@ -46,7 +46,7 @@ class BEPATrainer(GRPOTrainer):
         save_every: iterations between two checkpoints; the last iteration is always saved.
         keep: checkpoints kept, the newest ones.
         load_shards: loads a checkpoint of several ranks into policy and optimiser, from the component's folder
-            (:func:`bepa_torchrl.scale.sharding.checkpoints.sharded.load_component`); None: such a checkpoint is refused.
+            (:func:`bepa_torchrl.scale.sharding.checkpoints.sharded.load_component`); None: it is refused.
         state: policy and optimiser as one checkpoint component, if they are divided over several ranks
             (:class:`bepa_torchrl.scale.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
