@@ -14,7 +14,6 @@ from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
-from bepa_torchrl.experiment.asynchronous.collector import async_collector
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.methods import Method
@@ -27,8 +26,6 @@ from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
-from bepa_torchrl.scale.engine.errors import check_family, engine_version
-from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
 from osworld_gym.episode import EpisodeOptions
@@ -88,13 +85,14 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
 
 def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLLMPolicy:
     """The inference engine of the settings, with the policy's prompts and weights; it is not started."""
+    from bepa_torchrl.scale.engine.errors import check_family, engine_version
+    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+
     assert isinstance(policy, TransformersPolicy)
     check_family(policy.model.config.model_type)
     engine = settings.policy.engine
     if engine.url is None:
         engine_version()
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
-
     return VLLMPolicy(
         policy,
         folder=folder,
@@ -283,6 +281,9 @@ def make_collector(
     if collect.mode == "sync":
         schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync_schemes=schemes, **options)
+    from bepa_torchrl.experiment.asynchronous.collector import async_collector
+    from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
+
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
     return async_collector(
         settings,

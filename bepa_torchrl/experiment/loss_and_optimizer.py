@@ -14,6 +14,9 @@ from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.training.optimization_step import parameter_groups
 from bepa_torchrl.training.precision import make_adamw
 
+#: the phases of a run on several ranks, each with its own loss and optimiser
+FINE_TUNING, REINFORCEMENT = "fine_tuning", "reinforcement"
+
 
 def scored_rows(old_log_probs: str, loss: BEPALoss) -> str:
     """The ``rows`` of :class:`OldLogProb`: rows whose old log-probs the loss reads and the sampler did not compute.

@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -34,12 +34,11 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.divergence import cache_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
-from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, rollout_policy
-from bepa_torchrl.experiment.loss_and_optimizer import make_optimizer
+from bepa_torchrl.experiment.factory import make_cache, make_env, make_policy, make_trainer, rollout_policy
+from bepa_torchrl.experiment.loss_and_optimizer import FINE_TUNING, REINFORCEMENT, make_optimizer
 from bepa_torchrl.experiment.method_handle import NOTICE, end_with_launcher, interrupt_once
 from bepa_torchrl.experiment.methods import Method, SeedSource, method_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation, phi
-from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.tasks import Tasks
@@ -48,9 +47,6 @@ from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
 from bepa_torchrl.rollout.stages import Stages
-from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
-from bepa_torchrl.scale.sharding.leader import Leader
-from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
@@ -62,6 +58,11 @@ from osworld_gym.atomic import remove_leftovers, write_text
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
+
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+    from bepa_torchrl.scale.sharding.leader import Leader
+    from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
 
 #: folder of the inference engine's copies of the weights
 _ENGINE = ".engine"  # hidden: scratch, which storage= must not upload
@@ -107,7 +108,7 @@ class MethodRun:
         """Trains, evaluates, writes ``results.json`` and the policy; returns the exit code."""
         start = self._start()
         with (
-            trained_policy(self.config, self.folder) as (self.policy, self.leader),
+            self._trained() as (self.policy, self.leader),
             self._sampler() as self.rollout,
             closing(make_env(self.config, self.rollout, self.tasks.suite)) as env,
             nullcontext() if self.leader is None else self.leader.explained(),
@@ -131,11 +132,21 @@ class MethodRun:
             self._finish(final)
         return 0
 
+    def _trained(self) -> AbstractContextManager[tuple[Policy, Leader | None]]:
+        """The policy in training and, if it is divided over several ranks, their leader."""
+        if self.config.train.ranks == 1:
+            return nullcontext((make_policy(self.config, seed=self.config.seed), None))
+        from bepa_torchrl.experiment.ranks import divided_policy
+
+        return divided_policy(self.config, self.folder)
+
     def _sampler(self) -> AbstractContextManager[ActingPolicy]:
         """The policy that samples."""
         engine = self.folder / _ENGINE
         if self.leader is None:
             return rollout_policy(self.config, self.policy, folder=engine)
+        from bepa_torchrl.experiment.ranks import sampling_copy
+
         return sampling_copy(self.config, self.leader, folder=engine)
 
     def _start(self) -> Path | None:
@@ -214,12 +225,12 @@ class MethodRun:
         config, iteration = self.config, trainer.iteration
         extra: dict[str, Any] = {}
         if config.eval.every and iteration % config.eval.every == 0 and iteration < config.train.iterations:
-            if isinstance(trainer.collector, AsyncGroupCollector):
-                trainer.collector.evaluate(iteration)
+            if (collector := self._asynchronous(trainer)) is not None:
+                collector.evaluate(iteration)
             else:
                 extra |= self._summary(self._quick_evaluation(trainer))
             if trainer.replacement.cache is not None:
-                whole = self.rollout.copy if isinstance(self.rollout, SamplingCopy) else self.policy
+                whole = self.policy if self.leader is None else cast("SamplingCopy", self.rollout).copy
                 extra |= cache_divergence(whole, trainer.replacement.cache, batch)
         if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
             assert trainer.collector.last is not None
@@ -229,9 +240,9 @@ class MethodRun:
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)
-        if isinstance(trainer.collector, AsyncGroupCollector):
-            self._report_evaluations(trainer, trainer.collector)
-            self._restart_workers(trainer.collector)
+        if (collector := self._asynchronous(trainer)) is not None:
+            self._report_evaluations(trainer, collector)
+            self._restart_workers(collector)
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         if config.cluster.address is not None:
@@ -239,6 +250,10 @@ class MethodRun:
 
             export((sample.name, sample.help, sample.labels, sample.value) for sample in method_samples(self.folder))
         return extra
+
+    def _asynchronous(self, trainer: BEPATrainer) -> AsyncGroupCollector | None:
+        """The trainer's collector with ``collect.mode=async``."""
+        return cast("AsyncGroupCollector", trainer.collector) if self.config.collect.mode == "async" else None
 
     def _reroll(self, trainer: BEPATrainer) -> Metrics:
         """LEVEL-1 with the current policy, for tasks whose cached trace is missing or stale."""

@@ -10,13 +10,6 @@ from pathlib import Path
 from bepa_torchrl.checkpoints import SHIPPED, checkpoint_folder
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import ClusterSettings, EngineSettings, EnvSettings, Settings
-from bepa_torchrl.scale.engine.errors import engine_version
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient
-from bepa_torchrl.scale.rollouts.channel.handshake import ENGINE_TOKEN, parse_address, read_token
-from bepa_torchrl.scale.rollouts.ray_address import check_head
-from bepa_torchrl.sizing.known_models import folder_model, known_model
-from bepa_torchrl.sizing.memory import kv_bytes
-from bepa_torchrl.sizing.model import model_shape
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
@@ -85,10 +78,14 @@ def _check_cluster(cluster: ClusterSettings) -> None:
         MissingExtraError, ValueError, OSError, DesktopError: see :func:`check_environment`.
     """
     if cluster.address is not None:
+        from bepa_torchrl.scale.rollouts.ray_address import check_head
+
         require_extra("ray", "cluster.address")
         check_head(cluster.address)
     if cluster.listen is None:
         return
+    from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
+
     try:
         parse_address(cluster.listen)
     except ValueError as error:
@@ -102,6 +99,9 @@ def _check_engine(engine: EngineSettings) -> None:
     Raises:
         ValueError: no vLLM, no URL or no token. EngineError: the server does not answer, or refuses the token.
     """
+    from bepa_torchrl.scale.engine.errors import engine_version
+    from bepa_torchrl.scale.engine.http_engine.client import EngineClient
+
     if engine.url is None:
         engine_version()
     else:
@@ -117,6 +117,10 @@ def check_engine_cache(settings: Settings) -> None:
     Raises:
         ConfigError: it does not.
     """
+    from bepa_torchrl.sizing.known_models import folder_model, known_model
+    from bepa_torchrl.sizing.memory import kv_bytes
+    from bepa_torchrl.sizing.model import model_shape
+
     policy = settings.policy
     folder = Path(checkpoint_folder(policy.checkpoint)).expanduser()
     try:
@@ -138,6 +142,8 @@ def check_engine_cache(settings: Settings) -> None:
 
 def engine_token(engine: EngineSettings) -> bytes:
     """The token of ``policy.engine.url``. Raises ValueError if there is none, OSError if it cannot be read."""
+    from bepa_torchrl.scale.rollouts.channel.handshake import ENGINE_TOKEN, read_token
+
     path = None if engine.token_file is None else Path(engine.token_file)
     return read_token(path, variable=ENGINE_TOKEN)
 

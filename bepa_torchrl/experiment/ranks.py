@@ -30,7 +30,7 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.experiment.config import ConfigError, read_settings, with_changes
 from bepa_torchrl.experiment.factory import make_policy, rollout_policy
-from bepa_torchrl.experiment.loss_and_optimizer import make_method_loss, make_optimizer
+from bepa_torchrl.experiment.loss_and_optimizer import FINE_TUNING, make_method_loss, make_optimizer
 from bepa_torchrl.experiment.method_handle import LAUNCHER, end_with_launcher, exit_text
 from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.resume import key_of
@@ -47,8 +47,6 @@ from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.scale.sharding.torchrun import TorchrunFollowers, TorchrunJob, follow_parts, torchrun_job
 from bepa_torchrl.training.optimization_step import trainable
 
-#: the phases of a run, each with its own loss and optimiser
-FINE_TUNING, REINFORCEMENT = "fine_tuning", "reinforcement"
 #: environment variable with the file of the ranks' rendezvous
 _RENDEZVOUS = "BEPA_RANKS_FILE"
 #: joins the process group; returns the mesh of all ranks
@@ -56,8 +54,8 @@ JoinGroup = Callable[[], DeviceMesh]
 
 
 @contextmanager
-def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, Leader | None]]:
-    """The policy in training and, if it is divided over several ranks, their leader, with the other ranks running.
+def divided_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, Leader]]:
+    """The policy in training, divided over several ranks, and their leader, with the other ranks running.
 
     Args:
         folder: the method's folder, from which the other ranks read the settings.
@@ -65,9 +63,6 @@ def trained_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, L
     Raises:
         RankLostError: another rank does not start.
     """
-    if settings.train.ranks == 1:
-        yield make_policy(settings, seed=settings.seed), None
-        return
     job = torchrun_job()
     failed = True
     with _started(settings, folder) if job is None else _led(job, settings, folder) as (followers, join):

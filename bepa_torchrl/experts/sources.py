@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_traces
 from osworld_gym.tasks.task import Task
 
@@ -20,6 +19,8 @@ def split_source(source: str) -> tuple[str, Path]:
     Raises:
         TraceError: the reader or the folder does not exist.
     """
+    from bepa_torchrl.experts.readers.registry import find_reader  # the readers are many, and not of every run
+
     reader, colon, rest = source.partition(":")
     folder = Path(rest if colon else source).expanduser()
     if colon:
@@ -53,6 +54,8 @@ def read_source(source: str, tasks: Iterable[Task], *, successes: bool = False) 
 
 def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: bool) -> list[ExpertTrace]:
     """The traces as the reader, or the folder of saved traces, has them; raises as :func:`read_source`."""
+    from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
+
     if reader or not (folder / "traces").is_dir():
         read = find_reader(reader or AUTO)
         if isinstance(read, RunReader):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
 
 from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
@@ -16,15 +19,16 @@ from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.phases.prepare import prepared_run
 from bepa_torchrl.experiment.phases.results import show_before_after, write_results
 from bepa_torchrl.experiment.phases.training import train_methods
-from bepa_torchrl.experiment.remote_copy import uploading
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.checked import CheckedRun
 from bepa_torchrl.experiment.start.folder import continue_command, make_folder, methods_of, write_settings
 from bepa_torchrl.experiment.start.tasks import run_seed
-from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
+
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.store.mirror import RunUploader
 
 
 def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
@@ -51,7 +55,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
         stack.enter_context(locked(folder))
         _begin(folder, config, configs, checked.overrides)
     command = continue_command(config, folder)
-    with _noting(command), uploading(config, folder, console) as uploader:
+    with _noting(command), _uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
@@ -74,18 +78,28 @@ def _noting(command: str) -> Iterator[None]:
         raise
 
 
+def _uploading(config: Settings, folder: Path, console: Console) -> AbstractContextManager[RunUploader | None]:
+    """Uploads the run's folder during the block, with ``storage=``."""
+    if config.storage is None:
+        return nullcontext()
+    from bepa_torchrl.experiment.remote_copy import uploading
+
+    return uploading(config, folder, console)
+
+
 def check_gpus(config: Settings) -> None:
     """Raises ConfigError if there are fewer GPUs than ranks on this machine."""
-    job = torchrun_job()
-    ranks = config.train.ranks if job is None else job.local_ranks
+    torchrun = dist.is_torchelastic_launched()
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun else config.train.ranks
     if config.train.ranks > 1 and config.policy.device != "cpu" and torch.cuda.device_count() < ranks:
-        where = f"train.ranks={ranks}" if job is None else f"torchrun --nproc-per-node={ranks}"
+        where = f"torchrun --nproc-per-node={ranks}" if torchrun else f"train.ranks={ranks}"
         raise ConfigError(f"{where} requires {ranks} GPUs, this machine has {torch.cuda.device_count()}; lower it")
 
 
 def check_torchrun(config: Settings) -> None:
     """Raises ConfigError if several methods would use the processes of torchrun at the same time."""
-    if torchrun_job() is not None and config.train.ranks > 1 and config.processes > 1 and len(methods_of(config)) > 1:
+    several = config.processes > 1 and len(methods_of(config)) > 1
+    if dist.is_torchelastic_launched() and config.train.ranks > 1 and several:
         raise ConfigError(
             f"processes={config.processes}: torchrun's processes train one method at a time; set processes=1"
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -17,7 +18,9 @@ from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
-from bepa_torchrl.scale.store.mirror import RunUploader
+
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.store.mirror import RunUploader
 
 _POLL = 0.5  #: seconds between two updates of the display
 _INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktops and workers

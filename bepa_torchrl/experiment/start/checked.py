@@ -10,7 +10,6 @@ from pathlib import Path
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preflight import check_environment
-from bepa_torchrl.experiment.remote_copy import check_new_in_store, restore_missing
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.start.folder import (
     check_new_run,
@@ -58,13 +57,19 @@ def check_run(
     config = load_config(overrides, config_dir=config_dir)
     folder = run_folder(config)
     if config.resume:
-        restore_missing(config, folder, note)
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import restore_missing
+
+            restore_missing(config, folder, note)
         stack.enter_context(locked_run(folder))
         config, configs = resumed_settings(folder, config, overrides)
     else:
         configs = {name: _config_of(name, config, overrides, config_dir) for name in methods_of(config)}
         check_new_run(folder)
-        check_new_in_store(config, folder.name)
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import check_new_in_store
+
+            check_new_in_store(config, folder.name)
     check_environment(config, torchrun=True)
     tasks = make_tasks(config)
     for own in configs.values():
