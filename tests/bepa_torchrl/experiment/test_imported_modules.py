@@ -1,4 +1,4 @@
-"""What ``bepa train`` on the simulated desktop imports in all of its processes: nothing of ``scale/`` or ``recipes/``."""
+"""What ``bepa train`` imports on the simulated desktop, in all of its processes: nothing of ``scale/``."""
 
 from __future__ import annotations
 
