@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bepa_torchrl.evaluation.statistics import Estimate
 from recipes.study.estimates import Study, interval_text, paired
 from recipes.study.markdown import row, rule
 from recipes.study.notes import filled
-from recipes.study.statistics import Estimate
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from statistics import mean
 
 import numpy as np
 
+from bepa_torchrl.evaluation.statistics import Estimate, Rates, difference, estimate
 from recipes.study.records import Result
-from recipes.study.statistics import Estimate, Rates, difference, estimate
 
 MODE = "sampled"
 MIN_SEEDS = 3  #: fewer give no interval worth the name

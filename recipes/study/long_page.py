@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bepa_torchrl.evaluation.statistics import Rates
 from recipes.study.estimates import MIN_SEEDS, Study, common_seeds, gain_text
 from recipes.study.figures import Panel, draw, with_end
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.records import Result
-from recipes.study.statistics import Rates
 from recipes.study.tables import difference_table, success_table
 from recipes.study.variants import LONG
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bepa_torchrl.evaluation.statistics import Estimate, difference
 from recipes.study.estimates import BASE, MIN_SEEDS, Study, interval_text, pair
 from recipes.study.markdown import wrapped
-from recipes.study.statistics import Estimate, difference
 
 WANTED = 0.10  #: the gain that was asked for
 

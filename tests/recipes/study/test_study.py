@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bepa_torchrl.evaluation.statistics import Estimate
 from bepa_torchrl.experiment.config import load_config, with_changes
 from recipes.study import runner
 from recipes.study.claims import verdict
@@ -30,7 +31,6 @@ from recipes.study.records import (
 from recipes.study.runner import Run, run_missing, up_to_date
 from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
-from recipes.study.statistics import Estimate
 from recipes.study.tuning import GRIDS, choose, finals, runs_of, score, trials, tuned, tuning_table
 from recipes.study.variants import VARIANTS, Variant
 

@@ -5,8 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bepa_torchrl.evaluation.statistics import (
+    Estimate,
+    all_pass_at_k,
+    bootstrap,
+    difference,
+    estimate,
+    mcnemar,
+    paired_difference,
+    pass_at_k,
+    smallest_difference,
+    success_interval,
+    t_interval,
+    wilson,
+)
 from recipes.study.estimates import gain_text, interval_text, rate_text
-from recipes.study.statistics import T_QUANTILES, Estimate, bootstrap, difference, estimate, t_interval
 
 
 def test_the_mean_is_over_seeds_and_tasks_and_equal_rates_have_no_width() -> None:
@@ -23,14 +36,14 @@ def test_two_seeds_of_one_task_give_the_extremes() -> None:
 
 
 def test_students_interval_is_over_the_seeds_means() -> None:
-    """Means 0.2, 0.4, 0.6: their deviation is 0.2, so that the half width is 4.303 * 0.2 / √3."""
+    """Means 0.2, 0.4, 0.6: their deviation is 0.2, so that the half width is 4.302653 * 0.2 / √3."""
     rates = np.array([[0.1, 0.3], [0.4, 0.4], [0.5, 0.7]])
     found = t_interval(rates)
-    assert (found.mean, found.high - 0.4) == pytest.approx((0.4, 4.303 * 0.2 / np.sqrt(3)))
+    assert (found.mean, found.high - 0.4) == pytest.approx((0.4, 4.302653 * 0.2 / np.sqrt(3)))
     alone = estimate(rates.mean(axis=1, keepdims=True))  # as for tasks that differ by seed
     assert (alone.low, alone.high) == pytest.approx((found.low, found.high))
-    many = t_interval(np.tile([[0.0], [1.0]], (20, 1)))  # 39 degrees of freedom, more than are tabulated
-    assert many.high - many.mean == pytest.approx(T_QUANTILES[-1] * np.sqrt(0.25 * 40 / 39) / np.sqrt(40))
+    many = t_interval(np.tile([[0.0], [1.0]], (20, 1)))  # 39 degrees of freedom
+    assert many.high - many.mean == pytest.approx(2.022691 * np.sqrt(0.25 * 40 / 39) / np.sqrt(40))
 
 
 def test_an_estimate_holds_both_intervals() -> None:
@@ -91,3 +104,56 @@ def test_a_missing_rate_and_unpaired_shapes_are_refused() -> None:
         estimate(np.array([[0.0, np.nan], [0.0, 0.0]]))
     with pytest.raises(ValueError, match="one shape"):
         difference(np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+def test_wilsons_interval_is_that_of_the_formula() -> None:
+    """7 of 10: centre (p + z²/2n) / (1 + z²/n), half width z √(p(1-p)/n + z²/4n²) / (1 + z²/n), with z = 1.959964."""
+    z, p, n = 1.959964, 0.7, 10
+    centre, half = (p + z**2 / (2 * n)), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    found = wilson(7, 10)
+    expected = (0.7, (centre - half) / (1 + z**2 / n), (centre + half) / (1 + z**2 / n))
+    assert (found.mean, found.low, found.high) == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_pass_has_wilsons_interval_and_several_a_bootstrap() -> None:
+    assert success_interval([[1.0]] * 7 + [[0.0]] * 3) == wilson(7, 10)
+    several = success_interval([[1.0, 1.0], [0.0, 0.0]])  # no variance within tasks: 0, 1/2, 1 with 1/4, 1/2, 1/4
+    assert (several.mean, several.low, several.high) == (0.5, 0.0, 1.0)
+    one_task = success_interval([[1.0, 0.0]])  # no variance between tasks: the same over the two episodes
+    assert (one_task.mean, one_task.low, one_task.high) == (0.5, 0.0, 1.0)
+
+
+def test_tasks_weigh_alike_however_many_episodes_they_have() -> None:
+    assert success_interval([[1.0], [0.0, 0.0, 0.0]]).mean == 0.5
+    with pytest.raises(ValueError, match="an episode of each"):
+        success_interval([[1.0], []])
+
+
+def test_pass_at_k_by_hand() -> None:
+    """2 of 4 episodes succeed: of 6 pairs, 1 has no success and 1 has two."""
+    assert pass_at_k(2, 4, 2) == pytest.approx(5 / 6)
+    assert all_pass_at_k(2, 4, 2) == pytest.approx(1 / 6)
+    assert pass_at_k(2, 4, 1) == all_pass_at_k(2, 4, 1) == 0.5
+    with pytest.raises(ValueError, match="pass@3 requires at least 3 episodes"):
+        pass_at_k(1, 2, 3)
+
+
+def test_mcnemar_counts_the_pairs_that_differ() -> None:
+    """5 pairs, all for one side: p = 2 (1/2)^5."""
+    assert mcnemar(0, 5) == pytest.approx(2 / 32)
+    assert (mcnemar(3, 3), mcnemar(0, 0)) == (pytest.approx(1.0), 1.0)
+
+
+def test_a_paired_difference_uses_the_same_tasks_on_both_sides() -> None:
+    first, second = [[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]
+    same = paired_difference(first, second)
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)  # unpaired, it would be ±1
+    gain = paired_difference([[0.0, 0.0]] * 3, [[1.0, 1.0]] * 3)
+    assert (gain.mean, gain.low, gain.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_smallest_difference_by_hand() -> None:
+    """Differences 0, 0, 1, 1 of four tasks: deviation √(1/3), so (1.95996 + 0.84162) √(1/3) / 2."""
+    first, second = [[0.0]] * 4, [[0.0], [0.0], [1.0], [1.0]]
+    assert smallest_difference(first, second) == pytest.approx((1.959964 + 0.841621) * np.sqrt(1 / 3) / 2, rel=1e-5)
+    assert smallest_difference([[0.0]], [[1.0]]) == float("inf")

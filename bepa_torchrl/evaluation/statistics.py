@@ -1,0 +1,241 @@
+"""Intervals and tests of success rates, for the evaluation card, the comparison of methods and the training tables.
+
+Wilson's interval, Student's t and the exact McNemar test are scipy's. The bootstraps are ours, since what is resampled
+depends on the design: seeds crossed with tasks (several trained policies on the same tasks), or passes within tasks
+(several episodes of one policy per task). Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+RESAMPLES = 10_000
+LEVEL = 0.95  #: of every interval
+Rates = NDArray[np.float64]  #: ``[S, K]``: success rate of each task under each seed, in [0, 1]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval excludes 0, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+# --- seeds crossed with tasks ---------------------------------------------------------------------------------------
+
+
+def estimate(rates: Rates, *, seed: int = 0) -> Estimate:
+    """The mean, and an interval that holds both :func:`bootstrap` and :func:`t_interval`.
+
+    A bootstrap of a few seeds is too narrow for what differs between seeds, Student's t says nothing about other tasks.
+    With a single column, where each seed has tasks of its own, this is Student's t.
+
+    Raises:
+        ValueError: as :func:`bootstrap`.
+    """
+    both = bootstrap(rates, seed=seed), t_interval(rates)
+    return Estimate(both[0].mean, min(each.low for each in both), max(each.high for each in both))
+
+
+def bootstrap(rates: Rates, *, seed: int = 0) -> Estimate:
+    """The mean over seeds and tasks, and its interval over both, by a bootstrap.
+
+    Seeds are drawn with replacement, and tasks with replacement, the same tasks for all drawn seeds: seeds share the
+    tasks, so that a task's difficulty is not averaged out by more seeds.
+
+    Args:
+        rates: ``[S, K]``, at least two seeds and one task.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: another shape, NaN, or a single seed.
+    """
+    if rates.ndim != 2 or rates.shape[0] < 2 or rates.shape[1] < 1:
+        raise ValueError(f"an interval requires rates [S, K] of at least 2 seeds and 1 task, got {rates.shape}")
+    if np.isnan(rates).any():
+        raise ValueError("a success rate is NaN: every task needs at least one valid episode")
+    generator = np.random.default_rng(seed)
+    seeds, tasks = rates.shape
+    draws_s = generator.integers(seeds, size=(RESAMPLES, seeds))
+    draws_k = generator.integers(tasks, size=(RESAMPLES, tasks))
+    counts_s = _counts(draws_s, seeds)
+    counts_k = _counts(draws_k, tasks)
+    means = np.einsum("bs,sk,bk->b", counts_s, rates, counts_k) / (seeds * tasks)
+    return _percentiles(float(rates.mean()), means)
+
+
+def t_interval(rates: Rates) -> Estimate:
+    """The mean over seeds of each seed's mean, and Student's interval over the seeds, with these tasks.
+
+    Args:
+        rates: ``[S, K]``, at least two seeds.
+    """
+    means = rates.mean(axis=1)
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(means) - 1))
+    half = quantile * float(means.std(ddof=1)) / sqrt(len(means))
+    middle = float(means.mean())
+    return Estimate(middle, middle - half, middle + half)
+
+
+def difference(one: Rates, other: Rates, *, seed: int = 0) -> Estimate:
+    """The mean of ``one - other`` with its interval, paired by seed and task.
+
+    Raises:
+        ValueError: shapes that differ, or as :func:`estimate`.
+    """
+    if one.shape != other.shape:
+        raise ValueError(f"paired rates have one shape, got {one.shape} and {other.shape}")
+    return estimate(one - other, seed=seed)
+
+
+# --- passes within tasks --------------------------------------------------------------------------------------------
+
+#: the scores of each task's episodes, in [0, 1]; tasks may have different numbers of them, none may have none
+Passes = Sequence[Sequence[float]]
+
+
+def success_interval(passes: Passes, *, seed: int = 0) -> Estimate:
+    """The mean over tasks of each task's mean score, with its interval.
+
+    With one episode per task that is Wilson's interval of a proportion, otherwise the bootstrap over tasks and, within
+    a drawn task, over its episodes.
+
+    Raises:
+        ValueError: there is no task, or a task has no episode.
+    """
+    _check(passes)
+    if all(len(scores) == 1 and scores[0] in (0.0, 1.0) for scores in passes):
+        return wilson(sum(int(scores[0]) for scores in passes), len(passes))
+    means = _resampled_means(passes, *_draws(len(passes), seed))
+    return _percentiles(_mean(passes), means)
+
+
+def wilson(successes: int, episodes: int) -> Estimate:
+    """Wilson's score interval of a proportion.
+
+    Raises:
+        ValueError: no episode, or more successes than episodes.
+    """
+    proportion = stats.binomtest(successes, episodes).proportion_ci(LEVEL, method="wilson")
+    return Estimate(successes / episodes, float(proportion.low), float(proportion.high))
+
+
+def pass_at_k(successes: int, episodes: int, k: int) -> float:
+    """Probability that at least one of k episodes, drawn without replacement, succeeds (the unbiased estimator).
+
+    Raises:
+        ValueError: fewer than k episodes.
+    """
+    _check_k(episodes, k)
+    return 1.0 - comb(episodes - successes, k) / comb(episodes, k)
+
+
+def all_pass_at_k(successes: int, episodes: int, k: int) -> float:
+    """Probability that all of k episodes, drawn without replacement, succeed. Raises as :func:`pass_at_k`."""
+    _check_k(episodes, k)
+    return comb(successes, k) / comb(episodes, k)
+
+
+# --- two evaluations of the same tasks ------------------------------------------------------------------------------
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The two-sided p-value of the exact McNemar test; 1 if no pair differs.
+
+    Args:
+        only_first: pairs in which only the first of both succeeded.
+        only_second: pairs in which only the second did.
+    """
+    pairs = only_first + only_second
+    return float(stats.binomtest(only_first, pairs).pvalue) if pairs else 1.0
+
+
+def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estimate:
+    """The mean over tasks of ``second - first``, with a bootstrap interval: the same drawn tasks on both sides.
+
+    Within a drawn task the episodes of each side are drawn for themselves.
+
+    Raises:
+        ValueError: different numbers of tasks, or as :func:`success_interval`.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"a paired difference requires the same tasks, got {len(first)} and {len(second)}")
+    _check(first)
+    _check(second)
+    generator, tasks = _draws(len(first), seed)
+    means = _resampled_means(second, generator, tasks) - _resampled_means(first, generator, tasks)
+    return _percentiles(_mean(second) - _mean(first), means)
+
+
+def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) -> float:
+    """The difference of means that this design would find with the given power, by the normal approximation.
+
+    From the standard deviation of the tasks' differences; infinite for a single task.
+    """
+    differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)])
+    if len(differences) < 2:
+        return float("inf")
+    quantiles = stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(power)
+    return float(quantiles * differences.std(ddof=1) / sqrt(len(differences)))
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _check(passes: Passes) -> None:
+    if not passes or not all(len(scores) for scores in passes):
+        raise ValueError("an interval requires at least one task, and an episode of each; leave tasks without one out")
+
+
+def _check_k(episodes: int, k: int) -> None:
+    if not 1 <= k <= episodes:
+        raise ValueError(f"pass@{k} requires at least {k} episodes of each task, got {episodes}")
+
+
+def _mean(passes: Passes) -> float:
+    return float(np.mean([np.mean(scores) for scores in passes]))
+
+
+def _draws(tasks: int, seed: int) -> tuple[np.random.Generator, NDArray[np.int64]]:
+    """The generator after it has drawn the tasks of all resamples, ``[RESAMPLES, tasks]``."""
+    generator = np.random.default_rng(seed)
+    return generator, generator.integers(tasks, size=(RESAMPLES, tasks))
+
+
+def _resampled_means(passes: Passes, generator: np.random.Generator, tasks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The means of the resamples: of each drawn task, a resample of its episodes."""
+    lengths = np.array([len(scores) for scores in passes])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    flat = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in passes])
+    longest = int(lengths.max())
+    total = np.zeros(len(tasks))
+    for place in range(longest):  # an episode of each drawn task at a time, so that memory stays small
+        chosen = starts[tasks] + (generator.random(tasks.shape) * lengths[tasks]).astype(np.int64)
+        wanted = place < lengths[tasks]
+        total += np.where(wanted, flat[chosen] / lengths[tasks], 0.0).sum(axis=1)
+    return total / tasks.shape[1]
+
+
+def _percentiles(mean: float, resamples: NDArray[np.float64]) -> Estimate:
+    low, high = np.quantile(resamples, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return Estimate(mean, float(low), float(high))
+
+
+def _counts(draws: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """How often each index occurs in each row of ``draws``."""
+    out = np.zeros((len(draws), size))
+    np.add.at(out, (np.arange(len(draws))[:, None], draws), 1.0)
+    return out
