@@ -1,59 +1,158 @@
-"""``bepa eval``: greedy and sampled success rates of a policy, per split and tag."""
+"""``bepa eval``: plays a suite with a policy and writes a card; compares two evaluations; reads results of others."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import add_settings, check_new
+
+if TYPE_CHECKING:
+    from bepa_torchrl.experiment.settings import Settings
+
+_ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
+with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
+the settings env.*. --card writes card.json, card.md and card.html."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = commands.add_parser("eval", help="success rates of a policy, per split and tag")
+    parser = commands.add_parser("eval", help="evaluate a policy; compare and read evaluations", description=_ABOUT)
     add_settings(parser)
-    parser.add_argument("--out", type=Path, help="JSON file for the counts per task")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the evaluation, or of the card")
+    parser.add_argument("--card", action="store_true", help="write the card; without --out, print it")
+    parser.add_argument("--passes", type=int, metavar="N", help="episodes per task (default: the suite's)")
+    parser.add_argument("--steps", type=int, metavar="N", help="step budget of an episode (default: env.max_steps)")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="of the sampling (default: 0 for one pass, 1 for several)"
+    )
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders of two evaluations")
+    parser.add_argument(
+        "--from", dest="source", metavar="FOLDER", help="results in OSWorld's layout instead of playing"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(program=evaluate_policy)
 
 
 def evaluate_policy(options: argparse.Namespace) -> int:
-    """Prints the success rates on both splits of ``env``; writes the counts per task to ``--out``."""
+    """Does what the options ask for; returns the exit code.
+
+    Raises:
+        ValueError, TaskError: bad input. DesktopError, OSError: infrastructure; what was played is kept.
+    """
+    if options.compare is not None:
+        return _compare(options)
+    name, overrides = _suite_of(options.overrides)
+    if options.source is not None:
+        return _read(options, name, overrides)
+    return _play(options, name, overrides)
+
+
+def _suite_of(overrides: list[str]) -> tuple[str | None, list[str]]:
+    """The value of ``suite=``, and the other settings."""
+    named = [each.removeprefix("suite=") for each in overrides if each.startswith("suite=")]
+    if len(named) > 1:
+        raise ValueError(f"suite= is given {len(named)} times; give it once")
+    return (named[0] if named else None), [each for each in overrides if not each.startswith("suite=")]
+
+
+def _settings(options: argparse.Namespace, name: str | None, overrides: list[str]) -> tuple[Settings, int]:
+    """The settings of the evaluation, and its passes."""
+    from bepa_torchrl.evaluation.suites import evaluation_suite
     from bepa_torchrl.experiment.config import load_config
 
-    settings = load_config(options.overrides, config_dir=options.config_dir)
-    if options.out is not None:
+    suite = None if name is None else evaluation_suite(name)
+    passes = options.passes if options.passes is not None else (1 if suite is None else suite.passes)
+    if passes < 1:
+        raise ValueError(f"--passes: expected 1 or more, got {passes}")
+    given = [] if suite is None else list(suite.overrides)
+    steps = [] if options.steps is None else [f"env.max_steps={options.steps}"]
+    return load_config([*given, *overrides, *steps], config_dir=options.config_dir), passes
+
+
+def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
+    from bepa_torchrl.experiment.config import with_changes
+
+    settings, passes = _settings(options, name, overrides)
+    if options.out is not None and not options.out.exists():
         check_new(options.out, "--out")
     from bepa_torchrl.experiment.preflight import check_environment
     from bepa_torchrl.experiment.start.tasks import make_tasks
 
     check_environment(settings)
-    tasks = make_tasks(settings)
+    tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+    if options.out is None:
+        raise ValueError("expected --out FOLDER, in which each episode is kept as soon as it is over; add it")
     from rich.console import Console  # large packages, after what can be checked without them
-    from rich.table import Table
 
-    from bepa_torchrl.analysis.progress import percent
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
-    from bepa_torchrl.evaluation.success_rate import subsets
-    from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
-    from bepa_torchrl.experiment.preparation import final_evaluation
-    from bepa_torchrl.rollout.stages import Stages
+    from bepa_torchrl.experiment.evaluation_run import play_evaluation
+
+    temperature = options.temperature if options.temperature is not None else float(passes > 1)
+    if temperature < 0:
+        raise ValueError(f"--temperature: expected 0 or more, got {temperature:g}")
+    with ConsoleProgress(Console(stderr=True)) as progress:
+        outcomes, facts = play_evaluation(
+            settings,
+            tasks,
+            options.out,
+            name=name or settings.env.suite,
+            passes=passes,
+            temperature=temperature,
+            progress=progress,
+        )
+    return _show(options, outcomes, facts, options.out)
+
+
+def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
+    """The card of results that another agent's runner wrote."""
+    from bepa_torchrl.evaluation.osworld_results import read_results
+    from bepa_torchrl.experiment.start.tasks import make_tasks
+
+    if options.out is not None:
+        check_new(options.out, "--out")
+    suite = None
+    if name is not None:
+        from bepa_torchrl.experiment.config import with_changes
+
+        settings, _ = _settings(options, name, overrides)
+        tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+        suite = tasks.suite.of([*tasks.train, *tasks.held_out])
+    outcomes = read_results(options.source, suite)
+    facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
+    if suite is not None:
+        facts |= {"digest": suite.digest, "edition": suite.fingerprint(suite.tasks)}
+    if options.out is not None:
+        from bepa_torchrl.evaluation.outcomes import write_outcomes
+
+        options.out.mkdir(parents=True)
+        write_outcomes(options.out, outcomes, facts)
+    return _show(options, outcomes, facts, options.out)
+
+
+def _show(options: argparse.Namespace, outcomes: list[Any], facts: Mapping[str, Any], out: Path | None) -> int:
+    """Writes the card if it is asked for, and prints the score; exit code 3 if no task has a result."""
+    from bepa_torchrl.evaluation.card import make_card
+    from bepa_torchrl.evaluation.card_text import html, markdown
     from osworld_gym.atomic import write_text
 
-    policy = make_policy(settings, seed=settings.seed)
-    every = [*tasks.train, *tasks.held_out]
-    with (
-        ConsoleProgress(Console(stderr=True)) as progress,
-        rollout_policy(settings, policy) as rollout,
-        closing(make_env(settings, rollout, tasks.suite)) as env,
-    ):
-        found = final_evaluation(settings, rollout, env.vector, every, stages=Stages(progress=progress))
-    table = Table("tasks", "number", *found)
-    for name, ids in subsets(tasks.train, tasks.held_out, ()).items():
-        table.add_row(name, str(len(ids)), *(percent(evaluation.success(ids)) for evaluation in found.values()))
-    Console().print(table)
-    if options.out is not None:
-        counts = {mode: evaluation.to_json() for mode, evaluation in found.items()}
-        write_text(options.out, json.dumps(counts, indent=1))
+    card = make_card(outcomes, facts)
+    if options.card and out is not None:
+        write_text(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+        write_text(out / "card.md", markdown(card) + "\n")
+        write_text(out / "card.html", html(card))
+    print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
+    return 0 if card["score"] is not None else 3
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from bepa_torchrl.evaluation.comparison import compare, comparison_lines
+    from bepa_torchrl.evaluation.outcomes import read_outcomes
+
+    (first, facts), (second, other_facts) = (read_outcomes(folder) for folder in options.compare)
+    found = compare(first, second, (facts, other_facts))
+    print(json.dumps(found, ensure_ascii=False) if options.json else "\n".join(comparison_lines(found)))
     return 0

@@ -226,7 +226,8 @@ def _resampled_means(passes: Passes, generator: np.random.Generator, tasks: NDAr
         chosen = starts[tasks] + (generator.random(tasks.shape) * lengths[tasks]).astype(np.int64)
         wanted = place < lengths[tasks]
         total += np.where(wanted, flat[chosen] / lengths[tasks], 0.0).sum(axis=1)
-    return total / tasks.shape[1]
+    means: NDArray[np.float64] = total / tasks.shape[1]
+    return means
 
 
 def _percentiles(mean: float, resamples: NDArray[np.float64]) -> Estimate:

@@ -91,6 +91,10 @@ class RunRecord:
             del line["iteration"]
         write_text(self.folder / OUTCOMES, "".join(json_line(line) for line in lines))
 
+    def played(self, result: EpisodeResult, facts: Mapping[str, Any]) -> None:
+        """Appends an episode of an evaluation to ``episodes.jsonl``; ``facts`` are further keys of its line."""
+        self._append("episodes.jsonl", [self._untrained(0, result) | dict(facts)])
+
     def evaluated(self) -> set[int]:
         """Iterations of ``iterations.jsonl`` with results of an evaluation."""
         path = self.folder / "iterations.jsonl"

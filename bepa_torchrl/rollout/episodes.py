@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from tensordict import TensorDictBase
@@ -115,6 +115,7 @@ def run_episodes(
     temperature: float = 1.0,
     retries: int = 2,
     on_result: Callable[[EpisodeResult], None] = lambda _: None,
+    keep_rows: bool = True,
 ) -> list[EpisodeResult]:
     """Runs every job once and returns the results in the jobs' order.
 
@@ -126,9 +127,17 @@ def run_episodes(
     same actions when the episode is retried (:class:`osworld_gym.episode.CrashRecord`), the episode ends as
     ``crashed_desktop`` with score 0, and its rows are trained on.
 
-    ``on_result`` is called with each result as soon as its episode is over.
+    Args:
+        policy: samples the responses.
+        vector: the desktops.
+        jobs: the episodes.
+        temperature: of the sampling; 0 is greedy.
+        retries: further attempts for an episode whose desktop failed.
+        on_result: is called with each result as soon as its episode is over.
+        keep_rows: whether the returned results have their rows, which hold every screenshot; those that ``on_result``
+            gets always have.
     """
-    return _EpisodeRunner(policy, vector, jobs, temperature, retries, on_result).run()
+    return _EpisodeRunner(policy, vector, jobs, temperature, retries, on_result, keep_rows).run()
 
 
 class _EpisodeRunner:
@@ -140,9 +149,11 @@ class _EpisodeRunner:
         temperature: float,
         retries: int,
         on_result: Callable[[EpisodeResult], None],
+        keep_rows: bool,
     ) -> None:
         self.policy, self.vector, self.jobs = policy, vector, jobs
         self.temperature, self.retries, self.on_result = temperature, retries, on_result
+        self.keep_rows = keep_rows
         self.waiting = deque(range(len(jobs)))
         self.free = deque(range(len(vector)))
         self.active: dict[int, _ActiveEpisode] = {}
@@ -180,8 +191,9 @@ class _EpisodeRunner:
             self.retried[episode.number] = (*retried, result.failure)
             self.waiting.appendleft(episode.number)
         else:
-            self.results[episode.number] = self._result(episode, result)
-            self.on_result(self.results[episode.number])
+            found = self._result(episode, result)
+            self.on_result(found)
+            self.results[episode.number] = found if self.keep_rows else replace(found, rows=None)
         return True
 
     def _result(self, episode: _ActiveEpisode, result: StepResult) -> EpisodeResult:

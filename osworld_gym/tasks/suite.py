@@ -73,6 +73,11 @@ class Suite:
         by_id = {task.id: task for task in self.tasks}
         return tuple(by_id[i] for i in self.splits[name])
 
+    def of(self, tasks: Iterable[Task]) -> Suite:
+        """The suite with these of its tasks alone, in one split ``all_tasks``."""
+        chosen = tuple(tasks)
+        return Suite(self.name, chosen, {"all_tasks": [task.id for task in chosen]}, self.revision)
+
     @property
     def digest(self) -> str:
         """First 16 hex digits of a SHA-256 over the tasks' ids and content hashes, independent of their order."""

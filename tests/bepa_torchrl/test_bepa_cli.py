@@ -51,16 +51,25 @@ def test_selfroll_writes_what_succeeded(
     assert "0 tasks self-rolled in 3 episodes" in capsys.readouterr().out
 
 
-def test_eval_prints_and_writes_counts_and_overwrites_nothing(
+def test_eval_keeps_episodes_and_writes_a_card(
     settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "counts.json"
-    assert main(["eval", *settings, "--out", str(out)]) == 0
-    counts = json.loads(out.read_text())
-    assert {mode: len(tasks) for mode, tasks in counts.items()} == {"greedy": 6, "sampled": 6}
-    assert "held_out" in capsys.readouterr().out
-    assert main(["eval", *settings, "--out", str(out)]) == 2
-    assert "exists and is not overwritten" in capsys.readouterr().err
+    """Every task twice; a second call plays nothing, and other settings are refused."""
+    out = tmp_path / "evaluation"
+    assert main(["eval", *settings, "--passes", "2", "--card", "--out", str(out)]) == 0
+    assert "of 6 tasks" in capsys.readouterr().out
+    card = json.loads((out / "card.json").read_text())
+    assert (card["score"], card["denominators"]["episodes"], len(card["passes"])) == (0.0, 12, 2)
+    episodes = (out / "episodes.jsonl").read_text().splitlines()
+    assert len(episodes) == 12
+    (out / "episodes.jsonl").write_text("\n".join(episodes[:7]) + "\n" + episodes[7][:40])  # as after kill -9
+    assert main(["eval", *settings, "--passes", "2", "--json", "--out", str(out)]) == 0
+    assert len((out / "episodes.jsonl").read_text().splitlines()) == 12
+    assert json.loads(capsys.readouterr().out)["denominators"]["episodes_without_result"] == 0
+    assert main(["eval", *settings, "--passes", "3", "--out", str(out)]) == 2
+    assert "an evaluation with other settings" in capsys.readouterr().err
+    assert main(["eval", "--compare", str(out), str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interval"] == [0.0, 0.0]
 
 
 def test_bad_input_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,18 +64,27 @@ def make_tasks(settings: Settings) -> Tasks:
 def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
     """The tasks of a split, a tag or a list file; with ``env.runnable`` only those that can run here."""
     tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
-    if not settings.env.runnable:
-        return tasks
-    web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
-    machine = Machine(network=web)
-    against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
-    able = tuple(task for task in tasks if not against[task.id])
+    against = not_executable(settings, tasks)
+    able = tuple(task for task in tasks if task.id not in against)
     if len(able) < len(tasks):
-        first = (re.sub(r"^\d+ of its files", "some of its files", found[0]) for found in against.values() if found)
-        reasons = "; ".join(f"{count} × {reason}" for reason, count in Counter(first).most_common())
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in Counter(against.values()).most_common())
         out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
         _log.warning("%s cannot run here and are left out: %s", out, reasons)
     return able
+
+
+def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
+    """The tasks that cannot run on the desktops of the settings, and why; none without ``env.runnable``."""
+    if not settings.env.runnable:
+        return {}
+    web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
+    machine = Machine(network=web)
+    against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
+    return {
+        task_id: re.sub(r"^\d+ of its files", "some of its files", reasons[0])
+        for task_id, reasons in against.items()
+        if reasons
+    }
 
 
 def check_settings(settings: Settings, algo: Method, tasks: Tasks, *, prepared: bool = False) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from bepa_torchrl.experts.readers.executed import describe, executed_actions, executed_sources, source_points
 from bepa_torchrl.experts.readers.families import FAMILIES
-from bepa_torchrl.experts.readers.family import Family, Sample, response_text
+from bepa_torchrl.experts.readers.family import Family, Sample, plain_texts, response_text
 from bepa_torchrl.experts.readers.log import Line, read_attempts
 from bepa_torchrl.experts.readers.pictures import Pictures, find_pictures
 from bepa_torchrl.experts.readers.run import Outcome, Run
@@ -35,6 +35,8 @@ from osworld_gym.types import Action
 
 LOG = "traj.jsonl"
 _CODE_AGENT = "agent.call_code_agent"
+#: of a run without a step, by which a family could be recognised
+UNKNOWN = Family("unknown", "unknown", detect=lambda _: False, texts=plain_texts)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def _args(folder: Path, root: Path) -> tuple[Path | None, Mapping[str, Any]]:
 def _candidates(sample: Sample, log: Path) -> tuple[Family, ...]:
     """The families whose description fits: the first, and those that differ from it in their scale only."""
     fits = [family for family in FAMILIES if family.detect(sample)]
+    if not fits and sample.attempt.error and not sample.lines:
+        return (UNKNOWN,)  # it crashed before its first step: any runner's
     if not fits:
         keys = sorted({key for line in (*sample.lines, *sample.attempt.notes) for key in line})
         raise TraceError(

@@ -139,7 +139,7 @@ def test_leftovers_of_a_killed_save_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
-    """Weights fit on the disk and optimiser moments do not: through memory maps this was SIGBUS."""
+    """PolicyWeights fit on the disk and optimiser moments do not: through memory maps this was SIGBUS."""
     with small_disk(tmp_path, size=3_000_000, largest_file=1_500_000) as disk:
         checkpoints = Checkpoints(disk / "run", keep=2)
         checkpoints.save(components(1), step=1)

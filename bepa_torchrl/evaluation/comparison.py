@@ -1,0 +1,87 @@
+"""Two evaluations of the same tasks, paired: which is better, by how much, and what the design could have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bepa_torchrl.evaluation.outcomes import Outcome, by_task, successes
+from bepa_torchrl.evaluation.statistics import mcnemar, paired_difference, smallest_difference
+
+#: facts that two evaluations should share; a comparison names those that differ
+SAME = ("suite", "digest", "steps_budget", "temperature", "provider", "machine")
+
+
+def compare(
+    first: Sequence[Outcome],
+    second: Sequence[Outcome],
+    facts: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+) -> dict[str, Any]:
+    """Compares the tasks of which both evaluations have a result.
+
+    A task counts as solved, for the exact McNemar test and the lists of flipped tasks, if more than half of its
+    episodes succeeded; with an even number of passes a half counts as not solved.
+
+    Args:
+        first: the episodes of one evaluation.
+        second: those of the other.
+        facts: how each was measured.
+
+    Returns:
+        ``tasks`` in common, those that ``only_first`` and ``only_second`` have a result of, ``first`` and ``second``
+        (scores on the common tasks), ``difference`` (second - first), ``interval`` (paired bootstrap over tasks and
+        passes), ``mcnemar`` (``only_first``, ``only_second``, ``p``), ``smallest_difference`` (that these tasks and
+        passes would show with a power of 80 %), ``gained`` and ``lost`` tasks, and ``differing_facts``.
+
+    Raises:
+        ValueError: no task has a result in both.
+    """
+    one, other = by_task(first), by_task(second)
+    common = [task for task in one if task in other]
+    if not common:
+        raise ValueError(
+            f"the evaluations have no task in common ({len(one)} and {len(other)} tasks with results); "
+            "compare two of the same suite"
+        )
+    scores = [successes(one[task]) for task in common], [successes(other[task]) for task in common]
+    solved = [[sum(values) > len(values) / 2 for values in side] for side in scores]
+    lost = [task for task, a, b in zip(common, *solved, strict=True) if a and not b]
+    gained = [task for task, a, b in zip(common, *solved, strict=True) if b and not a]
+    found = paired_difference(*scores)
+    means = [sum(sum(values) / len(values) for values in side) / len(side) for side in scores]
+    return {
+        "tasks": len(common),
+        "only_first": len(one) - len(common),
+        "only_second": len(other) - len(common),
+        "first": means[0],
+        "second": means[1],
+        "difference": found.mean,
+        "interval": [found.low, found.high],
+        "mcnemar": {"only_first": len(lost), "only_second": len(gained), "p": mcnemar(len(lost), len(gained))},
+        "smallest_difference": smallest_difference(*scores),
+        "gained": gained,
+        "lost": lost,
+        "differing_facts": {
+            name: [facts[0].get(name), facts[1].get(name)] for name in SAME if facts[0].get(name) != facts[1].get(name)
+        },
+    }
+
+
+def comparison_lines(found: Mapping[str, Any]) -> list[str]:
+    """The comparison as lines of text."""
+    low, high = (f"{100 * value:+.1f}" for value in found["interval"])
+    test, smallest = found["mcnemar"], found["smallest_difference"]
+    lines = [
+        f"first   {100 * found['first']:.1f} %",
+        f"second  {100 * found['second']:.1f} %, on the {found['tasks']} tasks that both have a result of",
+        f"difference {100 * found['difference']:+.1f} points, 95 % interval {low} to {high} (paired bootstrap)",
+        f"McNemar: {test['only_second']} tasks gained, {test['only_first']} lost, p = {test['p']:.3g}",
+        f"this design shows differences of {100 * smallest:.1f} points and more (power 80 %)",
+    ]
+    left = found["only_first"] + found["only_second"]
+    lines += [f"{left} tasks have a result in one of them only, and are left out"] if left else []
+    for name in ("gained", "lost"):
+        lines += [f"{name}: {', '.join(found[name])}"] if found[name] else []
+    for name, (one, other) in found["differing_facts"].items():
+        lines.append(f"not the same {name}: {one} and {other}")
+    return lines

@@ -1,0 +1,110 @@
+"""Results in OSWorld's own layout: written, so that its scripts read ours, and read, with crashes told apart.
+
+    <domain>/<task id>/result.txt    the score, one number as text; True and False occur
+    <domain>/<task id>/traj.jsonl    a line per step, or {"Error": ...} if the runner crashed
+
+Defined by OSWorld's lib_run_single.py and show_result.py. A crash has no result.txt there, so that its task vanishes
+from the official table; here it is an episode without a result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bepa_torchrl.evaluation.outcomes import Outcome, Result
+from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
+from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
+from bepa_torchrl.experts.sources import split_source
+from osworld_gym.atomic import write_bytes, write_text
+from osworld_gym.tasks.suite import Suite
+
+RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
+
+
+def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
+    """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
+
+    Args:
+        source: the folder, or ``NAME:FOLDER`` with the name of a reader of experts' logs.
+        suite: whose tasks without any run are listed as without a result, and whose evaluators say which are feasible;
+            None: the folder's tasks alone.
+
+    Raises:
+        TraceError: there is no run in the folder.
+    """
+    _, folder = split_source(source)
+    tasks = {} if suite is None else {task.id: task for task in suite.tasks}
+    outcomes: list[Outcome] = []
+    seen: dict[str, int] = {}
+    for run in check_sources([source]).runs:
+        if tasks and run.task not in tasks:
+            continue
+        attempt = seen.get(run.task, 0)
+        seen[run.task] = attempt + 1
+        outcomes.append(_outcome(run, folder, attempt, suite))
+    for task in tasks.values():
+        if task.id not in seen:
+            feasible = task.evaluator.get("func") != "infeasible"
+            outcomes.append(
+                Outcome(task.id, task.domain, 0, Result.no_result, None, feasible=feasible, reason="no run of it")
+            )
+    return outcomes
+
+
+def _outcome(run: CheckedRun, folder: Path, attempt: int, suite: Suite | None) -> Outcome:
+    task = None if suite is None else suite.task(run.task)
+    domain = Path(run.run).parent.name if task is None else task.domain
+    feasible = task is None or task.evaluator.get("func") != "infeasible"
+    score = read_score(folder / run.run.partition("#")[0] / RESULT)
+    if run.outcome in (RunOutcome.crashed, RunOutcome.no_result) or score is None:
+        reason = "the runner crashed" if run.outcome == RunOutcome.crashed else "no readable result.txt"
+        return Outcome(run.task, domain, attempt, Result.no_result, None, feasible, reason=reason, steps=run.steps)
+    result = Result.success if score == 1.0 else Result.failure
+    return Outcome(run.task, domain, attempt, result, score, feasible, steps=run.steps)
+
+
+def read_score(path: Path) -> float | None:
+    """The score of a ``result.txt``: a number, or True or False; None if there is none, or something else."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if text in ("True", "False"):
+        return float(text == "True")
+    try:
+        score = float(text)
+    except ValueError:
+        return None
+    return score if 0.0 <= score <= 1.0 else None
+
+
+def write_episode(
+    folder: Path, outcome: Outcome, responses: Sequence[str], actions: Sequence[str], screenshots: Sequence[bytes]
+) -> None:
+    """Writes one episode as OSWorld's runner does.
+
+    Args:
+        folder: of all results of one pass; the episode's is made below it and must not exist.
+        outcome: of the episode; without a result there is no ``result.txt``.
+        responses: the policy's, one per step.
+        actions: the executed code of each step.
+        screenshots: PNG bytes after each step; may be one shorter, if the last step ended the episode.
+    """
+    place = folder / outcome.domain / outcome.task
+    place.mkdir(parents=True)
+    lines = []
+    for number, (response, action) in enumerate(zip(responses, actions, strict=True), start=1):
+        line = {"step_num": number, "action": action, "response": response, "reward": 0, "done": False, "info": {}}
+        if number <= len(screenshots):
+            line["screenshot_file"] = f"step_{number}.png"
+            write_bytes(place / f"step_{number}.png", screenshots[number - 1], durable=False)
+        lines.append(line)
+    if lines:
+        lines[-1] |= {"done": True, "reward": outcome.score or 0}
+    if outcome.result is Result.no_result:
+        lines.append({"Error": outcome.reason})
+    write_text(place / TRAJECTORY, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    if outcome.score is not None:
+        write_text(place / RESULT, f"{outcome.score}\n")

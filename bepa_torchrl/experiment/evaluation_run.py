@@ -1,0 +1,202 @@
+"""An evaluation that survives kills: every episode is appended to a folder, and none is played twice.
+
+settings.yaml    what the evaluation is of; it goes on with the same settings only
+episodes.jsonl   a line per finished episode, as a run's record has them, with its outcome
+images/          the screenshots, by hash
+results.jsonl    the outcomes of all tasks and passes, at the end
+facts.json       how they were measured, at the end
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible, write_outcomes
+from bepa_torchrl.evaluation.success_rate import evaluation_job
+from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
+from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
+from bepa_torchrl.experiment.run_record import RunRecord
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.start.tasks import Tasks, not_executable
+from bepa_torchrl.rollout.episodes import EpisodeResult, run_episodes
+from bepa_torchrl.rollout.stages import StageProgress
+from bepa_torchrl.storage.json_lines import json_line, read_lines
+from bepa_torchrl.storage.lock import locked
+from osworld_gym.atomic import write_text
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
+
+EPISODES = "episodes.jsonl"
+_PACKAGES = ("osworld-gym", "torch", "transformers", "torchrl")
+
+
+def play_evaluation(
+    settings: Settings,
+    tasks: Tasks,
+    folder: Path,
+    *,
+    name: str,
+    passes: int,
+    temperature: float,
+    progress: StageProgress,
+) -> tuple[list[Outcome], dict[str, Any]]:
+    """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
+
+    The settings must not leave out tasks that cannot run here (``make_tasks`` with ``env.runnable=false``): these are
+    outcomes without a result. An episode that the infrastructure lost is played again by the next call.
+
+    Args:
+        settings: of the policy, the desktops and the retries.
+        tasks: all tasks of the edition.
+        folder: of the evaluation.
+        name: of the suite.
+        passes: episodes per task.
+        temperature: of the sampling; 0 is greedy.
+        progress: shows how far it is.
+
+    Raises:
+        ConfigError: the folder has an evaluation with other settings.
+        OSError: the folder cannot be written; what was played is kept.
+    """
+    every = [*tasks.train, *tasks.held_out]
+    against = not_executable(settings, every)
+    identity = settings_to_yaml(settings) + f"# suite {name}, {passes} passes, temperature {temperature:g}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        _claim(folder, identity)
+        record = RunRecord(folder, images=settings.record.images)
+        known = _played(folder)
+        wanted = [(attempt, number) for attempt in range(passes) for number in range(len(every))]
+        jobs = [
+            evaluation_job(every[number], settings.eval.seed, number, attempt)
+            for attempt, number in wanted
+            if every[number].id not in against and (every[number].id, attempt) not in known
+        ]
+        progress.begin(name, len(jobs) + len(known), len(known))
+        started = time.time()
+
+        def finished(result: EpisodeResult) -> None:
+            outcome = outcome_of(result)
+            record.played(result, {"outcome": asdict(outcome), "session": started, "ended": time.time()})
+            known[outcome.task, outcome.attempt] = outcome
+            progress.advance()
+
+        if jobs:
+            policy = make_policy(settings, seed=settings.seed)
+            with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+                run_episodes(
+                    rollout,
+                    env.vector,
+                    jobs,
+                    temperature=temperature,
+                    retries=settings.collect.retries,
+                    on_result=finished,
+                    keep_rows=False,
+                )
+        outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
+        facts = _facts(settings, tasks, name=name, temperature=temperature)
+        facts["wall_seconds"] = round(_wall_seconds(folder), 1)
+        write_outcomes(folder, outcomes, facts)
+    return outcomes, facts
+
+
+def outcome_of(result: EpisodeResult) -> Outcome:
+    """The outcome of an episode; its pass is the job's slot."""
+    task, verdict = result.job.task, result.verdict
+    if result.stop is StopReason.env_error or verdict is None:
+        kind, score = Result.no_result, None
+        reason = "infrastructure" if result.failure is None else f"infrastructure: {result.failure.value}"
+    else:
+        kind, score = (Result.success if verdict.success else Result.failure), verdict.score
+        reason = verdict.problem
+    return Outcome(
+        task.id,
+        task.domain,
+        result.job.slot,
+        kind,
+        score,
+        feasible=is_feasible(task),
+        stop=result.stop.value,
+        reason=reason,
+        retried=result.retries,
+        steps=result.steps,
+        seconds=result.seconds,
+    )
+
+
+def _known_or_not(
+    task: Task, attempt: int, known: Mapping[tuple[str, int], Outcome], against: Mapping[str, str]
+) -> Outcome:
+    found = known.get((task.id, attempt))
+    if found is not None:
+        return found
+    reason = f"not executable: {against[task.id]}" if task.id in against else "not played"
+    return Outcome(task.id, task.domain, attempt, Result.no_result, None, feasible=is_feasible(task), reason=reason)
+
+
+def _claim(folder: Path, identity: str) -> None:
+    """Raises ConfigError if the folder has an evaluation of something else."""
+    path = folder / "settings.yaml"
+    if path.exists():
+        if path.read_text(encoding="utf-8") != identity:
+            raise ConfigError(f"{folder} has an evaluation with other settings ({path}); give another --out")
+        return
+    if any(folder.glob("*.jsonl")):
+        raise ConfigError(f"{folder} is not an evaluation's folder, and not empty; give another --out")
+    write_text(path, identity)
+
+
+def _played(folder: Path) -> dict[tuple[str, int], Outcome]:
+    """The episodes of earlier processes that have a result; the others are removed from the record."""
+    path = folder / EPISODES
+    if not path.exists():
+        return {}
+    lines = read_lines(path)
+    kept = [line for line in lines if line["outcome"]["result"] != Result.no_result.value]
+    write_text(path, "".join(map(json_line, kept)))  # also without a line that was torn by a kill
+    outcomes = (Outcome(**{**line["outcome"], "result": Result(line["outcome"]["result"])}) for line in kept)
+    return {(outcome.task, outcome.attempt): outcome for outcome in outcomes}
+
+
+def _wall_seconds(folder: Path) -> float:
+    """Seconds of all processes that have played, each from its start to its last episode."""
+    path = folder / EPISODES
+    ends: dict[float, float] = {}
+    for line in read_lines(path) if path.exists() else ():
+        ends[line["session"]] = max(ends.get(line["session"], 0.0), line["ended"])
+    return sum(end - start for start, end in ends.items())
+
+
+def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -> dict[str, Any]:
+    """How an evaluation is made: what it takes to repeat it, and to compare it with another."""
+    policy, env = settings.policy, settings.env
+    every: Sequence[Task] = [*tasks.train, *tasks.held_out]
+    return {
+        "suite": name,
+        "edition": tasks.suite.fingerprint(every) | {"hashes": {task.id: task.content_hash for task in every}},
+        "digest": tasks.suite.digest,
+        "policy": policy.checkpoint,
+        "action_text": policy.action_text,
+        "steps_budget": env.max_steps,
+        "temperature": temperature,
+        "max_new_tokens": policy.max_new_tokens,
+        "seed": settings.eval.seed,
+        "provider": env.provider,
+        "machine": dict(env.options),
+        "desktops": env.desktops,
+        "versions": dict(_versions()),
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue

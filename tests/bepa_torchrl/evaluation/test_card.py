@@ -1,0 +1,120 @@
+"""The card by hand: three outcomes that are never mixed, each denominator, parts, passes, and its pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bepa_torchrl.evaluation.card import DRIVE_TASKS, make_card
+from bepa_torchrl.evaluation.card_text import html, markdown
+from bepa_torchrl.evaluation.comparison import compare, comparison_lines
+from bepa_torchrl.evaluation.outcomes import Outcome, Result, read_outcomes, write_outcomes
+from bepa_torchrl.evaluation.statistics import wilson
+from bepa_torchrl.storage.json_lines import RecordError
+
+WIN, LOSS, NONE = Result.success, Result.failure, Result.no_result
+
+
+def outcome(task: str, result: Result, attempt: int = 0, *, domain: str = "os", **more: object) -> Outcome:
+    score = {WIN: 1.0, LOSS: 0.0, NONE: None}[result]
+    return Outcome(task, domain, attempt, result, score, **more)  # type: ignore[arg-type]
+
+
+def test_a_lost_episode_is_in_no_share_but_in_the_denominators() -> None:
+    """Of four tasks one succeeds, two fail and one has no result: 1/3 of those that ran, 1/4 of those listed."""
+    card = make_card(
+        [outcome("a", WIN), outcome("b", LOSS), outcome("c", LOSS), outcome("d", NONE, reason="infrastructure: died")],
+        {"suite": "s"},
+    )
+    assert card["score"] == pytest.approx(1 / 3)
+    expected = wilson(1, 3)
+    assert card["interval"] == pytest.approx([expected.low, expected.high])
+    assert card["denominators"]["ran"] == {"tasks": 3, "score": pytest.approx(1 / 3)}
+    assert card["denominators"]["listed"] == {"tasks": 4, "score": 0.25}
+    assert card["denominators"]["tasks_without_result"] == 1
+    assert card["no_result"] == {"infrastructure: died": 1}
+    assert card["passes"] == [{"pass": 0, "success": 1, "failure": 2, "no_result": 1, "score": pytest.approx(1 / 3)}]
+
+
+def test_the_tasks_of_google_drive_are_left_out_of_the_second_denominator() -> None:
+    drive = min(DRIVE_TASKS)
+    card = make_card([outcome("a", WIN), outcome(drive, NONE, reason="not executable: Drive")], {})
+    assert card["denominators"]["listed"] == {"tasks": 2, "score": 0.5}
+    assert card["denominators"]["without_drive"] == {"tasks": 1, "score": 1.0}
+
+
+def test_passes_weigh_by_task_and_pass_at_k_by_hand() -> None:
+    """Task a: 1 of 2 succeed, task b: 0 of 1 (the other has no result)."""
+    card = make_card(
+        [outcome("a", WIN), outcome("a", LOSS, 1), outcome("b", LOSS), outcome("b", NONE, 1, reason="lost")], {}
+    )
+    assert card["score"] == 0.25
+    assert card["pass_at_k"] == {"1": {"tasks": 2, "score": 0.25}, "2": {"tasks": 1, "score": 1.0}}
+    assert card["all_pass_at_k"]["2"] == {"tasks": 1, "score": 0.0}
+
+
+def test_infeasible_tasks_are_a_column_of_their_own() -> None:
+    card = make_card([outcome("a", LOSS), outcome("b", WIN, feasible=False)], {})
+    assert (card["feasible"]["score"], card["infeasible"]["score"], card["infeasible"]["share"]) == (0.0, 1.0, 0.5)
+    assert "as infeasible would get 50.0 %" in markdown(card)
+
+
+def test_a_category_needs_all_of_its_domains() -> None:
+    office = [outcome(d, WIN, domain=d) for d in ("libreoffice_calc", "libreoffice_impress", "libreoffice_writer")]
+    card = make_card([*office, outcome("v", WIN, domain="vlc")], {})
+    assert set(card["categories"]) == {"Office"}
+    assert card["domains"]["vlc"]["tasks"] == 1
+
+
+def test_partial_scores_are_no_successes() -> None:
+    half = Outcome("a", "os", 0, LOSS, 0.5)
+    card = make_card([half], {})
+    assert (card["score"], card["mean_score"]) == (0.0, 0.5)
+
+
+def test_without_any_result_there_is_no_score() -> None:
+    card = make_card([outcome("a", NONE, reason="lost")], {"suite": "s", "policy": "p"})
+    assert (card["score"], card["interval"]) == (None, None)
+    assert "No task has a result." in markdown(card)
+
+
+def test_texts_of_others_are_escaped() -> None:
+    card = make_card([outcome("a", NONE, reason="<script>alert(1)</script>|x"), outcome("b", WIN)], {"policy": "<b>"})
+    page = html(card)
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "&lt;b&gt; on" in page
+    assert "\\|x" in markdown(card)
+
+
+def test_outcomes_are_read_back(tmp_path: Path) -> None:
+    outcomes = [outcome("a", WIN, steps=3, stop="finished"), outcome("b", NONE, reason="lost")]
+    write_outcomes(tmp_path, outcomes, {"suite": "s"})
+    assert read_outcomes(tmp_path) == (outcomes, {"suite": "s"})
+    (tmp_path / "results.jsonl").write_text('{"task": "a", "result": "maybe"}\n')
+    with pytest.raises(RecordError, match=r"results\.jsonl:1: expected the keys attempt, domain"):
+        read_outcomes(tmp_path)
+    with pytest.raises(RecordError, match=r"it has no results\.jsonl"):
+        read_outcomes(tmp_path / "none")
+
+
+def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
+    """Of a, b, c both have results: b is gained, none is lost; d and e are in one only."""
+    first = [outcome("a", WIN), outcome("b", LOSS), outcome("c", LOSS), outcome("d", WIN)]
+    second = [outcome("a", WIN), outcome("b", WIN), outcome("c", LOSS), outcome("e", WIN), outcome("d", NONE)]
+    found = compare(first, second, ({"suite": "s", "steps_budget": 15}, {"suite": "s", "steps_budget": 50}))
+    assert (found["tasks"], found["only_first"], found["only_second"]) == (3, 1, 1)
+    assert found["difference"] == pytest.approx(1 / 3)
+    assert found["mcnemar"] == {"only_first": 0, "only_second": 1, "p": 1.0}
+    assert (found["gained"], found["lost"]) == (["b"], [])
+    assert found["differing_facts"] == {"steps_budget": [15, 50]}
+    assert "not the same steps_budget: 15 and 50" in comparison_lines(found)
+    with pytest.raises(ValueError, match="no task in common"):
+        compare([outcome("a", WIN)], [outcome("b", WIN)])
+
+
+def test_a_task_with_several_passes_is_solved_by_more_than_half_of_them() -> None:
+    first = [outcome("a", WIN), outcome("a", LOSS, 1)]
+    second = [outcome("a", WIN), outcome("a", WIN, 1), outcome("a", LOSS, 2)]
+    assert compare(first, second)["gained"] == ["a"]
