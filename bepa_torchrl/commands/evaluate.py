@@ -33,6 +33,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--from", dest="source", metavar="FOLDER", help="results in OSWorld's layout instead of playing"
     )
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="published files of a grounding suite, unpacked and unchanged"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(program=evaluate_policy)
 
@@ -48,7 +51,64 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     name, overrides = _suite_of(options.overrides)
     if options.source is not None:
         return _read(options, name, overrides)
+    if name is not None and _is_grounding(name):
+        return _ground(options, name, overrides)
     return _play(options, name, overrides)
+
+
+def _is_grounding(name: str) -> bool:
+    from bepa_torchrl.evaluation.grounding.files import SUITES
+
+    return name in SUITES
+
+
+def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int:
+    """Plays a grounding suite, and writes its card."""
+    from bepa_torchrl.evaluation.grounding.files import SUITES
+    from bepa_torchrl.experiment.config import load_config
+    from bepa_torchrl.experiment.preflight import check_checkpoint
+
+    settings, suite = load_config(overrides, config_dir=options.config_dir), SUITES[name]
+    if options.passes not in (None, 1):
+        raise ValueError(f"--passes={options.passes}: suite={name} is asked once, at --temperature 0; leave it out")
+    if options.data is None or options.out is None:
+        raise ValueError(f"suite={name} requires --data FOLDER, its published files, and --out FOLDER")
+    if not options.out.exists():
+        check_new(options.out, "--out")
+    items = suite.read(options.data)
+    check_checkpoint(settings.policy.checkpoint)
+    from rich.console import Console  # large packages, after what can be checked without them
+
+    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
+    from bepa_torchrl.evaluation.grounding.scores import grounding_card, grounding_lines
+    from bepa_torchrl.experiment.grounding_run import play_grounding
+    from osworld_gym.atomic import write_text
+
+    with ConsoleProgress(Console(stderr=True)) as progress:
+        scored, facts = play_grounding(
+            settings,
+            suite,
+            items,
+            options.out,
+            name=name,
+            digest=suite.digest(options.data),
+            temperature=_temperature(options, 0.0),
+            progress=progress,
+        )
+    card = grounding_card(scored, facts)
+    lines = "\n".join(grounding_lines(card))
+    if options.card:
+        write_text(options.out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+        write_text(options.out / "card.md", lines + "\n")
+    print(json.dumps(card, ensure_ascii=False) if options.json else lines)
+    return 0 if card["score"] is not None else 3
+
+
+def _temperature(options: argparse.Namespace, default: float) -> float:
+    value = default if options.temperature is None else options.temperature
+    if value < 0:
+        raise ValueError(f"--temperature: expected 0 or more, got {value:g}")
+    return float(value)
 
 
 def _suite_of(overrides: list[str]) -> tuple[str | None, list[str]]:
@@ -91,9 +151,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.evaluation_run import play_evaluation
 
-    temperature = options.temperature if options.temperature is not None else float(passes > 1)
-    if temperature < 0:
-        raise ValueError(f"--temperature: expected 0 or more, got {temperature:g}")
+    temperature = _temperature(options, float(passes > 1))
     with ConsoleProgress(Console(stderr=True)) as progress:
         outcomes, facts = play_evaluation(
             settings,

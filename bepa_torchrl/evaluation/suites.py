@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import osworld_gym
+from bepa_torchrl.evaluation.grounding.files import SUITES as GROUNDING
 from osworld_gym.errors import did_you_mean
 
 #: 295 tasks of OSWorld that need no network: the list osworld-offline of cua-speedrun, which is pinned to commit
@@ -48,5 +49,6 @@ SUITES = {
 def evaluation_suite(name: str) -> EvaluationSuite:
     """The suite of this name. Raises ValueError if there is none."""
     if name not in SUITES:
-        raise ValueError(f"unknown suite {name!r}{did_you_mean(name, SUITES)}; known: {', '.join(SUITES)}")
+        known = [*SUITES, *GROUNDING]
+        raise ValueError(f"unknown suite {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     return SUITES[name]

@@ -69,7 +69,7 @@ def play_evaluation(
     identity = settings_to_yaml(settings) + f"# suite {name}, {passes} passes, temperature {temperature:g}\n"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        _claim(folder, identity)
+        claim(folder, identity)
         record = RunRecord(folder, images=settings.record.images)
         known = _played(folder)
         wanted = [(attempt, number) for attempt in range(passes) for number in range(len(every))]
@@ -140,8 +140,8 @@ def _known_or_not(
     return Outcome(task.id, task.domain, attempt, Result.no_result, None, feasible=is_feasible(task), reason=reason)
 
 
-def _claim(folder: Path, identity: str) -> None:
-    """Raises ConfigError if the folder has an evaluation of something else."""
+def claim(folder: Path, identity: str) -> None:
+    """Makes the folder that of one evaluation. Raises ConfigError if it has one of something else."""
     path = folder / "settings.yaml"
     if path.exists():
         if path.read_text(encoding="utf-8") != identity:

@@ -56,6 +56,8 @@ def _presets() -> Mapping[str, ChatPreset]:
             "official_chinese": _official(official_space, "Chinese"),
             "table": _official(action_space_text("desktop"), "English"),
             "mobile": _official(action_space_text("mobile"), "English"),
+            "grounding": ChatPreset("user", "You are a helpful assistant.", prompt_text("grounding")),
+            "plain": ChatPreset("user", None, "{instruction}"),
         }
     )
 
@@ -81,10 +83,11 @@ def build_messages(
 ) -> list[Message]:
     """Chat messages for one step. Image parts reference the context's PNG bytes without copying.
 
-    ``paper``, ``official``, ``official_chinese``, ``table`` (the official text with the action space of our table) and
-    ``mobile`` have all past responses verbatim and the screenshots that ``history`` and ``history_images`` select
-    (:mod:`osworld_gym.uitars.history`). ``compact`` (ours, for the tiny model) has one user message with the current
-    screenshot, the instruction and the last thought, whatever the history.
+    ``paper``, ``official``, ``official_chinese``, ``table`` (the official text with the action space of our table),
+    ``mobile``, ``grounding`` (a single click) and ``plain`` (the instruction alone) have all past responses and
+    the screenshots that ``history`` and ``history_images`` select (:mod:`osworld_gym.uitars.history`). ``compact``
+    (ours, for the tiny model) has one user message with the current screenshot, the instruction and the last thought,
+    whatever the history.
 
     If the context has the token ids of past responses, the text part of a response has them as ``tokens``: a policy
     that renders them extends its last prompt and response token for token.

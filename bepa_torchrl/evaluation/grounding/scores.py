@@ -1,0 +1,149 @@
+"""Scores of grounding and understanding suites, by the conventions of their papers. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bepa_torchrl.evaluation.grounding.answers import NoPoint
+from bepa_torchrl.evaluation.grounding.items import Item, Question
+from bepa_torchrl.evaluation.statistics import wilson
+from osworld_gym.types import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One item with its answer.
+
+    Args:
+        id: of the item.
+        right: whether the answer is right; None: no result, since the image is missing or the policy did not answer.
+        format_error: whether the response could not be read; it counts as wrong.
+        groups: of the item.
+        options: number of options of a question; 0 for a grounding item.
+        refusal: whether the right answer was a refusal.
+    """
+
+    id: str
+    right: bool | None
+    format_error: bool = False
+    groups: Mapping[str, str] | None = None
+    options: int = 0
+    refusal: bool = False
+
+
+def score_item(item: Item, answer: Point | NoPoint) -> Scored:
+    """A click in the region is right; where there is none, a refusal is."""
+    if isinstance(answer, NoPoint):
+        right = item.region is None and answer is NoPoint.refusal
+    else:
+        right = item.region is not None and item.region.contains(answer)
+    return Scored(item.id, right, answer is NoPoint.wrong_format, item.groups, refusal=item.region is None)
+
+
+def score_question(question: Question, letter: str | None) -> Scored:
+    """The right letter is right; a response without one is a format error."""
+    return Scored(question.id, letter == question.answer, letter is None, question.groups, len(question.options))
+
+
+def summary(scored: Sequence[Scored]) -> dict[str, Any]:
+    """The scores with their denominators, JSON-compatible.
+
+    Returns:
+        ``score`` (micro average over the items that have a result) and ``interval`` (Wilson), ``items``, ``no_result``,
+        ``format_errors``, ``groups`` (per division and part), and by suite ``without_refusals`` (OSWorld-G's other
+        convention, 510 items), ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it), and
+        ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
+    """
+    valid = [each for each in scored if each.right is not None]
+    out: dict[str, Any] = {
+        **_rate(valid),
+        "items": len(scored),
+        "no_result": len(scored) - len(valid),
+        "format_errors": sum(each.format_error for each in valid),
+        "groups": _divisions(valid),
+    }
+    if any(each.refusal for each in scored):
+        out["without_refusals"] = _rate([each for each in valid if not each.refusal])
+    if any(each.options for each in scored):
+        worth = [(each.options - 1) / each.options for each in valid if each.right]
+        out["weighted"] = sum(worth) / len(valid) if valid else None
+    kinds = out["groups"].get("grounding", {})
+    if set(kinds) == {"basic", "advanced"}:
+        out["basic_and_advanced"] = (kinds["basic"]["score"] + kinds["advanced"]["score"]) / 2
+    return out
+
+
+def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The card of a grounding suite: :func:`summary`, and keys that the cards of episodes have, too.
+
+    These are ``score``, ``interval``, ``denominators``, ``domains`` (the parts of the first division) and ``passes``.
+    """
+    found = summary(scored)
+    divisions = found["groups"]
+    answers = Counter(each.right for each in scored)
+    renamed = ("score", "interval", "of", "items", "no_result")
+    one_pass = {"pass": 0, "success": answers[True], "failure": answers[False], "no_result": answers[None]}
+    return {
+        "schema": "osworld-gym-grounding-card-1",
+        "score": found["score"],
+        "interval": found["interval"],
+        "denominators": {
+            "items": found["items"],
+            "published_items": facts.get("published_items"),
+            "with_result": found["of"],
+            "no_result": found["no_result"],
+        },
+        "domains": next(iter(divisions.values()), {}),
+        "passes": [one_pass | {"score": found["score"]}],
+        **{name: value for name, value in found.items() if name not in renamed},
+        **facts,
+    }
+
+
+def grounding_lines(card: Mapping[str, Any]) -> list[str]:
+    """The card as Markdown."""
+    sizes, lines = card["denominators"], [f"# {card.get('policy')} on {card.get('suite')}", ""]
+    if card["score"] is None:
+        return [*lines, "No item has a result."]
+    low, high = (f"{100 * value:.1f}" for value in card["interval"])
+    share = f"{100 * card['score']:.1f} % of {sizes['with_result']} items"
+    lines += [f"{share} (95 % interval {low} to {high}); {sizes['no_result']} without a result."]
+    lines += [f"{card['format_errors']} responses could not be read, and count as wrong."]
+    if sizes["published_items"] not in (None, sizes["items"]):
+        lines.append(f"The published edition has {sizes['published_items']} items, these files {sizes['items']}.")
+    for name in ("weighted", "basic_and_advanced"):
+        if card.get(name) is not None:
+            lines.append(f"{name.replace('_', ' ')}: {100 * card[name]:.1f} %")
+    if "without_refusals" in card:
+        other = card["without_refusals"]
+        share = "–" if other["score"] is None else f"{100 * other['score']:.1f} %"
+        lines.append(f"without the items whose answer is a refusal: {share} of {other['of']}")
+    for division, parts in card["groups"].items():
+        lines += ["", f"| {division} | items | right |", "| --- | --- | --- |"]
+        lines += [f"| {part} | {rate['of']} | {100 * rate['score']:.1f} % |" for part, rate in parts.items()]
+    return lines
+
+
+def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
+    """The rate of each part of each division, and of platform and type together."""
+    parts: dict[str, dict[str, list[Scored]]] = {}
+    for each in valid:
+        groups = dict(each.groups or {})
+        if {"platform", "type"} <= set(groups):
+            groups["platform × type"] = f"{groups['platform']}, {groups['type']}"
+        for name, part in groups.items():
+            parts.setdefault(name, {}).setdefault(part, []).append(each)
+    return {
+        name: {part: _rate(members) for part, members in sorted(division.items())} for name, division in parts.items()
+    }
+
+
+def _rate(valid: Sequence[Scored]) -> dict[str, Any]:
+    if not valid:
+        return {"score": None, "interval": None, "of": 0}
+    right = Counter(each.right for each in valid)[True]
+    found = wilson(right, len(valid))
+    return {"score": found.mean, "interval": [found.low, found.high], "of": len(valid)}
