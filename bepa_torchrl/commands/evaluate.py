@@ -20,15 +20,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def evaluate_policy(options: argparse.Namespace) -> int:
     """Prints the success rates on both splits of ``env``; writes the counts per task to ``--out``."""
-    from bepa_torchrl.experiment.config import load_config
+    from bepa_torchrl.experiment.config import check, load_config
 
     settings = load_config(options.overrides, config_dir=options.config_dir)
     if options.out is not None:
         check_new(options.out, "--out")
-    from bepa_torchrl.experiment.preflight import check_environment
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.tasks import make_tasks
 
-    check_environment(settings)
+    check(settings, COMMAND)
     tasks = make_tasks(settings)
     from rich.console import Console  # large packages, after what can be checked without them
     from rich.table import Table

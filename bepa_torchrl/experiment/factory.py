@@ -14,7 +14,7 @@ from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
-from bepa_torchrl.experiment.asynchronous.collector import async_collector
+from bepa_torchrl.experiment.async_collector import async_collector
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.methods import Method

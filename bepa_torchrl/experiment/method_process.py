@@ -42,7 +42,7 @@ from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, l
 from bepa_torchrl.experiment.ranks import FINE_TUNING, REINFORCEMENT, sampling_copy, trained_policy
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import Tasks
+from bepa_torchrl.experiment.tasks import Tasks
 from bepa_torchrl.experts import load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
