@@ -199,6 +199,14 @@ def one_method_listens(settings: Settings) -> str | None:
     )
 
 
+def desktops_of_workers(settings: Settings) -> str | None:
+    """Each worker has a desktop."""
+    workers, desktops = settings.cluster.workers, settings.env.desktops
+    if settings.cluster.address is None or workers is None or workers <= desktops:
+        return None
+    return f"cluster.workers={workers} is more than env.desktops={desktops}, which they share; lower it"
+
+
 def one_engine(settings: Settings) -> str | None:
     """Several rollout services do not share the engine of ``policy.engine.url``."""
     cluster = settings.cluster
@@ -318,6 +326,7 @@ SETTINGS: tuple[Check, ...] = (
     history,
     synchronous,
     one_method_listens,
+    desktops_of_workers,
     one_engine,
     engine_while_rerolling,
     ranks,
@@ -338,6 +347,7 @@ DEVICES: tuple[Check, ...] = (preflight.gpus,)
 ROLLOUT_SIDE: tuple[Check, ...] = (
     adapters,
     old_log_probs,
+    desktops_of_workers,
     one_engine,
     preflight.cluster,
     *(preflight.without_ray(each) for each in (preflight.engine, preflight.checkpoint, preflight.desktop)),

@@ -269,8 +269,8 @@ def _unknown_key(key: str) -> str:
 
 def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
     """One line on an error of pydantic: the setting, what was expected, what was given."""
-    path = list(takewhile(lambda part: isinstance(part, str), error["loc"]))  # a list's elements have numbers
-    key = ".".join(map(str, path))
+    path = [str(part) for part in takewhile(lambda part: isinstance(part, str), error["loc"])]  # without list indices
+    key = ".".join(path)
     if error["type"] == "unexpected_keyword_argument":
         return _unknown_key(key)
     if error["type"] == "missing" and len(path) == len(error["loc"]):

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks import MACHINE, task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_methods
-from bepa_torchrl.experiment.remote_copy import check_new_in_store, restore_missing
 from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks, make_tasks
@@ -108,12 +107,18 @@ def check_run(
     config = next(iter(configs.values()))
     folder = run_folder(config)
     if config.resume:
-        restore_missing(config, folder, note)
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import restore_missing
+
+            restore_missing(config, folder, note)
         stack.enter_context(locked_run(folder))
         config, configs = resumed_settings(folder, config, overrides)
     else:
         check_new_run(folder)
-        check_new_in_store(config, folder.name)
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import check_new_in_store
+
+            check_new_in_store(config, folder.name)
     check(config, MACHINE)
     tasks = make_tasks(config)
     against_tasks = task_checks(tasks, prepared=(folder / "prepared").exists())

@@ -8,9 +8,10 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -31,7 +32,6 @@ from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
-from bepa_torchrl.experiment.remote_copy import uploading
 from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
@@ -39,11 +39,13 @@ from bepa_torchrl.experiment.tasks import Tasks, run_seed
 from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.stages import Stages
-from bepa_torchrl.scale.store.mirror import RunUploader
 from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
 from osworld_gym.uitars.coords import ImageScaling
+
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.store.mirror import RunUploader
 
 _POLL = 0.5  #: seconds between two updates of the display
 _INTERRUPT_SECONDS = 30.0  #: after Ctrl-C, for the methods to end their desktops and workers
@@ -72,7 +74,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
         stack.enter_context(locked(folder))
         _begin(folder, config, configs, checked.overrides)
     command = continue_command(config, folder)
-    with _noting(command), uploading(config, folder, console) as uploader:
+    with _noting(command), _uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
@@ -93,6 +95,15 @@ def _noting(command: str) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"continue with: {command}")
         raise
+
+
+def _uploading(config: Settings, folder: Path, console: Console) -> AbstractContextManager[RunUploader | None]:
+    """Uploads the run's folder during the block, with ``storage=``."""
+    if config.storage is None:
+        return nullcontext()
+    from bepa_torchrl.experiment.remote_copy import uploading
+
+    return uploading(config, folder, console)
 
 
 def _begin(folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -33,7 +33,7 @@ defaults:
 _PAGE_HEAD = """\
 # Settings
 
-Every setting of a run: `bepa train key=value ...`, in the
+Every setting of a run, for `bepa train` and the commands that take `key=value`, in the
 [grammar of Hydra](https://hydra.cc/docs/advanced/override_grammar/basic/), such as `env.train_limit=null`.
 `env=`, `policy=`, `algo=` and `experiment=` choose a file of `configs/` (or of `--config-dir FOLDER`), which replaces
 defaults; a value on the command line replaces both. An unknown name, a value of the wrong type and settings that
@@ -76,9 +76,9 @@ def settings_page() -> str:
 def _yaml_section(cls: type, indent: int) -> Iterator[str]:
     for setting in settings_of(cls):
         if is_dataclass(setting.kind):
-            lines = "".join(_yaml_section(setting.kind, indent + 2))
-            if lines:
-                yield f"{'' if indent else chr(10)}{' ' * indent}{setting.name}:\n{lines}"
+            blank = "" if indent else "\n"
+            lines = "".join(_yaml_section(cast(type, setting.kind), indent + 2))
+            yield f"{blank}{' ' * indent}{setting.name}:\n{lines}"
         elif setting.default is not MISSING:
             yield _yaml_line(setting, indent)
 
@@ -116,19 +116,20 @@ def _value(value: Any) -> str:
 
 def _page_section(cls: type, prefix: str) -> Iterator[str]:
     """A heading, the section's sentence and its table, then the sections in it."""
-    own, inner = [], []
-    for setting in settings_of(cls):
-        (inner if is_dataclass(setting.kind) else own).append(setting)
+    every = list(settings_of(cls))
     title = f"`{prefix.rstrip('.')}`" if prefix else "The run"
     about = _markdown(inspect.getdoc(cls) or "").partition("\n")[0]
     yield f"## {title}\n\n{about}\n\n| Setting | Default | Value | |\n|---|---|---|---|\n"
-    for setting in own:
+    for setting in every:
+        if is_dataclass(setting.kind):
+            continue
         default = f"of `{prefix.split('.')[0]}=`" if setting.default is MISSING else f"`{_value(setting.default)}`"
         cells = (f"`{prefix}{setting.name}`", default, _markdown(describe(setting.kind)), _sentence(setting.text))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
     yield "\n"
-    for setting in inner:
-        yield from _page_section(setting.kind, f"{prefix}{setting.name}.")
+    for setting in every:
+        if is_dataclass(setting.kind):
+            yield from _page_section(cast(type, setting.kind), f"{prefix}{setting.name}.")
 
 
 def _sentence(text: str) -> str:

@@ -73,8 +73,8 @@ class CacheSettings:
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
-        seed: folder of ``bepa experts selfroll`` or ``convert``, whose traces of training tasks are D_self or D_conv;
-            None: the run makes its own.
+        seed: folder of ``selfroll`` or ``convert`` (docs/experts.md), whose traces of training tasks are D_self or
+            D_conv; None: the run makes its own.
     """
 
     rule: Literal["random", "shortest", "highest_logprob", "all"] = "random"
@@ -92,7 +92,7 @@ class ExpertSettings:
         logs: sources of expert traces, the preferred first: NAME:FOLDER, ``auto:FOLDER``, or a folder of saved traces
             or logs; []: the tasks' own oracles are recorded.
         oracle_style: style of the actions and text of the tasks' oracles.
-        plans: file of plans of ``bepa experts plan`` (FOLDER/plans.jsonl); None: by rule.
+        plans: file of plans (FOLDER/plans.jsonl, docs/experts.md); None: by rule.
         plan_source: input of a plan by rule, the raw trace or the converted one.
         selfroll_attempts: maximum number of self-rollouts per task (LEVEL-1), which end with the first success.
         selfroll_budget: self-rollouts of all tasks together before training, instead of ``selfroll_attempts`` for each;
