@@ -19,7 +19,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm soak nightly lint docs wheel \
-	bench bench-desktops results tiny tiny-local clean
+	bench bench-desktops results tiny tiny-local settings clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 17
@@ -107,6 +107,9 @@ lint: $(call extras,test)   ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+settings: $(call extras,test)  ## configs/train.yaml and docs/settings.md from the dataclasses of the settings
+	$(BIN)/python -m bepa_torchrl.experiment.settings
 
 docs: $(call extras,docs)   ## the documentation's site, in build/site (strict: a broken link is an error)
 	$(BIN)/python -m mkdocs build --strict

@@ -7,7 +7,17 @@ from importlib.util import find_spec
 #: extra of the package → the modules that it provides
 EXTRAS: dict[str, tuple[str, ...]] = {
     "torchrl": ("torch", "tensordict", "torchrl"),
-    "bepa": ("torch", "tensordict", "torchrl", "transformers", "hydra", "matplotlib", "rich", "tensorboard"),
+    "bepa": (
+        "torch",
+        "tensordict",
+        "torchrl",
+        "transformers",
+        "hydra",
+        "pydantic",
+        "matplotlib",
+        "rich",
+        "tensorboard",
+    ),
     "lora": ("peft",),
     "adam8bit": ("bitsandbytes",),
     "ray": ("ray",),

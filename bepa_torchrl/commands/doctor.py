@@ -33,12 +33,12 @@ def doctor(options: argparse.Namespace) -> int:
     if problem:
         print(problem)
         return BAD_INPUT
-    from bepa_torchrl.experiment.config import load_config
-    from bepa_torchrl.experiment.preflight import check_environment
+    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.config import check, load_config
     from osworld_gym.tasks.suites.registry import load_suite
 
     settings = load_config(options.overrides, config_dir=options.config_dir)
-    check_environment(settings)
+    check(settings, COMMAND)
     splits = ", ".join(f"{name} {len(ids)}" for name, ids in load_suite(settings.env.suite).splits.items())
     print(f"{'desktop':14} {settings.env.provider}: usable (`osworld-gym doctor` tries every provider)")
     print(f"{'suite':14} {settings.env.suite}: {splits}")

@@ -65,8 +65,8 @@ def _is_grounding(name: str) -> bool:
 def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int:
     """Plays a grounding suite, and writes its card."""
     from bepa_torchrl.evaluation.grounding.files import SUITES
-    from bepa_torchrl.experiment.config import load_config
-    from bepa_torchrl.experiment.preflight import check_checkpoint
+    from bepa_torchrl.experiment import preflight
+    from bepa_torchrl.experiment.config import check, load_config
 
     settings, suite = load_config(overrides, config_dir=options.config_dir), SUITES[name]
     if options.passes not in (None, 1):
@@ -76,7 +76,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     if not options.out.exists():
         check_new(options.out, "--out")
     items = suite.read(options.data)
-    check_checkpoint(settings.policy.checkpoint)
+    check(settings, (preflight.checkpoint,))
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
@@ -134,15 +134,15 @@ def _settings(options: argparse.Namespace, name: str | None, overrides: list[str
 
 
 def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
-    from bepa_torchrl.experiment.config import with_changes
+    from bepa_torchrl.experiment.config import check, with_changes
 
     settings, passes = _settings(options, name, overrides)
     if options.out is not None and not options.out.exists():
         check_new(options.out, "--out")
-    from bepa_torchrl.experiment.preflight import check_environment
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.tasks import make_tasks
 
-    check_environment(settings)
+    check(settings, COMMAND)
     tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
     if options.out is None:
         raise ValueError("expected --out FOLDER, in which each episode is kept as soon as it is over; add it")
@@ -168,7 +168,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
     """The card of results that another agent's runner wrote."""
     from bepa_torchrl.evaluation.osworld_results import read_results
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.tasks import make_tasks
 
     if options.out is not None:
         check_new(options.out, "--out")

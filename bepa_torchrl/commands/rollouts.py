@@ -31,19 +31,17 @@ def rollouts(options: argparse.Namespace) -> int:
     Raises:
         ValueError: bad input. DesktopError, OSError: infrastructure.
     """
-    from bepa_torchrl.experiment.asynchronous.rollout_side_settings import local_changes
+    from bepa_torchrl.experiment.rollout_side import local_changes, play_run
     from bepa_torchrl.scale.rollouts.channel.errors import RunEndedError
     from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
 
     address, token = parse_address(options.connect), read_token(options.token_file)
-    local_changes(options.overrides, options.config_dir)  # errors in the settings come before torch's import
-    from bepa_torchrl.experiment.asynchronous.rollouts import play_run
-
+    changes = local_changes(options.overrides, options.config_dir)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # SIGTERM becomes an ordinary exit, which ends the desktops too
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        play_run(address, token, options.overrides, config_dir=options.config_dir, wait=options.wait, note=_print)
+        play_run(address, token, changes, wait=options.wait, note=_print)
     except RunEndedError as end:  # before the first weights
         _print(str(end))
     finally:

@@ -37,11 +37,8 @@ def train(options: argparse.Namespace) -> int:
     Raises:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure.
     """
-    from bepa_torchrl.experiment.config import load_config
-
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        load_config(options.overrides, config_dir=options.config_dir)  # on each rank, before torch's import
         return _train_on_torchrun(options)
     from bepa_torchrl.experiment.launcher import run
 
@@ -55,8 +52,12 @@ def train(options: argparse.Namespace) -> int:
 
 def _train_on_torchrun(options: argparse.Namespace) -> int:
     """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it."""
-    from bepa_torchrl.experiment.launcher import run
-    from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
+    from bepa_torchrl.experiment.config import load_methods
+    from bepa_torchrl.experiment.launcher import overrides_on_torchrun, run_loaded
+
+    overrides = overrides_on_torchrun(options.overrides, int(os.environ["WORLD_SIZE"]))
+    configs = load_methods(overrides, config_dir=options.config_dir)  # on each rank, before torch's import
+    from bepa_torchrl.experiment.ranks import follow_torchrun
     from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 
     job = torchrun_job()
@@ -65,7 +66,7 @@ def _train_on_torchrun(options: argparse.Namespace) -> int:
         return follow_torchrun(job)
     before = signal.signal(signal.SIGTERM, _end_with_torchrun)
     try:
-        return run(overrides_on_torchrun(job, options.overrides), config_dir=options.config_dir)
+        return run_loaded(configs, overrides)
     finally:
         job.end()
         signal.signal(signal.SIGTERM, before)

@@ -1,15 +1,17 @@
 """Reads the settings: Hydra's YAML files and ``key=value`` overrides become one typed, frozen :class:`Settings`.
 
-This is the only module that handles Hydra and OmegaConf objects. It does not import torch.
+Hydra composes, pydantic converts. This is the only module that handles Hydra and OmegaConf objects. It does not import
+torch.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -18,11 +20,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
+from bepa_torchrl.experiment.checks import SETTINGS, Check, first_problem
 from bepa_torchrl.experiment.settings import Settings
-from osworld_gym.action_text import check_preset
+from bepa_torchrl.experiment.settings.kinds import describe
 from osworld_gym.errors import did_you_mean
-from osworld_gym.uitars.history import check_history
 
 _PACKAGE = Path(__file__).parents[1]
 #: the top-level folder ``configs`` in a checkout; a wheel has it inside the package
@@ -40,22 +44,26 @@ REPLACED = {"train.micro_batch": "replaced by 'train.max_tokens', a number of to
 #: the settings with keys of the user's choice
 _FREE = ("env.options", "policy.engine.arguments")
 _SECTIONS = {field.name for field in fields(Settings) if is_dataclass(get_type_hints(Settings)[field.name])}
-_MISFIT = object()
+_ADAPTER = TypeAdapter(Settings)
 
 
 class ConfigError(ValueError):
     """A setting is invalid. The message is one line: what was expected, what was given, how to fix it."""
 
 
-def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> Settings:
+def load_config(
+    overrides: Sequence[str] = (), *, config_dir: Path | None = None, checks: Iterable[Check] = SETTINGS
+) -> Settings:
     """The resolved settings.
 
     Args:
         overrides: ``key=value`` as on Hydra's command line.
         config_dir: a user's folder with further ``env/``, ``policy/``, ``algo/`` or ``experiment/`` files.
+        checks: what is checked of the settings together. Of ``resume=true`` nothing is: the saved settings complete it.
 
     Raises:
-        ConfigError: an unknown key or file, a value of the wrong type or outside its choices, or a missing folder.
+        ConfigError: an unknown key or file, a value of the wrong type or outside its choices, settings that contradict
+            each other, or a missing folder.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: expected an existing folder, got {config_dir}")
@@ -69,89 +77,43 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
     try:
         settings = build_settings(data)
     except ConfigError as error:
-        key = str(error).split(":", 1)[0]
-        if key not in {override.key_or_group for override in parsed} - _SECTIONS:
-            raise
-        example = _default_of(key, [_line(o) for o in parsed if o.key_or_group in GROUPS], config_dir)
-        raise ConfigError(f"{error}; the default is {key}={example}") from error
-    if settings.algo.name not in choices("algo"):
-        raise ConfigError(_unknown("algo", settings.algo.name, None))
+        raise ConfigError(f"{error}{_origin(str(error).split(':', 1)[0], parsed, config_dir)}") from error
     for name in settings.compare:
         if name not in choices("algo", config_dir):
             raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
-    _check_method(settings, [override.key_or_group for override in parsed])
-    _check_token_budget(settings)
-    check_rollout(settings)
-    try:
-        check_preset(settings.policy.action_text, settings.policy.preset)
-    except ValueError as error:
-        raise ConfigError(f"policy.preset: {error}") from error
-    if settings.policy.lora.adapter is not None and settings.policy.lora.rank is None:
-        raise ConfigError("policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones")
-    try:
-        check_history(settings.policy.history, settings.policy.history_images, preset=settings.policy.preset)
-    except ValueError as error:
-        raise ConfigError(f"policy.history: {error}") from error
+    if not settings.resume:
+        check(settings, checks)
     return settings
 
 
-def _check_method(settings: Settings, given: Sequence[str]) -> None:
-    """Checks settings that only some methods or aggregations read."""
-    luffy = settings.algo.name == "luffy"
-    for key in ("algo.preset", "algo.gamma"):
-        if key in given and not luffy:
-            raise ConfigError(f"{key} is read by algo=luffy only, got algo={settings.algo.name}; leave it out")
-    expert = settings.expert
-    if expert.selfroll_budget is not None and "expert.selfroll_attempts" in given and not expert.reroll_every:
-        raise ConfigError("expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out")
-    if expert.reroll_stale is not None and not expert.reroll_every:
-        raise ConfigError("expert.reroll_stale is read where tasks are self-rolled again; set expert.reroll_every=N")
-    length = settings.loss.max_length
-    released = luffy and settings.algo.preset == "released"
-    aggregation = "algo.preset=released" if released else f"loss.aggregation={settings.loss.aggregation}"
-    sums = released or settings.loss.aggregation == "sum_norm"
-    if sums and length is None:
-        raise ConfigError(f"{aggregation} requires the longest episode in units; set loss.max_length=N")
-    if not sums and length is not None:
-        raise ConfigError(f"loss.max_length={length} is read with loss.aggregation=sum_norm only, got {aggregation}")
+def load_methods(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Settings]:
+    """The settings of each method of a run, that of ``algo`` first; they differ in what the files of ``algo/`` set.
 
-
-def _check_token_budget(settings: Settings) -> None:
-    """Checks that the longest possible row fits into a micro-batch, before any rollout is collected.
-
-    Not when a run is resumed: after running out of memory the budget may have to be lower than that.
+    Raises:
+        ConfigError: as :func:`load_config`, for any of the methods.
     """
-    policy, budget = settings.policy, settings.train.max_tokens
-    longest = policy.max_prompt_tokens + policy.max_new_tokens
-    if longest > budget and not settings.resume:
-        raise ConfigError(
-            f"train.max_tokens={budget} is less than the longest row, policy.max_prompt_tokens="
-            f"{policy.max_prompt_tokens} + policy.max_new_tokens={policy.max_new_tokens}; "
-            f"set train.max_tokens={longest} or lower policy.max_prompt_tokens"
-        )
+    first = load_config(overrides, config_dir=config_dir)
+    loaded = {first.algo.name: first}
+    shared = [override for override in overrides if not override.startswith(("algo=", "algo."))]
+    for name in first.compare:
+        if name in loaded:
+            continue
+        try:
+            loaded[name] = load_config([*shared, f"algo={name}"], config_dir=config_dir)
+        except ConfigError as error:
+            raise ConfigError(f"compare=[{name}]: {error}") from error
+    return loaded
 
 
-def check_rollout(settings: Settings) -> None:
-    """Raises ConfigError if the sampler would compute the old log-probs, or be sent adapters that it cannot get."""
-    if settings.policy.rollout == "vllm" and settings.policy.engine.adapters == "separate":
-        if settings.policy.lora.rank is None:
-            raise ConfigError("policy.engine.adapters=separate requires adapters; set policy.lora.rank, or auto")
-        if settings.collect.mode == "async":
-            raise ConfigError(
-                "policy.engine.adapters=separate requires collect.mode=sync, since rollout services get them merged; "
-                "set auto"
-            )
-    if settings.train.old_log_probs == "all":
-        return
-    for setting, given, without in (
-        ("policy.rollout", settings.policy.rollout, "transformers"),
-        ("loss.rollout_correction", settings.loss.rollout_correction, "off"),
-    ):
-        if given != without:
-            raise ConfigError(
-                f"{setting}={given} requires the trainer's own old log-probs; set train.old_log_probs=all, "
-                f"or {setting}={without}"
-            )
+def check(settings: Settings, checks: Iterable[Check] = SETTINGS) -> None:
+    """Makes the checks in their order.
+
+    Raises:
+        ConfigError: one of them fails. A check of the machine may raise other errors, see its function.
+    """
+    problem = first_problem(settings, checks)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def choices(group: str, config_dir: Path | None = None) -> list[str]:
@@ -169,17 +131,24 @@ def setting_names(cls: type = Settings, prefix: str = "") -> Iterator[str]:
 
 
 def build_settings(data: Mapping[str, Any]) -> Settings:
-    """Builds typed settings from nested mappings of plain values, as read from YAML or JSON.
+    """Builds typed settings from nested mappings of plain values, as read from YAML or JSON; they are not checked.
+
+    A key that is missing gets its default: a run that an older version has saved lacks the newer ones.
 
     Raises:
-        ConfigError: an unknown or missing key, a value of the wrong type or outside its choices.
+        ConfigError: an unknown key, a missing one without a default, a value of the wrong type or outside its choices.
     """
-    return cast(Settings, _build(Settings, data, ""))
+    try:
+        return _ADAPTER.validate_json(json.dumps(data, default=str))  # of JSON, since its lists become tuples
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        first = min(problems, key=lambda each: each["type"] != "unexpected_keyword_argument")
+        raise ConfigError(_problem(first, data)) from error
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """The settings as nested dictionaries and lists of plain values, the inverse of :func:`build_settings`."""
-    return cast(dict[str, Any], _plain(asdict(settings)))
+    return cast(dict[str, Any], _ADAPTER.dump_python(settings, mode="json"))
 
 
 def settings_to_yaml(settings: Settings) -> str:
@@ -295,101 +264,53 @@ def _unknown_key(key: str) -> str:
     return f"unknown key {key!r}{did_you_mean(key, [*setting_names(), *GROUPS])}; see configs/train.yaml"
 
 
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
+    """One line on an error of pydantic: the setting, what was expected, what was given."""
+    path = [str(part) for part in takewhile(lambda part: isinstance(part, str), error["loc"])]  # without list indices
+    key = ".".join(path)
+    if error["type"] == "unexpected_keyword_argument":
+        return _unknown_key(key)
+    if error["type"] == "missing" and len(path) == len(error["loc"]):
+        return f"{key}: expected a value, got none; set {key}=..."
+    kind: Any = Settings
+    value: Any = data
+    for part in path:
+        kind, value = get_type_hints(kind, include_extras=True)[part], value[part]
+    return f"{key}: expected {describe(kind)}, got {value!r}"
+
+
+def _origin(key: str, parsed: Sequence[Override], config_dir: Path | None) -> str:
+    """Where a wrong value comes from: the default that an override replaced, or the chosen file that sets it."""
+    if key in {override.key_or_group for override in parsed} - _SECTIONS:
+        example = _default_of(key, [_line(each) for each in parsed if each.key_or_group in GROUPS], config_dir)
+        return f"; the default is {key}={example}"
+    for override in parsed:
+        for folder in (CONFIGS, *([] if config_dir is None else [config_dir])):
+            path = folder / override.key_or_group / f"{override.value()}.yaml"
+            if override.key_or_group in GROUPS and path.exists() and _sets(path, key):
+                return f" (in {path})"
+    return ""
+
+
+def _sets(path: Path, key: str) -> bool:
+    """Whether a file has a value for the setting."""
+    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
 def _default_of(key: str, groups: Sequence[str], config_dir: Path | None) -> str:
     value: Any = _compose(groups, config_dir)
     for part in key.split("."):
         value = value[part]
     text = str(yaml.safe_dump(value, default_flow_style=True, width=10_000))
     return text.removesuffix("...\n").strip().replace(" ", "")
-
-
-# --- plain values to typed ones -----------------------------------------------------------------------------------
-
-
-def _build(cls: type, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = get_type_hints(cls, include_extras=True)
-    for name in data:
-        if name not in hints:
-            raise ConfigError(_unknown_key(f"{prefix}{name}"))
-    missing = [name for name in hints if name not in data]
-    if missing:
-        raise ConfigError(f"{prefix}{missing[0]}: expected a value, got none; set {prefix}{missing[0]}=...")
-    return cls(**{name: _convert(kind, data[name], f"{prefix}{name}") for name, kind in hints.items()})
-
-
-def _convert(kind: Any, value: Any, key: str) -> Any:
-    """The value as the type of its field.
-
-    Raises:
-        ConfigError: it does not fit.
-    """
-    if is_dataclass(kind) and isinstance(value, Mapping):
-        return _build(cast(type, kind), value, f"{key}.")
-    converted = _fit(kind, value)
-    if converted is _MISFIT:
-        raise ConfigError(f"{key}: expected {_describe(kind)}, got {value!r}")
-    return converted
-
-
-def _fit(kind: Any, value: Any) -> Any:
-    """The converted value, or ``_MISFIT`` if it has another type."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        fitted = _fit(args[0], value)
-        return fitted if fitted is not _MISFIT and fitted in args[1] else _MISFIT
-    if origin in (Union, types.UnionType):
-        fitted = (_fit(arg, value) for arg in args)
-        return next((each for each in fitted if each is not _MISFIT), _MISFIT)
-    if origin is Literal:
-        return value if value in args else _MISFIT
-    if origin is tuple:
-        return _fit_tuple(args, value)
-    if kind is types.NoneType:
-        return None if value is None else _MISFIT
-    if origin is not None:  # Mapping[str, Any]
-        return dict(value) if isinstance(value, Mapping) else _MISFIT
-    if isinstance(value, bool) or kind is bool:
-        return value if isinstance(value, bool) and kind is bool else _MISFIT
-    if kind is float or kind is str:
-        accepted = int | float if kind is float else str | int | float
-        return kind(value) if isinstance(value, accepted) else _MISFIT
-    return value if isinstance(value, kind) else _MISFIT
-
-
-def _fit_tuple(args: tuple[Any, ...], value: Any) -> Any:
-    if not isinstance(value, list | tuple):
-        return _MISFIT
-    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-    if len(kinds) != len(value):
-        return _MISFIT
-    fitted = tuple(_fit(kind, each) for kind, each in zip(kinds, value, strict=True))
-    return _MISFIT if _MISFIT in fitted else fitted
-
-
-def _describe(kind: Any) -> str:
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return f"{_describe(args[0])} {args[1]}"
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(arg) for arg in args)
-    if origin is Literal:
-        return f"one of {', '.join(args)}"
-    if origin is tuple:
-        return "a list" if args[-1] is Ellipsis else f"a list of {len(args)}, each {_describe(args[0])}"
-    if origin is not None:
-        return "a mapping"
-    if is_dataclass(kind):
-        names = ", ".join(field.name for field in fields(kind))
-        return f"a section with the keys {names}"
-    plain = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
-    return plain[kind]
-
-
-def _plain(value: Any) -> Any:
-    """Nested mappings and lists for YAML."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import Tasks, not_executable
+from bepa_torchrl.experiment.tasks import Tasks, not_executable
 from bepa_torchrl.rollout.episodes import EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines

@@ -281,7 +281,7 @@ def make_collector(
     if collect.mode == "sync":
         schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, SyncedPolicy) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync_schemes=schemes, **options)
-    from bepa_torchrl.experiment.asynchronous.collector import async_collector
+    from bepa_torchrl.experiment.async_collector import async_collector
     from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)

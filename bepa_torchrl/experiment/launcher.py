@@ -16,34 +16,125 @@ With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bepa_torchrl.experiment.start.checked import check_run
+from bepa_torchrl.experiment.checks import MACHINE, task_checks
+from bepa_torchrl.experiment.config import ConfigError, check, load_methods
+from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
+from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.tasks import Tasks, make_tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run that can start.
+
+    Args:
+        folder: folder of the run; it exists, and is locked, if the run is resumed.
+        config: the settings of the run.
+        configs: the settings of each method.
+        overrides: the command line that they are from.
+        tasks: the tasks.
+    """
+
+    folder: Path
+    config: Settings
+    configs: dict[str, Settings]
+    overrides: tuple[str, ...]
+    tasks: Tasks
+
+
 def run(overrides: Sequence[str], *, config_dir: Path | None = None, console: Console | None = None) -> int:
+    """Loads the settings of an experiment, and runs it: see :func:`run_loaded`.
+
+    Args:
+        overrides: ``key=value``, as on the command line.
+        config_dir: a user's folder with further settings.
+        console: for progress and results; None: standard output.
+    """
+    return run_loaded(load_methods(overrides, config_dir=config_dir), overrides, console=console)
+
+
+def run_loaded(configs: dict[str, Settings], overrides: Sequence[str], *, console: Console | None = None) -> int:
     """Runs the experiment; returns the exit code: 0, or that of the first method process that failed.
 
-    An exception that ends a run with a folder has a note with the command that continues it.
+    The processes of methods and ranks read these settings from the run's folder. An exception that ends a run with a
+    folder has a note with the command that continues it.
+
+    Args:
+        configs: the settings of each method, that of ``algo`` first.
+        overrides: the command line that they are from.
+        console: for progress and results; None: standard output.
 
     Raises:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure.
     """
     notes: list[str] = []
     with ExitStack() as stack:
-        checked = check_run(overrides, config_dir, notes.append, stack)
+        checked = check_run(configs, overrides, notes.append, stack)
         # large packages, after what can be checked without them
         from rich.console import Console
 
-        from bepa_torchrl.experiment.phases.sequence import run_phases
+        from bepa_torchrl.experiment.phases import run_phases
 
         console = console or Console()
         for note in notes:
             console.print(note, soft_wrap=True, markup=False, highlight=False)
         return run_phases(checked, console, stack)
+
+
+def check_run(
+    configs: dict[str, Settings], overrides: Sequence[str], note: Callable[[str], None], stack: ExitStack
+) -> CheckedRun:
+    """Checks everything that requires no torch; a run that is resumed is locked until ``stack`` is closed.
+
+    Args:
+        configs: the settings of each method, that of ``algo`` first.
+        overrides: ``key=value``, as on the command line.
+        note: is called with lines for the user, about a run that is restored from its store.
+        stack: holds the lock.
+
+    Raises:
+        ValueError, TaskError: bad input. DesktopError, OSError: infrastructure.
+    """
+    config = next(iter(configs.values()))
+    folder = run_folder(config)
+    if config.resume:
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import restore_missing
+
+            restore_missing(config, folder, note)
+        stack.enter_context(locked_run(folder))
+        config, configs = resumed_settings(folder, config, overrides)
+    else:
+        check_new_run(folder)
+        if config.storage is not None:
+            from bepa_torchrl.experiment.remote_copy import check_new_in_store
+
+            check_new_in_store(config, folder.name)
+    check(config, MACHINE)
+    tasks = make_tasks(config)
+    against_tasks = task_checks(tasks, prepared=(folder / "prepared").exists())
+    for own in configs.values():
+        check(own, against_tasks)
+    return CheckedRun(folder, config, configs, tuple(overrides), tasks)
+
+
+def overrides_on_torchrun(overrides: Sequence[str], ranks: int) -> list[str]:
+    """The settings of a run that torchrun has started: ``train.ranks`` is the number of its processes.
+
+    Raises:
+        ConfigError: they set another number.
+    """
+    given = [override for override in overrides if key_of(override) == "train.ranks"]
+    own = f"train.ranks={ranks}"
+    if wrong := [override for override in given if override.replace(" ", "") != own]:
+        raise ConfigError(f"{wrong[0]}, but torchrun has started {ranks} processes; leave train.ranks out")
+    return [*overrides, *([] if given else [own])]

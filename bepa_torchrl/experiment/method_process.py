@@ -41,7 +41,7 @@ from bepa_torchrl.experiment.methods import Method, SeedSource, method_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation, phi
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import Tasks
+from bepa_torchrl.experiment.tasks import Tasks
 from bepa_torchrl.experts import load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded

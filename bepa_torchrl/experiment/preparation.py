@@ -18,7 +18,7 @@ from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import Tasks, run_seed
+from bepa_torchrl.experiment.tasks import Tasks, run_seed
 from bepa_torchrl.experts import (
     ExpertTrace,
     Manifest,

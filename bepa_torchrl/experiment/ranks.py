@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.loss_and_optimizer import FINE_TUNING, make_method_loss, make_optimizer
 from bepa_torchrl.experiment.method_handle import LAUNCHER, end_with_launcher, exit_text
 from bepa_torchrl.experiment.methods import method_named
-from bepa_torchrl.experiment.resume import key_of
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
@@ -181,19 +180,6 @@ def follow_torchrun(job: TorchrunJob) -> int:
 
     follow_parts(job, follow)
     return 0
-
-
-def overrides_on_torchrun(job: TorchrunJob, overrides: Sequence[str]) -> list[str]:
-    """The settings of a run that torchrun has started: ``train.ranks`` is the number of its processes.
-
-    Raises:
-        ConfigError: they set another number.
-    """
-    given = [override for override in overrides if key_of(override) == "train.ranks"]
-    own = f"train.ranks={job.ranks}"
-    if wrong := [override for override in given if override.replace(" ", "") != own]:
-        raise ConfigError(f"{wrong[0]}, but torchrun has started {job.ranks} processes; leave train.ranks out")
-    return [*overrides, *([] if given else [own])]
 
 
 def _follow(settings: Settings, join: JoinGroup, lines: Iterable[str]) -> None:

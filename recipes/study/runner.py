@@ -15,12 +15,12 @@ import torch
 from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml, with_changes
+from bepa_torchrl.experiment.expert_traces import expert_traces
 from bepa_torchrl.experiment.factory import make_env, make_policy
 from bepa_torchrl.experiment.method_handle import MethodChild
-from bepa_torchrl.experiment.phases.experts import expert_traces
 from bepa_torchrl.experiment.preparation import load_preparation, prepare, save_preparation
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.training.step_metrics import SUFFIX
 from osworld_gym.atomic import write_text

@@ -13,7 +13,7 @@ from closed_pipe import run_unread
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.phases.experts import record_experts
+from bepa_torchrl.experiment.expert_traces import record_experts
 from bepa_torchrl.experts import save_traces
 from bepa_torchrl.failures import INFRASTRUCTURE, guarded
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy

@@ -30,11 +30,12 @@ def convert(options: argparse.Namespace) -> int:
     """Writes D_conv. Exit code 2 if no trace can be converted."""
     sources, settings = sources_and_settings(options)
     check_new(options.out, "--out")
-    from bepa_torchrl.experiment.preflight import check_checkpoint
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment import preflight
+    from bepa_torchrl.experiment.config import check
+    from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.sources import successful_traces
 
-    check_checkpoint(settings.policy.checkpoint)
+    check(settings, (preflight.checkpoint,))
     model = chat_model(options, beside(options.out, "answers"))
     tasks = make_tasks(settings)
     traces = successful_traces(sources, tasks.train)

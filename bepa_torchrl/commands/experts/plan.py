@@ -33,7 +33,7 @@ def plan(options: argparse.Namespace) -> int:
     """Writes the plans. Exit code 2 if there is none."""
     sources, settings = sources_and_settings(options)
     check_job_folder(options.out)
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.plans import PLANS, PlanFile, PlanMethod, phi_by_model, phi_by_rule, write_plans
     from bepa_torchrl.experts.sources import successful_traces
     from bepa_torchrl.failures import BAD_INPUT

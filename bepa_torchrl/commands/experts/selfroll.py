@@ -26,20 +26,20 @@ def self_roll(options: argparse.Namespace) -> int:
 
     Finished episodes are kept in ``OUT.unfinished`` until then: the same command goes on after an interruption.
     """
-    from bepa_torchrl.experiment.config import settings_to_dict, with_changes
+    from bepa_torchrl.experiment.config import check, settings_to_dict, with_changes
 
     sources, settings = sources_and_settings(options)
     if options.plans is not None:
         settings = with_changes(settings, {"expert.plans": options.plans})
     check_new(options.out, "--out")
-    from bepa_torchrl.experiment.preflight import check_environment
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.plans import read_plans
     from bepa_torchrl.experts.sources import successful_traces
 
     if settings.expert.plans is not None:
         read_plans(Path(settings.expert.plans).expanduser())
-    check_environment(settings)
+    check(settings, COMMAND)
     tasks = make_tasks(settings)
     traces = successful_traces(sources, tasks.train)
     # large packages, after what can be checked without them

@@ -14,7 +14,7 @@ from bepa_torchrl.commands.experts.arguments import add_job, beside, noting, sou
 
 if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
-    from bepa_torchrl.experiment.start.tasks import Tasks
+    from bepa_torchrl.experiment.tasks import Tasks
 
 
 def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +42,7 @@ def split(options: argparse.Namespace) -> int:
 
     sources, settings = sources_and_settings(options)
     check_new(options.out, "--out")
-    from bepa_torchrl.experiment.start.tasks import make_tasks
+    from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.splitting import make_split, read_pass_k, solved_by_experts, split_of_run, write_split
     from osworld_gym.atomic import new_folder, write_text
 
@@ -98,9 +98,10 @@ def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
 
 def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int, int]]:
     """The base policy's successes and valid episodes per task; finished episodes are kept in a folder."""
-    from bepa_torchrl.experiment.preflight import check_environment
+    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.config import check
 
-    check_environment(settings)
+    check(settings, COMMAND)
     from rich.console import Console
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress

@@ -1,17 +1,20 @@
-"""The settings of a run as typed, frozen dataclasses. The YAML files in ``configs/`` hold the default values.
+"""The settings of a run as typed, frozen dataclasses: their names, defaults, bounds, choices and documentation.
 
+``python -m bepa_torchrl.experiment.settings`` writes ``configs/train.yaml`` and ``docs/settings.md`` from them. A
+setting without a default here has its value in the files of ``configs/env``, ``configs/policy`` and ``configs/algo``.
 :func:`bepa_torchrl.experiment.config.load_config` builds a :class:`Settings`; the setting ``train.max_tokens`` on the
-command line is ``settings.train.max_tokens`` here. The names in the ``Literal`` types are the choices that the
-components accept. This module imports neither torch nor Hydra.
+command line is ``settings.train.max_tokens`` here. This module imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
+from pydantic import ConfigDict
+
 from bepa_torchrl.experiment.settings.collection import ClusterSettings, CollectSettings, EvalSettings, RecordSettings
 from bepa_torchrl.experiment.settings.desktops import EnvSettings
+from bepa_torchrl.experiment.settings.kinds import Count, Positive, PositiveFloat, Text
 from bepa_torchrl.experiment.settings.methods import (
     AdvantageSettings,
     AlgoSettings,
@@ -44,18 +47,19 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of one method's run.
 
     Args:
         name: name of the run folder; None: ``<provider>-<algo>-<date>-<time>``.
         runs: parent folder of all runs.
-        storage: folder or fsspec URL to which the run is uploaded, and from which ``resume`` restores it; None: none.
+        storage: folder or URL (s3://BUCKET/FOLDER, abfs://CONTAINER/FOLDER) to which the run is uploaded while it runs
+            (docs/storage.md); None: none. ``resume`` restores the run from it.
         storage_wait: seconds for the last upload at the end of the run.
         resume: whether to continue the run called ``name``.
         seed: seed of the task order, the desktops and the sampling.
-        compare: methods trained next to ``algo``, from the same policy and seed.
+        compare: methods trained next to ``algo``, from the same policy and seed; []: none.
         threads: torch threads of each training process.
         processes: maximum number of simultaneous training processes.
         env: desktops and tasks.
@@ -74,26 +78,28 @@ class Settings:
         record: what is recorded.
     """
 
-    name: str | None
-    runs: str
-    storage: str | None
-    storage_wait: PositiveFloat
-    resume: bool
-    seed: Count
-    compare: tuple[str, ...]
-    threads: Positive
-    processes: Positive
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", coerce_numbers_to_str=True)  # of all sections
+
+    name: Text | None = None
+    runs: Text = "runs"
+    storage: Text | None = None
+    storage_wait: PositiveFloat = 600.0
+    resume: bool = False
+    seed: Count = 0
+    compare: tuple[Text, ...] = ("grpo",)
+    threads: Positive = 1
+    processes: Positive = 2
     env: EnvSettings
     policy: PolicySettings
     algo: AlgoSettings
-    collect: CollectSettings
-    cluster: ClusterSettings
-    train: TrainSettings
-    optimizer: OptimizerSettings
-    loss: LossSettings
-    advantage: AdvantageSettings
-    cache: CacheSettings
-    expert: ExpertSettings
-    sft: SftSettings
-    eval: EvalSettings
-    record: RecordSettings
+    collect: CollectSettings = field(default_factory=CollectSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    expert: ExpertSettings = field(default_factory=ExpertSettings)
+    sft: SftSettings = field(default_factory=SftSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    record: RecordSettings = field(default_factory=RecordSettings)

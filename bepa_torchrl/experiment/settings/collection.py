@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bepa_torchrl.experiment.settings.bounds import Count, NonNegativeFloat, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.kinds import Count, NonNegativeFloat, Positive, PositiveFloat, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSettings:
     """Rollouts of one iteration.
 
@@ -18,51 +18,52 @@ class CollectSettings:
         temperature: sampling temperature.
         env_seed: ``group``: all rollouts of a group start from the same desktop seed; ``slot``: each has its own.
         retries: further attempts, on other desktops, for an episode whose desktop failed.
-        mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained.
+        mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained
+            (docs/cluster.md).
         max_staleness: of ``async``: iterations that may be trained between a group's start and its own training.
-        order: of ``async``: groups are trained in the order of ``admission`` or of ``completion``.
+        order: of ``async``: groups are trained in the order of admission or of completion.
         stall_timeout: of ``async``: seconds without a finished group after which the run ends.
     """
 
-    groups: Positive
-    group_size: Positive
-    temperature: PositiveFloat
-    env_seed: Literal["group", "slot"]
-    retries: Count
-    mode: Literal["sync", "async"]
-    max_staleness: Count
-    order: Literal["admission", "completion"]
-    stall_timeout: PositiveFloat
+    groups: Positive = 16
+    group_size: Positive = 8
+    temperature: PositiveFloat = 1.0
+    env_seed: Literal["group", "slot"] = "group"
+    retries: Count = 2
+    mode: Literal["sync", "async"] = "sync"
+    max_staleness: Count = 0
+    order: Literal["admission", "completion"] = "admission"
+    stall_timeout: PositiveFloat = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Where the rollouts of ``collect.mode=async`` run.
+    """Where the rollouts of ``collect.mode=async`` run (docs/cluster.md).
 
     Args:
-        address: of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts; None:
-            threads of the training process.
+        address: address of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts;
+            None: threads of the training process.
         listen: HOST:PORT at which the training process waits for rollout clusters (``bepa rollouts``), which then play
-            all rollouts; ``address`` is then where the queue is. None: none.
+            all rollouts; None: nowhere. With ``listen``, ``address`` is where the queue is.
         token_file: file with the token of ``listen``; None: it is in the environment variable BEPA_CHANNEL_TOKEN.
-        workers: actors with desktops; they share ``env.desktops``. None: one on each node that has Ray's resource
-            ``desktops``, with that many, also on nodes that join.
+        workers: actors with desktops, which share ``env.desktops``; None: one per node with Ray's resource
+            ``desktops``. Each then has as many desktops as its node has of the resource, also on nodes that join.
         replicas: copies of the policy that sample.
         gpus_per_replica: Ray's GPUs of each copy.
-        shrink_after: seconds after which workers on Ray close desktops that the trainer's pace does not require; they
-            are made again when it waits. None: never.
+        shrink_after: seconds after which workers on Ray close desktops that the trainer cannot keep up with; None:
+            never. They are made again when it waits.
     """
 
-    address: str | None
-    listen: str | None
-    token_file: str | None
-    workers: Positive | None
-    replicas: Positive
-    gpus_per_replica: NonNegativeFloat
-    shrink_after: PositiveFloat | None
+    address: Text | None = None
+    listen: Text | None = None
+    token_file: Text | None = None
+    workers: Positive | None = 1
+    replicas: Positive = 1
+    gpus_per_replica: NonNegativeFloat = 0.0
+    shrink_after: PositiveFloat | None = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
     """Evaluations.
 
@@ -70,16 +71,16 @@ class EvalSettings:
         every: iterations between evaluations; 0: only at the end.
         episodes: sampled episodes per task in evaluations during training.
         final_episodes: sampled episodes per task at the end, in addition to one greedy; 0: no final evaluation.
-        seed: seed of the evaluations' episodes.
+        seed: environment seed of the evaluations' episodes.
     """
 
-    every: Count
-    episodes: Positive
-    final_episodes: Count
-    seed: Count
+    every: Count = 12
+    episodes: Positive = 1
+    final_episodes: Count = 3
+    seed: Count = 12345
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSettings:
     """What is recorded in ``episodes.jsonl``.
 
@@ -87,9 +88,9 @@ class RecordSettings:
         every: iterations between those recorded whole; 0: none. Injected traces are recorded in every iteration.
         images: whether screenshots are stored.
         outcomes: whether the episodes of the base policy's and of the final evaluation are recorded, in
-            ``outcomes.jsonl``; with ``images`` they make ``before-after.gif``.
+            ``outcomes.jsonl``. With ``images`` they make ``before-after.gif``.
     """
 
-    every: Count
-    images: bool
-    outcomes: bool
+    every: Count = 5
+    images: bool = True
+    outcomes: bool = False

@@ -3,102 +3,104 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from bepa_torchrl.experiment.settings.bounds import Above, Count, NonNegativeFloat, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.kinds import AboveOne, Count, NonNegativeFloat, Positive, PositiveFloat, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgoSettings:
     """The method.
 
     Args:
-        name: a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
-        preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code (no standard deviation, no
-            on-policy clip, ``sum_norm``, which requires ``loss.max_length``).
+        name: name of the method, a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
+        preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code. The latter has no standard
+            deviation, no on-policy clip, and ``sum_norm``, which requires ``loss.max_length``.
         gamma: LUFFY only: ``f(p) = p / (p + gamma)``.
     """
 
-    name: str
-    preset: Literal["paper", "released"]
-    gamma: PositiveFloat
+    name: Text
+    preset: Literal["paper", "released"] = "paper"
+    gamma: PositiveFloat = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The surrogate and its aggregation (``docs/definitions.md``, losses and aggregation).
+    """The surrogate and its aggregation (docs/definitions.md).
 
     Args:
         clip: lower and upper clip range of the ratio, as ``[1 - low, 1 + high]``.
         dual_clip: bound of the loss for negative advantages, above 1; None: off.
         aggregation: how row losses are normalised, see :func:`bepa_torchrl.functional.row_denominators`.
         unit: the unit of a row's length, tokens or steps.
-        max_length: length of the longest possible episode in units; required by ``sum_norm``, otherwise None.
-        rollout_correction: importance weights for the difference between the sampler's and the old log-probs, per token
-            or per response; requires ``train.old_log_probs=all``.
+        max_length: length of the longest possible episode in units, for ``sum_norm`` only.
+        rollout_correction: truncated importance weights for the difference between the sampler's and the old log-probs,
+            per token or per response. They require ``train.old_log_probs=all``.
         rollout_cap: upper bound of these weights.
     """
 
-    clip: tuple[NonNegativeFloat, NonNegativeFloat]
-    dual_clip: Annotated[float, Above(1)] | None
-    aggregation: Literal["group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean"]
-    unit: Literal["token", "step"]
-    max_length: Positive | None
-    rollout_correction: Literal["off", "token", "sequence"]
-    rollout_cap: PositiveFloat
+    clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
+    dual_clip: AboveOne | None = None
+    aggregation: Literal["group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean"] = (
+        "group"
+    )
+    unit: Literal["token", "step"] = "token"
+    max_length: Positive | None = None
+    rollout_correction: Literal["off", "token", "sequence"] = "off"
+    rollout_cap: PositiveFloat = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageSettings:
     """Group advantages.
 
     Args:
         std: rule for the standard deviation by which they are divided; ``none``: no division.
-        eps: added to the standard deviation.
+        eps: number added to the standard deviation.
     """
 
-    std: Literal["population", "bessel", "none"]
-    eps: NonNegativeFloat
+    std: Literal["population", "bessel", "none"] = "population"
+    eps: NonNegativeFloat = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
     """The cache of traces.
 
     Args:
         rule: which success of a group enters the cache; ``all``: each of them, in slot order.
-        min_successes: successes that a group must have to refresh the cache; 1 in the paper.
+        min_successes: successes that a group must have to refresh the cache. It is 1 in the paper.
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
-        seed: folder of ``bepa experts selfroll`` or ``convert``: its traces of training tasks are D_self or D_conv;
-            None: the run makes its own.
+        seed: folder of ``selfroll`` or ``convert`` (docs/experts.md), whose traces of training tasks are D_self or
+            D_conv; None: the run makes its own.
     """
 
-    rule: Literal["random", "shortest", "highest_logprob", "all"]
-    min_successes: Positive
-    injected_weight: Literal["one", "need"]
-    max_tasks: Positive | None
-    seed: str | None
+    rule: Literal["random", "shortest", "highest_logprob", "all"] = "random"
+    min_successes: Positive = 1
+    injected_weight: Literal["one", "need"] = "one"
+    max_tasks: Positive | None = None
+    seed: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSettings:
-    """Expert traces, plans and self-rollouts.
+    """Expert traces, plans and self-rollouts (docs/experts.md).
 
     Args:
-        logs: sources of expert traces, the preferred first: ``agent_s2:FOLDER``, ``auto:FOLDER``, or a folder of
-            saved traces or logs; empty: the tasks' own oracles are recorded.
+        logs: sources of expert traces, the preferred first: NAME:FOLDER, ``auto:FOLDER``, or a folder of saved traces
+            or logs; []: the tasks' own oracles are recorded.
         oracle_style: style of the actions and text of the tasks' oracles.
-        plans: file of plans of ``bepa experts plan``; None: by rule.
+        plans: file of plans (FOLDER/plans.jsonl, docs/experts.md); None: by rule.
         plan_source: input of a plan by rule, the raw trace or the converted one.
         selfroll_attempts: maximum number of self-rollouts per task (LEVEL-1), which end with the first success.
-        selfroll_budget: self-rollouts of all tasks together before training, instead of ``selfroll_attempts`` for each:
-            unsolved tasks are tried again until it is spent (not in the paper); None: no such budget.
-        handover: steps that the policy acts without the plan before it gets it (not in the paper); 0: the plan is in
-            every prompt.
-        reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace,
-            for methods that start from self-rollouts; 0: none (the paper).
+        selfroll_budget: self-rollouts of all tasks together before training, instead of ``selfroll_attempts`` for each;
+            None: no such budget. Unsolved tasks are tried again until it is spent (not in the paper).
+        handover: steps that the policy acts without the plan before it gets it; 0: the plan is in every prompt (the
+            paper).
+        reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace;
+            0: none (the paper). For methods that start from self-rollouts.
         reroll_stale: optimiser steps since its cached trace was sampled after which a task is self-rolled then as
             well; None: never.
         seed_from_converted: whether the converted trace seeds the cache where no self-rollout succeeded.
@@ -106,21 +108,21 @@ class ExpertSettings:
         pass_k: attempts of the base policy per task, which define the expert-only set.
     """
 
-    logs: tuple[str, ...]
-    oracle_style: Literal["expert", "native"]
-    plans: str | None
-    plan_source: Literal["raw", "converted"]
-    selfroll_attempts: Positive
-    selfroll_budget: Positive | None
-    handover: Count
-    reroll_every: Count
-    reroll_stale: Positive | None
-    seed_from_converted: bool
-    max_leak: NonNegativeFloat
-    pass_k: Positive
+    logs: tuple[Text, ...] = ()
+    oracle_style: Literal["expert", "native"] = "expert"
+    plans: Text | None = None
+    plan_source: Literal["raw", "converted"] = "raw"
+    selfroll_attempts: Positive = 1
+    selfroll_budget: Positive | None = None
+    handover: Count = 0
+    reroll_every: Count = 0
+    reroll_stale: Positive | None = None
+    seed_from_converted: bool = False
+    max_leak: NonNegativeFloat = 1.0
+    pass_k: Positive = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:
     """Supervised fine-tuning on traces.
 
@@ -131,7 +133,7 @@ class SftSettings:
         weight: weight of the cross-entropy in ``rl_sft``.
     """
 
-    epochs: Positive
-    batch: Positive
-    lr: NonNegativeFloat
-    weight: NonNegativeFloat
+    epochs: Positive = 3
+    batch: Positive = 16
+    lr: NonNegativeFloat = 1e-6
+    weight: NonNegativeFloat = 1.0

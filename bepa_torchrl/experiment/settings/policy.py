@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bepa_torchrl.experiment.settings.bounds import Count, Positive, PositiveFloat
+from bepa_torchrl.experiment.settings.kinds import Count, Positive, PositiveFloat, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoraSettings:
     """LoRA adapters on the decoder (:mod:`bepa_torchrl.policies.transformers.lora`); requires the extra ``lora``.
 
     Args:
-        rank: rank of the adapters, the only trained parameters then; None: full training, without adapters.
+        rank: rank of the adapters, which are all that is trained; None: full training, without adapters.
         alpha: the adapters' output is multiplied by ``alpha / rank``.
         targets: last parts of the names of the decoder's adapted linear layers.
         adapter: folder of saved adapters to start from, of the same rank, alpha and targets; None: the identity.
     """
 
-    rank: Positive | None
-    alpha: Positive
-    targets: tuple[str, ...]
-    adapter: str | None
+    rank: Positive | None = None
+    alpha: Positive = 64
+    targets: tuple[Text, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    adapter: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """The inference engine of ``policy.rollout=vllm`` (docs/vllm.md).
 
     Args:
-        kv_cache_gb: memory of its key-value cache, 10^9 bytes; at least that of one prompt and response of the maximum
-            length, which is checked before anything is loaded.
+        kv_cache_gb: memory of its key-value cache, 10^9 bytes, at least that of one prompt and response of the maximum
+            length. This is checked before anything is loaded.
         max_rows: maximum rows that it computes at once; None: the larger of ``env.desktops`` and ``policy.max_rows``.
-        devices: the GPUs that its processes see, as CUDA_VISIBLE_DEVICES of this machine, such as ``"1"`` or ``"2,3"``;
-            None: those that this process sees, of which it takes the first.
-        arguments: further arguments of vLLM's ``AsyncEngineArgs``, such as ``tensor_parallel_size``; they replace ours.
+        devices: GPUs that its processes see, as in CUDA_VISIBLE_DEVICES, such as ``"1"`` or ``"2,3"``; None: those of
+            this process, of which it takes the first.
+        arguments: further arguments of vLLM's ``AsyncEngineArgs``, such as
+            ``policy.engine.arguments.tensor_parallel_size=2``; they replace ours.
         max_restarts: maximum number of restarts after exits of its process, per process of the run.
         tolerance: maximum mean absolute difference of its log-probs to the trainer's after a weight sync, nats; None:
             1e-4 for float32, 0.1 for half precision.
@@ -44,23 +45,23 @@ class EngineSettings:
             ``merged``, with all weights; ``auto``, alone if nothing else is trained and vLLM can have them. In rollout
             services (``collect.mode=async``) always merged.
         timeout: seconds for its start, for a weight sync, and between two finished responses.
-        url: ``http://HOST:PORT`` of a ``bepa engine`` on another machine; None: a process of this machine.
+        url: address http://HOST:PORT of a ``bepa engine`` on another machine; None: a process of this machine.
         token_file: file with the token of that ``bepa engine``; None: the variable BEPA_ENGINE_TOKEN has it.
     """
 
-    kv_cache_gb: PositiveFloat
-    max_rows: Positive | None
-    devices: str | None
-    arguments: Mapping[str, Any]
-    max_restarts: Count
-    tolerance: PositiveFloat | None
-    adapters: Literal["auto", "separate", "merged"]
-    timeout: PositiveFloat
-    url: str | None
-    token_file: str | None
+    kv_cache_gb: PositiveFloat = 4.0
+    max_rows: Positive | None = None
+    devices: Text | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    max_restarts: Count = 3
+    tolerance: PositiveFloat | None = None
+    adapters: Literal["auto", "separate", "merged"] = "auto"
+    timeout: PositiveFloat = 600.0
+    url: Text | None = None
+    token_file: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
     """The checkpoint, how it is loaded, and how prompts and batches are formed.
 
@@ -69,9 +70,9 @@ class PolicySettings:
         dtype: torch dtype of the weights.
         device: torch device, for example ``cpu`` or ``cuda:0``.
         attn: attention implementation of transformers.
-        action_text: the form of prompts and responses (:data:`osworld_gym.action_text.ACTION_TEXTS`): ``uitars``, or
-            ``opencua``, whose prompts repeat past responses in a shorter form, so that steps share no forward pass.
-        preset: a prompt preset of the action text.
+        action_text: the form of prompts and responses (:data:`osworld_gym.action_text.ACTION_TEXTS`). With ``opencua``
+            (docs/opencua.md) prompts repeat past responses in a shorter form, so that steps share no forward pass.
+        preset: prompt preset of the action text.
         history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
             at once; ``last_k``, the newest k, as OSWorld's agent. ``all`` is the cheapest to train, ``last_k`` the
             dearest (:mod:`osworld_gym.uitars.history`).
@@ -80,20 +81,20 @@ class PolicySettings:
         max_new_tokens: maximum tokens of a response.
         max_batch_tokens: maximum tokens of a forward pass, including padding.
         max_rows: maximum rows of a sampling batch.
-        activation_checkpointing: whether an update recomputes activations in the backward pass instead of keeping them:
-            about a third more time, a fraction of the memory, the same results.
+        activation_checkpointing: whether an update recomputes activations in the backward pass instead of keeping them.
+            It takes about a third more time and a fraction of the memory, with the same results.
         lora: LoRA adapters.
         rollout: what samples responses: ``transformers``, the policy in training; ``vllm``, an inference engine that
-            gets its weights before each iteration, with the same tokens.
+            gets its weights before each iteration, with the same tokens (docs/vllm.md).
         engine: the inference engine; read with ``rollout=vllm`` only.
     """
 
-    checkpoint: str
+    checkpoint: Text
     dtype: Literal["float32", "bfloat16", "float16"]
-    device: str
+    device: Text
     attn: Literal["sdpa", "flash_attention_2"]
-    action_text: Literal["uitars", "opencua"]
-    preset: str
+    action_text: Literal["uitars", "opencua"] = "uitars"
+    preset: Text
     history: Literal["all", "evict_block", "last_k"]
     history_images: Positive | None
     max_prompt_tokens: Positive
@@ -101,6 +102,6 @@ class PolicySettings:
     max_batch_tokens: Positive
     max_rows: Positive
     activation_checkpointing: bool
-    lora: LoraSettings
-    rollout: Literal["transformers", "vllm"]
-    engine: EngineSettings
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    rollout: Literal["transformers", "vllm"] = "transformers"
+    engine: EngineSettings = field(default_factory=EngineSettings)

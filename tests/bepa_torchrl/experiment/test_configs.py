@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
+from repository import ROOT
 
 from bepa_torchrl.cache import rules
 from bepa_torchrl.experiment import settings as settings_module
@@ -20,12 +24,14 @@ from bepa_torchrl.experiment.config import (
     ConfigError,
     build_settings,
     load_config,
+    load_methods,
     read_settings,
     setting_names,
     settings_to_yaml,
 )
 from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.settings.__main__ import settings_page, train_yaml
 from bepa_torchrl.experts import plan
 from bepa_torchrl.functional import advantage, aggregation
 from osworld_gym.tasks.evaluation.score import Backend
@@ -93,6 +99,17 @@ def test_policy_files_set_the_optimiser_that_suits_them(default: Settings) -> No
     assert (large.optimizer.lr, large.optimizer.betas, large.optimizer.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
     assert (large.policy.max_prompt_tokens, large.policy.history, large.train.max_tokens) == (65536, "all", 66048)
     assert (large.loss.clip, large.loss.aggregation, large.advantage.std) == ((0.2, 0.3), "group", "population")
+
+
+def test_the_generated_files_are_what_the_dataclasses_give(default: Settings) -> None:
+    """After a change of the dataclasses: make settings."""
+    assert (CONFIGS / "train.yaml").read_text() == train_yaml()
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_page()
+    described = re.findall(r"^\| `([\w.]+)` ", settings_page(), flags=re.MULTILINE)
+    free = {"env.options", "policy.engine.arguments"}
+    leaf_names = [key for key, _ in leaves(dataclasses.asdict(default))]
+    assert sorted(described) == sorted(leaf_names)
+    assert free <= set(described)
 
 
 # --- the dataclasses ------------------------------------------------------------------------------------------------
@@ -254,6 +271,69 @@ def test_stale_traces_are_replaced_only_where_tasks_are_self_rolled_again() -> N
     assert load_config(["expert.reroll_stale=20", "expert.reroll_every=5"]).expert.reroll_stale == 20
 
 
+def test_the_file_of_a_wrong_value_is_named(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    mine = tmp_path / "experiment" / "mine.yaml"
+    mine.write_text("# @package _global_\ntrain:\n  iterations: 0\n")
+    with pytest.raises(ConfigError, match=rf"train\.iterations: expected an integer .*, got 0 \(in {mine}\)$"):
+        load_config(["experiment=mine"], config_dir=tmp_path)
+
+
+def test_every_method_of_a_run_is_loaded_and_checked() -> None:
+    loaded = load_methods(["algo=level1", "compare=[grpo,level1,luffy]", "collect.group_size=3"])
+    assert [(name, own.algo.name) for name, own in loaded.items()] == [(name, name) for name in loaded]
+    assert list(loaded) == ["level1", "grpo", "luffy"]
+    with pytest.raises(ConfigError, match=r"compare=\[luffy\]: collect\.group_size=2: luffy requires at least 3"):
+        load_methods(["compare=[grpo,luffy]", "collect.group_size=2"])
+    assert load_methods(["algo=luffy", "algo.gamma=0.2", "compare=[grpo]"])["grpo"].algo.gamma == 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["seed=-5"], "seed: expected an integer of at least 0, got -5; the default is seed=0"),
+        (["experiment=none_left"], "train.iterations: expected an integer of at least 1, got 0 (in "),
+        (["compare=[odd]"], "compare=[odd]: train.iterations: expected an integer of at least 1, got 0 (in "),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_made(given: list[str], problem: str, tmp_path: Path) -> None:
+    """On the command line, in an experiment's file, and in the file of a method that is only compared."""
+    for folder, name, text in (
+        ("experiment", "none_left", "train:\n  iterations: 0\n"),
+        ("algo", "odd", "algo:\n  name: grpo\ntrain:\n  iterations: 0\n"),
+    ):
+        (tmp_path / "own" / folder).mkdir(parents=True)
+        (tmp_path / "own" / folder / f"{name}.yaml").write_text(f"# @package _global_\n{text}")
+    command = [sys.executable, "-m", "bepa_torchrl", "train", "--config-dir", str(tmp_path / "own"), *given]
+    done = subprocess.run(
+        [*command, f"runs={tmp_path / 'runs'}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"bepa train: {problem}")
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["algo=level1"], "for methods that refresh their cache and inject on failure, got algo=level1"),
+        (["algo=luffy"], "for methods that refresh their cache and inject on failure, got algo=luffy"),
+        (["cache.min_successes=2"], "cache.min_successes=2 leaves out"),
+    ],
+)
+def test_weights_by_need_are_refused_where_nothing_counts_them(given: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_config(["cache.injected_weight=need", *given])
+    assert load_config(["cache.injected_weight=need", "algo=grpo"]).cache.injected_weight == "need"
+
+
 # --- the run folder's file ------------------------------------------------------------------------------------------
 
 
@@ -279,8 +359,14 @@ def test_a_damaged_file_of_settings_is_one_line_with_its_path(default: Settings,
         assert "\n" not in str(caught.value)
 
 
-def test_missing_keys_are_named() -> None:
-    data = yaml.safe_load(settings_to_yaml(load_config()))
-    del data["train"]["keep"]
-    with pytest.raises(ConfigError, match=r"train\.keep: expected a value, got none; set train\.keep=\.\.\."):
+def test_a_key_that_a_newer_version_has_added_gets_its_default(tmp_path: Path) -> None:
+    """A saved run lacks it; a setting without a default, which every version has had, is named."""
+    saved = load_config(["train.keep=7", "train.save_every=3", "policy.lora.alpha=9"])
+    data = yaml.safe_load(settings_to_yaml(saved))
+    del data["train"]["keep"], data["policy"]["lora"], data["record"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    read = read_settings(tmp_path / "config.yaml")
+    assert (read.train.keep, read.train.save_every, read.policy.lora.alpha, read.record.every) == (2, 3, 64, 5)
+    del data["env"]["desktops"]
+    with pytest.raises(ConfigError, match=r"env\.desktops: expected a value, got none; set env\.desktops=\.\.\."):
         build_settings(data)

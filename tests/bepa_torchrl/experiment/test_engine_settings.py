@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bepa_torchrl.commands import engine as command
-from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
-from bepa_torchrl.experiment.preflight import check_engine_cache
+from bepa_torchrl.experiment.config import ConfigError, check, load_config, settings_to_yaml
+from bepa_torchrl.experiment.preflight import engine_cache
 
 VLLM = ("policy.rollout=vllm", "train.old_log_probs=all")
 
@@ -53,16 +53,16 @@ def test_a_cache_below_one_window_is_refused(settings: tuple[str, ...], message:
     loaded = load_config([*settings, *VLLM])
     if message:
         with pytest.raises(ConfigError, match=message):
-            check_engine_cache(loaded)
+            check(loaded, (engine_cache,))
     else:
-        check_engine_cache(loaded)
+        check(loaded, (engine_cache,))
 
 
 def test_bepa_train_says_so_before_torch_is_imported(tmp_path: Path) -> None:
     """With a vLLM that is only a name: the check must come before anything is loaded."""
     program = (
-        "import sys; from bepa_torchrl.experiment import preflight; preflight._check_engine = lambda _: None;"
-        "preflight.check_checkpoint = lambda _: None; from bepa_torchrl.__main__ import main; code = main();"
+        "import sys; from bepa_torchrl.experiment import preflight; preflight.engine = lambda _: None;"
+        "preflight.checkpoint = lambda _: None; from bepa_torchrl.__main__ import main; code = main();"
         "print('torch' in sys.modules); sys.exit(code)"
     )
     arguments = ["train", "policy=qwen3vl_8b", "env=sim", *VLLM, f"runs={tmp_path}"]

@@ -7,33 +7,33 @@ from pathlib import Path
 import pytest
 
 from bepa_torchrl.commands.train import main
-from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.preflight import check_environment
+from bepa_torchrl.experiment.checks import COMMAND
+from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from osworld_gym.desktops.local import desktop as local_desktop
 from osworld_gym.errors import DesktopError
 from osworld_gym.extras import EXTRAS
 
 
-def check(*overrides: str) -> None:
-    check_environment(load_config(overrides))
+def check_machine(*overrides: str) -> None:
+    check(load_config(overrides), COMMAND)
 
 
 def test_the_default_run_needs_nothing_else() -> None:
-    check()
+    check_machine()
 
 
 def test_a_wrong_osworld_root_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSWORLD_ROOT", "/nope")
     with pytest.raises(ConfigError, match=r"OSWORLD_ROOT=/nope: expected .* no such folder; fix: export OSWORLD_ROOT="):
-        check("env=osworld", "env.provider=sim")
+        check_machine("env=osworld", "env.provider=sim")
     monkeypatch.setenv("OSWORLD_ROOT", str(tmp_path))
     with pytest.raises(ConfigError, match=f"OSWORLD_ROOT={tmp_path}: .* no evaluation_examples/examples in it"):
-        check("env=osworld", "env.provider=sim")
+        check_machine("env=osworld", "env.provider=sim")
     (tmp_path / "evaluation_examples" / "examples").mkdir(parents=True)
-    check("env=osworld", "env.provider=sim")
+    check_machine("env=osworld", "env.provider=sim")
     monkeypatch.delenv("OSWORLD_ROOT")
     with pytest.raises(ConfigError, match=r"requires OSWORLD_ROOT, .*; fix: export OSWORLD_ROOT=FOLDER"):
-        check("env=osworld", "env.provider=sim")
+        check_machine("env=osworld", "env.provider=sim")
 
 
 def test_a_checkpoint_folder_must_be_whole(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_a_checkpoint_folder_must_be_whole(tmp_path: Path) -> None:
             for name, text in content.items():
                 (folder / name).write_text(text)
         with pytest.raises(ConfigError, match=message):
-            check(f"policy.checkpoint='{folder}'")
-    check("policy.checkpoint=owner/name")  # a repository is read when the policy is loaded
+            check_machine(f"policy.checkpoint='{folder}'")
+    check_machine("policy.checkpoint=owner/name")  # a repository is read when the policy is loaded
 
 
 def test_a_missing_system_package_is_named_before_the_folder_is_made(
@@ -81,7 +81,7 @@ def test_a_provider_whose_python_package_is_missing_names_the_extra(monkeypatch:
 
     monkeypatch.setattr("bepa_torchrl.experiment.preflight.make_desktop", make)
     with pytest.raises(DesktopError, match=r"env.provider=container requires the Python package docker; fix: pip inst"):
-        check("env.provider=container")
+        check_machine("env.provider=container")
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_a_missing_extra_is_named_before_anything_is_prepared(
 
 def test_an_unknown_provider_option_is_named() -> None:
     with pytest.raises(ValueError, match="provider 'sim' has no option depth"):
-        check("env.options.depth=3")
+        check_machine("env.options.depth=3")

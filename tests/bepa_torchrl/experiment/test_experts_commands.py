@@ -22,12 +22,12 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.experiment.config import ConfigError, load_config
+from bepa_torchrl.experiment.checks import task_checks
+from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.factory import make_policy
-from bepa_torchrl.experiment.methods import method_named
-from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import phi
-from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import Manifest, TraceError
 from bepa_torchrl.experts.plans import PLANS, read_plans
 from bepa_torchrl.experts.seed import Seed, read_seed
@@ -149,7 +149,7 @@ def test_a_run_starts_from_the_folder_with_its_provenance(rolled: Path, tmp_path
     folder = tmp_path / "run"
     folder.mkdir()
     chosen, policy = make_tasks(config), make_policy(config, seed=0)
-    check_settings(config, method_named("bepa"), chosen)
+    check(config, task_checks(chosen))
     prepared = prepared_run(config, folder, policy, chosen, Console(quiet=True))
     assert prepared.metrics["self_roll_episodes"] == 0
     assert prepared.manifest.self_rolled == (TASK,)
@@ -165,8 +165,8 @@ def test_a_run_starts_from_the_folder_with_its_provenance(rolled: Path, tmp_path
     with pytest.raises(TraceError, match="not a file of plans"):
         phi(config)
     with pytest.raises(TraceError, match="not a file of plans"):
-        check_settings(config, method_named("bepa"), chosen)
-    check_settings(config, method_named("bepa"), chosen, prepared=True)  # a resumed run
+        check(config, task_checks(chosen))
+    check(config, task_checks(chosen, prepared=True))  # a resumed run
     phi(config, folder / "prepared")
 
 
@@ -206,10 +206,10 @@ def test_a_seed_stands_for_the_experts_of_tasks_without_oracles(rolled: Path) ->
     config = load_config([f"cache.seed={rolled}", "env.held_out_split=null", "collect.groups=2"])
     tasks = make_tasks(config)
     bare = replace(tasks, train=tuple(replace(task, oracle=None) for task in tasks.train))
-    check_settings(config, method_named("bepa"), bare)
-    check_settings(config, method_named("grpo"), bare)
+    check(config, task_checks(bare))
+    check(with_changes(config, {"algo.name": "grpo"}), task_checks(bare))
     with pytest.raises(ConfigError, match=r"algo=luffy requires an expert.*cache\.seed=FOLDER"):
-        check_settings(config, method_named("luffy"), bare)
+        check(with_changes(config, {"algo.name": "luffy"}), task_checks(bare))
 
 
 def test_only_training_tasks_are_taken_from_the_folder(tmp_path: Path) -> None:

@@ -22,14 +22,13 @@ from bepa_torchrl.analysis.status import run_status
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.experiment import preparation
+from bepa_torchrl.experiment import expert_traces, phases, preparation
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases import experts, prepare
+from bepa_torchrl.experiment.run_folder import continue_command
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
-from bepa_torchrl.experiment.start.folder import continue_command
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import save_traces
 from bepa_torchrl.rollout import stages
 from bepa_torchrl.storage.json_lines import UNITS, count_units
@@ -59,7 +58,7 @@ class Units:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done, self.stop_at = 0, -1
-        play, record, convert = stages.run_episodes, experts.record_expert, preparation.convert_trace
+        play, record, convert = stages.run_episodes, expert_traces.record_expert, preparation.convert_trace
 
         def episodes(*arguments: Any, on_result: Callable[[Any], None], **options: Any) -> Any:
             def finished(result: Any) -> None:
@@ -76,7 +75,7 @@ class Units:
             return call
 
         monkeypatch.setattr(stages, "run_episodes", episodes)
-        monkeypatch.setattr(experts, "record_expert", counted(record))
+        monkeypatch.setattr(expert_traces, "record_expert", counted(record))
         monkeypatch.setattr(preparation, "convert_trace", counted(convert))
 
     def count(self) -> None:
@@ -89,7 +88,7 @@ def prepared(folder: Path) -> preparation.Preparation:
     config = load_config([*SETTINGS, f"runs={folder.parent}", f"name={folder.name}"])
     folder.mkdir(parents=True, exist_ok=True)
     policy = make_policy(config, seed=config.seed)
-    return prepare.prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
+    return phases.prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -182,7 +181,7 @@ def test_selfroll_goes_on_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config(SETTINGS)
-    save_traces(experts.record_experts(config, make_tasks(config).train), tmp_path / "traces")
+    save_traces(expert_traces.record_experts(config, make_tasks(config).train), tmp_path / "traces")
     command = ["experts", "selfroll", str(tmp_path / "traces"), "--out", str(tmp_path / "out"), *SETTINGS]
     units = Units(monkeypatch)
     assert main([*command[:4], str(tmp_path / "straight"), *SETTINGS]) == 0

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from bepa_torchrl.experiment import expert_traces
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.phases import experts
-from bepa_torchrl.experiment.phases.experts import record_experts
+from bepa_torchrl.experiment.expert_traces import record_experts
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.suites.sim.suite import sim_suite
@@ -39,7 +39,7 @@ def test_desktops_work_at_the_same_time_and_a_failed_one_is_tried_again(monkeypa
                     raise DesktopError(FailureReason.died, "the first")
             super().reset(seed)
 
-    monkeypatch.setattr(experts, "make_desktop", lambda *_, **__: Slow())
+    monkeypatch.setattr(expert_traces, "make_desktop", lambda *_, **__: Slow())
     settings = load_config(["env.desktops=3"])
     traces = record_experts(settings, TASKS)
     assert len(made) == 3
@@ -54,6 +54,6 @@ def test_a_desktop_in_this_process_is_the_only_one(monkeypatch: pytest.MonkeyPat
         made.append(SimDesktop())
         return made[-1]
 
-    monkeypatch.setattr(experts, "make_desktop", make)
+    monkeypatch.setattr(expert_traces, "make_desktop", make)
     assert len(record_experts(load_config(), TASKS)) == 6
     assert len(made) == 1

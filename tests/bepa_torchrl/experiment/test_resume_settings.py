@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bepa_torchrl.experiment.resume import changed_settings
+from bepa_torchrl.experiment.run_folder import changed_settings
 from bepa_torchrl.experiment.run_record import RecordError
 
 SAVED = {

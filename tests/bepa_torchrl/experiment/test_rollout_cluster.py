@@ -16,18 +16,15 @@ from repository import ROOT
 from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 from bepa_torchrl.cli import main
-from bepa_torchrl.experiment.asynchronous.collector import shared_settings
-from bepa_torchrl.experiment.asynchronous.rollout_side_settings import LOCAL, local_changes
-from bepa_torchrl.experiment.asynchronous.rollouts import merged_settings
-from bepa_torchrl.experiment.config import ConfigError, load_config, setting_names
-from bepa_torchrl.experiment.methods import method_named
-from bepa_torchrl.experiment.preflight import check_environment
-from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
+from bepa_torchrl.experiment.checks import MACHINE, ROLLOUT_SIDE
+from bepa_torchrl.experiment.config import ConfigError, check, load_config, setting_names
+from bepa_torchrl.experiment.rollout_side import LOCAL, local_changes, merged_settings, shared_settings
 from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
 from osworld_gym.uitars.coords import ImageScaling
 
 __all__ = ["folder", "overrides"]  # fixtures
 LISTEN = "cluster.listen=127.0.0.1:0"
+LISTENS = [LISTEN, "collect.mode=async", "compare=[]"]
 
 
 @pytest.mark.parametrize(
@@ -41,21 +38,20 @@ LISTEN = "cluster.listen=127.0.0.1:0"
     ],
 )
 def test_settings_that_do_not_work_together(given: list[str], problem: str) -> None:
-    settings = load_config(given)
     with pytest.raises(ConfigError, match=problem):
-        check_settings(settings, method_named("bepa"), make_tasks(settings))
+        load_config(given)
 
 
 def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BEPA_CHANNEL_TOKEN", raising=False)
     with pytest.raises(ConfigError, match=r"cluster\.listen: expected HOST:PORT, such as"):
-        check_environment(load_config(["cluster.listen=7300"]))
+        check(load_config([*LISTENS, "cluster.listen=7300"]), MACHINE)
     with pytest.raises(ValueError, match="expected a token in a file, or in BEPA_CHANNEL_TOKEN"):
-        check_environment(load_config([LISTEN]))
+        check(load_config(LISTENS), MACHINE)
     with pytest.raises(FileNotFoundError, match="none/token"):
-        check_environment(load_config([LISTEN, "cluster.token_file=none/token"]))
+        check(load_config([*LISTENS, "cluster.token_file=none/token"]), MACHINE)
     monkeypatch.setenv("BEPA_CHANNEL_TOKEN", "a token of this test")
-    check_environment(load_config([LISTEN]))
+    check(load_config(LISTENS), MACHINE)
 
 
 def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> None:
@@ -94,8 +90,9 @@ def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
     settings, _ = merged_settings(shared_settings(trainer, scaling), {})
     assert (settings.policy.rollout, settings.policy.engine.url, settings.policy.engine.timeout) == ("vllm", None, 99.0)
     trained = shared_settings(load_config(["train.old_log_probs=injected"]), scaling)
+    settings, _ = merged_settings(trained, local_changes(["policy.rollout=vllm"], None))
     with pytest.raises(ConfigError, match=r"policy\.rollout=vllm requires the trainer's own old log-probs"):
-        merged_settings(trained, local_changes(["policy.rollout=vllm"], None))
+        check(settings, ROLLOUT_SIDE)
 
 
 @pytest.mark.parametrize("key", ["collect.temperature=0.5", "env.max_steps=3", "env=local", "seed=1"])

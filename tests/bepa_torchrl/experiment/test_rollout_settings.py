@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from bepa_torchrl.experiment.config import ConfigError, load_config
+from bepa_torchrl.experiment.checks import MACHINE
+from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.loss_and_optimizer import make_method_loss
 from bepa_torchrl.experiment.methods import method_named
-from bepa_torchrl.experiment.preflight import check_environment
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
 from bepa_torchrl.scale.engine.errors import EngineVersionError, WeightSyncError
 
@@ -26,7 +26,7 @@ def test_the_trainers_own_old_log_probs_are_required(setting: str) -> None:
 def test_a_missing_engine_is_noticed_before_the_run() -> None:
     settings = load_config(["policy.rollout=vllm", "train.old_log_probs=all"])
     with pytest.raises(EngineVersionError, match=r"vLLM >=0\.27\.1,<0\.33, which is not installed; fix: pip install"):
-        check_environment(settings)
+        check(settings, MACHINE)
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment import launcher as program
+from bepa_torchrl.experiment import phases
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.expert_traces import expert_traces
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.methods import METHODS
-from bepa_torchrl.experiment.phases import sequence
-from bepa_torchrl.experiment.phases.experts import expert_traces
-from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import convert_all, load_preparation
+from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
-from bepa_torchrl.experiment.start.folder import run_folder
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import TraceError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
@@ -272,16 +272,16 @@ def test_the_launcher_keeps_no_weights_while_methods_train(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, alive = [], []
-    make = sequence.make_policy
+    make = phases.make_policy
 
     def note(*args: Any, **options: Any) -> Any:
         policy = make(*args, **options)
         made.append(weakref.ref(policy.model))
         return policy
 
-    monkeypatch.setattr(sequence, "make_policy", note)
-    monkeypatch.setattr(sequence, "prepared_run", lambda *_: None)
-    monkeypatch.setattr(sequence, "train_methods", lambda *_: alive.append(made[0]() is not None) or 1)
+    monkeypatch.setattr(phases, "make_policy", note)
+    monkeypatch.setattr(phases, "prepared_run", lambda *_: None)
+    monkeypatch.setattr(phases, "train_methods", lambda *_: alive.append(made[0]() is not None) or 1)
     overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=run"]
     assert program.run(overrides, console=Console(quiet=True)) == 1
     assert alive == [False]
@@ -307,7 +307,7 @@ def test_what_ends_a_run_is_one_line_with_the_command_that_continues_it(
     def end(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(sequence, "prepared_run", end)
+    monkeypatch.setattr(phases, "prepared_run", end)
     overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=ended"]
     try:
         found = main(overrides)
@@ -316,8 +316,8 @@ def test_what_ends_a_run_is_one_line_with_the_command_that_continues_it(
     assert found == code
     command = f"bepa train name=ended resume=true runs={tmp_path}"
     assert capsys.readouterr().err == f"{told}; continue with: {command}\n"
-    monkeypatch.setattr(sequence, "prepared_run", lambda *_: None)
-    monkeypatch.setattr(sequence, "train_methods", lambda *_: 1)
+    monkeypatch.setattr(phases, "prepared_run", lambda *_: None)
+    monkeypatch.setattr(phases, "train_methods", lambda *_: 1)
     assert main(shlex.split(command)[2:]) == 1  # it does
 
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bepa_torchrl.analysis.status import run_status
 from bepa_torchrl.experiment import launcher as program
+from bepa_torchrl.experiment import phases
 from bepa_torchrl.experiment.config import load_config
-from bepa_torchrl.experiment.phases import prepare
 from bepa_torchrl.experiment.run_record import image_path, read_lines
 from osworld_gym.errors import FailureReason
 from osworld_gym.torchrl_env import OSWorldEnv
@@ -64,14 +64,14 @@ def test_a_small_run_leaves_table_curves_and_gif_and_counts_a_killed_desktop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, killer = random_checkpoint(tmp_path / "policy"), Killer()
-    make_env = prepare.make_env
+    make_env = phases.make_env
 
     def observed(*arguments: Any) -> OSWorldEnv:
         env = make_env(*arguments)
         killer.vector = env.vector
         return env
 
-    monkeypatch.setattr(prepare, "make_env", observed)
+    monkeypatch.setattr(phases, "make_env", observed)
     killer.start()
     settings = [*SMALL, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=small"]
     assert program.run(settings, console=Console(quiet=True)) == 0

@@ -17,11 +17,11 @@ from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import load_preparation
+from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
-from bepa_torchrl.experiment.start.folder import run_folder
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import Episode, EpisodeOptions

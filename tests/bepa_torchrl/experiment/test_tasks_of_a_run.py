@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bepa_torchrl.experiment.config import ConfigError, load_config
-from bepa_torchrl.experiment.methods import method_named
-from bepa_torchrl.experiment.start.tasks import check_settings, make_tasks
+from bepa_torchrl.experiment.checks import task_checks
+from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
+from bepa_torchrl.experiment.tasks import make_tasks
 from osworld_gym.errors import TaskError
 
 ACCOUNT = {"type": "googledrive", "parameters": {"settings_file": "x", "operation": ["delete"], "args": [{}]}}
@@ -64,7 +64,7 @@ def test_a_method_without_its_expert_is_refused_with_the_fix(checkout: Path) -> 
     settings = ["env=osworld", f"env.suite={checkout}"]
     config = load_config(settings)
     with pytest.raises(ConfigError, match=r"algo=bepa requires an expert, and none of the 3 training tasks"):
-        check_settings(config, method_named("bepa"), make_tasks(config))
-    check_settings(config, method_named("grpo"), make_tasks(config))
+        check(config, task_checks(make_tasks(config)))
+    check(with_changes(config, {"algo.name": "grpo"}), task_checks(make_tasks(config)))
     config = load_config([*settings, f"expert.logs=[{checkout}]"])
-    check_settings(config, method_named("bepa"), make_tasks(config))
+    check(config, task_checks(make_tasks(config)))

@@ -21,7 +21,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.ranks import follow_torchrun, overrides_on_torchrun
+from bepa_torchrl.experiment.launcher import overrides_on_torchrun
+from bepa_torchrl.experiment.ranks import follow_torchrun
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.scale.sharding.torchrun import TorchrunFollowers, TorchrunJob, torchrun_job
@@ -217,10 +218,10 @@ def test_a_rank_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> Non
 
 
 def test_the_number_of_ranks_is_torchruns() -> None:
-    assert overrides_on_torchrun(JOB, ["name=x"]) == ["name=x", "train.ranks=2"]
-    assert overrides_on_torchrun(JOB, ["train.ranks=2"]) == ["train.ranks=2"]
+    assert overrides_on_torchrun(["name=x"], 2) == ["name=x", "train.ranks=2"]
+    assert overrides_on_torchrun(["train.ranks=2"], 2) == ["train.ranks=2"]
     with pytest.raises(ConfigError, match=r"train\.ranks=3, but torchrun has started 2 processes; leave"):
-        overrides_on_torchrun(JOB, ["train.ranks=3"])
+        overrides_on_torchrun(["train.ranks=3"], 2)
 
 
 def test_the_job_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

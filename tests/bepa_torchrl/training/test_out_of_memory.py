@@ -12,7 +12,7 @@ import torch
 from history_rows import ShortPromptPolicy, made_episodes
 
 from bepa_torchrl.data.packing import Pack, TokenBudgetError
-from bepa_torchrl.experiment.resume import CHANGEABLE
+from bepa_torchrl.experiment.run_folder import CHANGEABLE
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code, guarded
 from bepa_torchrl.losses import BEPALoss, SFTLoss
 from bepa_torchrl.policies.out_of_memory import DeviceMemoryError, token_budget_advice

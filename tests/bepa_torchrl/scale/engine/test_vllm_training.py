@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 
 pytestmark = pytest.mark.vllm
 

@@ -12,7 +12,7 @@ import bepa_torchrl
 
 ROOT = Path(bepa_torchrl.__file__).parent
 #: what actors, the two sides of a channel, runs of several ranks and writers of one store consist of
-FOLDERS = ("scale/rollouts", "scale/sharding", "scale/store", "experiment/asynchronous", "storage", "cache")
+FOLDERS = ("scale/rollouts", "scale/sharding", "scale/store", "storage", "cache")
 WALL = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "datetime.now", "datetime.utcnow", "date.today"}
 
 

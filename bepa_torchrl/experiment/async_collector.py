@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torchrl.envs import EnvBase
 
-from bepa_torchrl.experiment.config import settings_to_dict
 from bepa_torchrl.experiment.method_handle import NOTICE
+from bepa_torchrl.experiment.rollout_side import shared_settings
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.base import Policy, RolloutPolicy
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
@@ -21,14 +20,10 @@ from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS
 from osworld_gym.tasks.task import Task
-from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
     from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts
-
-#: what rollout clusters get of the trainer's settings
-SHARED_SECTIONS = ("seed", "env", "policy", "collect", "train", "loss")
 
 
 def async_collector(
@@ -137,12 +132,6 @@ def _shared_queue(address: str | None, **options: Any) -> tuple[SharedQueue, Cal
 
     queue, end = ray_queue(address, **options)
     return cast(SharedQueue, queue), end
-
-
-def shared_settings(settings: Settings, scaling: ImageScaling) -> dict[str, Any]:
-    """What rollout clusters must know in addition to the plan, as JSON values."""
-    known = settings_to_dict(settings)
-    return {"settings": {name: known[name] for name in SHARED_SECTIONS}, "image_scaling": asdict(scaling)}
 
 
 def _notice(line: str) -> None:

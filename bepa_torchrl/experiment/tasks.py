@@ -1,4 +1,4 @@
-"""The tasks of a run, and the checks of the settings against them. Imports no torch."""
+"""The tasks of a run, and what ``cache.seed`` has for them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bepa_torchrl.experiment.asynchronous.checks import check_cluster, check_synchronous
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.methods import Method, SeedSource
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experts.plans import read_plans
 from bepa_torchrl.experts.seed import Seed, read_seed
-from bepa_torchrl.experts.sources import split_source
-from osworld_gym.factory import desktop_factory
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
@@ -87,62 +82,6 @@ def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
     }
 
 
-def check_settings(settings: Settings, algo: Method, tasks: Tasks, *, prepared: bool = False) -> None:
-    """Checks the settings against the method and the tasks, before anything is built.
-
-    Args:
-        settings: of the run.
-        algo: the method.
-        tasks: the tasks.
-        prepared: whether the run has its preparation already, and needs logs, plans and seeds no more.
-
-    Raises:
-        ValueError: an unknown provider or provider option, too small a group, more groups than tasks.
-        ConfigError: the method requires an expert and there is none. TraceError: a source of traces is missing, or
-            ``expert.plans`` or ``cache.seed`` cannot be used for these tasks.
-    """
-    desktop_factory(settings.env.provider, None)
-    size, groups = settings.collect.group_size, settings.collect.groups
-    if not prepared:
-        _check_experts(settings, algo, tasks)
-    check_synchronous(settings.collect)
-    check_cluster(settings)
-    smallest = algo.on_policy_rollouts(size, has_trace=True)
-    if smallest < 2:
-        raise ConfigError(f"collect.group_size={size}: {algo.name} requires at least {2 + size - smallest}")
-    if algo.rl and groups > len(tasks.train):
-        raise ConfigError(
-            f"collect.groups={groups} requires {groups} different training tasks, there are {len(tasks.train)}; "
-            "lower it or add tasks"
-        )
-
-
-def _check_experts(settings: Settings, algo: Method, tasks: Tasks) -> None:
-    """Checks the sources of expert traces; raises as :func:`check_settings`."""
-    sources = [split_source(source) for source in settings.expert.logs]
-    if settings.expert.plans is not None:
-        read_plans(Path(settings.expert.plans).expanduser())
-    seed = run_seed(settings)
-    if seed is not None:
-        seed.check_tasks(tasks.suite, tasks.train, tasks.held_out, settings.policy.action_text)
-    if (
-        algo.needs_experts
-        and not _seeded(algo, seed)
-        and not sources
-        and all(task.oracle is None for task in tasks.train)
-    ):
-        raise ConfigError(
-            f"algo={algo.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
-            "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
-        )
-
-
 def run_seed(settings: Settings) -> Seed | None:
     """What ``cache.seed`` has, or None. Raises TraceError if it is no folder of traces."""
     return None if settings.cache.seed is None else read_seed(Path(settings.cache.seed).expanduser())
-
-
-def _seeded(algo: Method, seed: Seed | None) -> bool:
-    """Whether ``cache.seed`` has all expert traces that a method uses."""
-    used = {algo.sft, algo.seed_source} - {SeedSource.nothing}
-    return seed is not None and {source.value for source in used} == {seed.kind}

@@ -1,0 +1,375 @@
+"""The checks of a run's settings, in the order in which they are made. Imports no torch.
+
+A check is a function of the settings that returns None, or what is wrong in one line: what was expected, what was
+given, how to fix it. :func:`bepa_torchrl.experiment.config.check` makes an error of the first such line.
+
+    SETTINGS       the settings alone; made by ``load_config``, before anything is read or written
+    MACHINE        what a run requires from this machine; the cheapest first
+    COMMAND        the same for the commands that torchrun may not start
+    DEVICES        what requires torch, after its import
+    ROLLOUT_SIDE   what ``bepa rollouts`` requires
+    task_checks()  the settings and the tasks of the run
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.methods import METHODS, Method, SeedSource, method_named
+from bepa_torchrl.experiment.settings import AlgoSettings, ExpertSettings, Settings
+from bepa_torchrl.rollout.injection import Injection
+from osworld_gym.action_text import check_preset
+from osworld_gym.uitars.history import check_history
+
+if TYPE_CHECKING:
+    from bepa_torchrl.experiment.tasks import Tasks
+
+Check = Callable[[Settings], str | None]
+
+
+def first_problem(settings: Settings, checks: Iterable[Check]) -> str | None:
+    """What the first check that fails says; None: all pass."""
+    return next((problem for check in checks if (problem := check(settings)) is not None), None)
+
+
+# --- methods and losses -------------------------------------------------------------------------------------------
+
+
+def known_method(settings: Settings) -> str | None:
+    """``algo.name`` is a method."""
+    return _raised(lambda: method_named(settings.algo.name))
+
+
+def settings_of_luffy(settings: Settings) -> str | None:
+    """``algo.preset`` and ``algo.gamma`` are not set for another method."""
+    algo = settings.algo
+    default = AlgoSettings(name=algo.name)
+    if algo.name == "luffy" or algo == default:
+        return None
+    key = "preset" if algo.preset != default.preset else "gamma"
+    return f"algo.{key} is read by algo=luffy only, got algo={algo.name}; leave it out"
+
+
+def self_rollouts(settings: Settings) -> str | None:
+    """One number of self-rollouts is given, and ``expert.reroll_stale`` with ``expert.reroll_every`` only."""
+    expert = settings.expert
+    if expert.reroll_every:
+        return None
+    if expert.selfroll_budget is not None and expert.selfroll_attempts != ExpertSettings().selfroll_attempts:
+        return "expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out"
+    if expert.reroll_stale is not None:
+        return "expert.reroll_stale is read where tasks are self-rolled again; set expert.reroll_every=N"
+    return None
+
+
+def longest_episode(settings: Settings) -> str | None:
+    """``loss.max_length`` is given with ``sum_norm``, and only then."""
+    length = settings.loss.max_length
+    released = settings.algo.name == "luffy" and settings.algo.preset == "released"
+    aggregation = "algo.preset=released" if released else f"loss.aggregation={settings.loss.aggregation}"
+    sums = released or settings.loss.aggregation == "sum_norm"
+    if sums and length is None:
+        return f"{aggregation} requires the longest episode in units; set loss.max_length=N"
+    if not sums and length is not None:
+        return f"loss.max_length={length} is read with loss.aggregation=sum_norm only, got {aggregation}"
+    return None
+
+
+def injected_weight(settings: Settings) -> str | None:
+    """``cache.injected_weight=need`` is set where refreshes of the cache count the groups with a success."""
+    method, cache = _method(settings), settings.cache
+    if cache.injected_weight != "need" or method.injection is Injection.never:
+        return None
+    if method.injection is not Injection.on_failure or not method.refresh:
+        return (
+            "cache.injected_weight=need is for methods that refresh their cache and inject on failure, got "
+            f"algo={method.name}; set cache.injected_weight=one, or algo=bepa"
+        )
+    if cache.min_successes > 1:
+        return (
+            "cache.injected_weight=need counts refreshes as groups with a success, which cache.min_successes="
+            f"{cache.min_successes} leaves out; set one of them to its default"
+        )
+    return None
+
+
+def group_size(settings: Settings) -> str | None:
+    """A group has at least two own rollouts."""
+    size, method = settings.collect.group_size, _method(settings)
+    smallest = method.on_policy_rollouts(size, has_trace=True)
+    if smallest >= 2:
+        return None
+    return f"collect.group_size={size}: {method.name} requires at least {2 + size - smallest}"
+
+
+def old_log_probs(settings: Settings) -> str | None:
+    """Where something else than the policy samples, the trainer computes the old log-probs."""
+    if settings.train.old_log_probs == "all":
+        return None
+    for key, given, without in (
+        ("policy.rollout", settings.policy.rollout, "transformers"),
+        ("loss.rollout_correction", settings.loss.rollout_correction, "off"),
+    ):
+        if given != without:
+            return (
+                f"{key}={given} requires the trainer's own old log-probs; set train.old_log_probs=all, "
+                f"or {key}={without}"
+            )
+    return None
+
+
+# --- policy -------------------------------------------------------------------------------------------------------
+
+
+def token_budget(settings: Settings) -> str | None:
+    """The longest possible row fits into a micro-batch.
+
+    Not when a run is resumed: after running out of memory the budget may have to be lower than that.
+    """
+    policy, budget = settings.policy, settings.train.max_tokens
+    longest = policy.max_prompt_tokens + policy.max_new_tokens
+    if longest <= budget or settings.resume:
+        return None
+    return (
+        f"train.max_tokens={budget} is less than the longest row, policy.max_prompt_tokens="
+        f"{policy.max_prompt_tokens} + policy.max_new_tokens={policy.max_new_tokens}; "
+        f"set train.max_tokens={longest} or lower policy.max_prompt_tokens"
+    )
+
+
+def preset(settings: Settings) -> str | None:
+    """The action text has the preset."""
+    return _raised(lambda: check_preset(settings.policy.action_text, settings.policy.preset), "policy.preset")
+
+
+def history(settings: Settings) -> str | None:
+    """The number of images goes with the history and the preset."""
+    policy = settings.policy
+    return _raised(lambda: check_history(policy.history, policy.history_images, preset=policy.preset), "policy.history")
+
+
+def adapters(settings: Settings) -> str | None:
+    """Saved or separate adapters require adapters, and rollout services get them merged."""
+    policy = settings.policy
+    if policy.lora.adapter is not None and policy.lora.rank is None:
+        return "policy.lora.adapter requires adapters; set policy.lora.rank to that of the saved ones"
+    if policy.rollout != "vllm" or policy.engine.adapters != "separate":
+        return None
+    if policy.lora.rank is None:
+        return "policy.engine.adapters=separate requires adapters; set policy.lora.rank, or auto"
+    if settings.collect.mode == "async":
+        return (
+            "policy.engine.adapters=separate requires collect.mode=sync, since rollout services get them merged; "
+            "set auto"
+        )
+    return None
+
+
+# --- asynchronous rollouts, ranks ---------------------------------------------------------------------------------
+
+
+def synchronous(settings: Settings) -> str | None:
+    """Settings of ``collect.mode=async`` are not set in a run without it; only what was set is named."""
+    collect, cluster = settings.collect, settings.cluster
+    if collect.mode == "async":
+        return None
+    given = {"max_staleness": (collect.max_staleness, 0), "order": (collect.order, "admission")}
+    wrong = [f"collect.{name}={value}" for name, (value, without) in given.items() if value != without]
+    if wrong:
+        return f"{' and '.join(wrong)}: read with collect.mode=async only; set it, or leave this out"
+    for name, value in (("address", cluster.address), ("listen", cluster.listen)):
+        if value is not None:
+            return f"cluster.{name}={value} requires collect.mode=async; set it"
+    return None
+
+
+def one_method_listens(settings: Settings) -> str | None:
+    """A run with ``cluster.listen`` has one method."""
+    listen, compare = settings.cluster.listen, settings.compare
+    if listen is None or all(name == settings.algo.name for name in compare):
+        return None
+    return (
+        f"cluster.listen={listen} requires compare=[], since one training process listens there; got "
+        f"compare={list(compare)}; set compare=[]"
+    )
+
+
+def desktops_of_workers(settings: Settings) -> str | None:
+    """Each worker has a desktop."""
+    workers, desktops = settings.cluster.workers, settings.env.desktops
+    if settings.cluster.address is None or workers is None or workers <= desktops:
+        return None
+    return f"cluster.workers={workers} is more than env.desktops={desktops}, which they share; lower it"
+
+
+def one_engine(settings: Settings) -> str | None:
+    """Several rollout services do not share the engine of ``policy.engine.url``."""
+    cluster = settings.cluster
+    if not _has_url(settings) or cluster.address is None or cluster.replicas == 1:
+        return None
+    return (
+        f"policy.engine.url={settings.policy.engine.url} is one engine, got cluster.replicas={cluster.replicas}; "
+        "set cluster.replicas=1, or leave policy.engine.url out: each service then starts its own engine"
+    )
+
+
+def engine_while_rerolling(settings: Settings) -> str | None:
+    """Self-rollouts during training do not use the engine of the rollouts."""
+    if settings.collect.mode == "sync" or not _has_url(settings) or not settings.expert.reroll_every:
+        return None
+    return (
+        "expert.reroll_every plays episodes next to the rollouts of collect.mode=async, and "
+        "policy.engine.url is one engine; set expert.reroll_every=0, or leave policy.engine.url out"
+    )
+
+
+def ranks(settings: Settings) -> str | None:
+    """The other settings work on several ranks."""
+    count, device = settings.train.ranks, settings.policy.device
+    if count == 1:
+        return None
+    if settings.collect.mode != "sync":
+        return (
+            f"train.ranks={count} and collect.mode={settings.collect.mode} do not work together; "
+            "set collect.mode=sync, or train.ranks=1"
+        )
+    if device not in ("cpu", "cuda"):
+        return (
+            f"train.ranks={count} takes the GPUs cuda:0 to cuda:{count - 1}, got policy.device={device}; "
+            "set policy.device=cuda (CUDA_VISIBLE_DEVICES chooses the GPUs), or policy.device=cpu"
+        )
+    return None
+
+
+def torchrun_trains_one_method(settings: Settings) -> str | None:
+    """Several methods do not use the processes of torchrun at the same time."""
+    methods = {settings.algo.name, *settings.compare}
+    if not _by_torchrun() or settings.train.ranks == 1 or settings.processes == 1 or len(methods) == 1:
+        return None
+    return f"processes={settings.processes}: torchrun's processes train one method at a time; set processes=1"
+
+
+def not_by_torchrun(_: Settings) -> str | None:
+    """Torchrun has not started this program, which is not for it."""
+    if not _by_torchrun():
+        return None
+    return "bepa train is the only command that torchrun may start; run this one without it, once"
+
+
+# --- the tasks ----------------------------------------------------------------------------------------------------
+
+
+def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
+    """The checks of a method's settings against the tasks.
+
+    Args:
+        tasks: tasks of the run.
+        prepared: whether the run has its preparation already, and needs logs, plans and seeds no more.
+
+    The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
+    """
+    expert = () if prepared else (partial(expert_sources, tasks=tasks),)
+    return (*expert, partial(enough_tasks, tasks=tasks))
+
+
+def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
+    """The sources of expert traces can be used, and the method has one."""
+    from bepa_torchrl.experiment.tasks import run_seed
+    from bepa_torchrl.experts.plans import read_plans
+    from bepa_torchrl.experts.sources import split_source
+
+    method = _method(settings)
+    sources = [split_source(source) for source in settings.expert.logs]
+    if settings.expert.plans is not None:
+        read_plans(Path(settings.expert.plans).expanduser())
+    seed = run_seed(settings)
+    if seed is not None:
+        seed.check_tasks(tasks.suite, tasks.train, tasks.held_out, settings.policy.action_text)
+    used = {source.value for source in (method.sft, method.seed_source) if source is not SeedSource.nothing}
+    seeded = seed is not None and used == {seed.kind}
+    if not used or seeded or sources or any(task.oracle is not None for task in tasks.train):
+        return None
+    return (
+        f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
+        "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
+    )
+
+
+def enough_tasks(settings: Settings, tasks: Tasks) -> str | None:
+    """An iteration's groups have different tasks."""
+    groups, count = settings.collect.groups, len(tasks.train)
+    if not _method(settings).rl or groups <= count:
+        return None
+    return (
+        f"collect.groups={groups} requires {groups} different training tasks, there are {count}; lower it or add tasks"
+    )
+
+
+# --- the order ----------------------------------------------------------------------------------------------------
+
+SETTINGS: tuple[Check, ...] = (
+    known_method,
+    settings_of_luffy,
+    self_rollouts,
+    longest_episode,
+    injected_weight,
+    group_size,
+    token_budget,
+    adapters,
+    old_log_probs,
+    preset,
+    history,
+    synchronous,
+    one_method_listens,
+    desktops_of_workers,
+    one_engine,
+    engine_while_rerolling,
+    ranks,
+    torchrun_trains_one_method,
+)
+MACHINE: tuple[Check, ...] = (
+    preflight.extras,
+    preflight.suite,
+    preflight.checkpoint,
+    preflight.engine,
+    preflight.engine_cache,
+    preflight.cluster,
+    preflight.desktop,
+)
+COMMAND: tuple[Check, ...] = (not_by_torchrun, *MACHINE)
+DEVICES: tuple[Check, ...] = (preflight.gpus,)
+#: the desktops, checkpoint and engine of a Ray cluster are on its nodes, and are checked there
+ROLLOUT_SIDE: tuple[Check, ...] = (
+    adapters,
+    old_log_probs,
+    desktops_of_workers,
+    one_engine,
+    preflight.cluster,
+    *(preflight.without_ray(each) for each in (preflight.engine, preflight.checkpoint, preflight.desktop)),
+)
+
+
+def _method(settings: Settings) -> Method:
+    return METHODS[settings.algo.name]
+
+
+def _has_url(settings: Settings) -> bool:
+    return settings.policy.rollout == "vllm" and settings.policy.engine.url is not None
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _raised(call: Callable[[], object], key: str = "") -> str | None:
+    """The message of the ValueError that a component's own check raises, after the setting's name; None: none."""
+    try:
+        call()
+    except ValueError as error:
+        return f"{key}: {error}" if key else str(error)
+    return None
