@@ -19,9 +19,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
-from osworld_gym.action_text import check_preset
+from osworld_gym.action_text import action_text, check_preset
 from osworld_gym.errors import did_you_mean
+from osworld_gym.extensions import import_modules
 from osworld_gym.uitars.history import check_history
 
 _PACKAGE = Path(__file__).parents[1]
@@ -48,7 +50,7 @@ class ConfigError(ValueError):
 
 
 def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> Settings:
-    """The resolved settings.
+    """The resolved settings. The modules of the setting ``import`` are imported, before names are checked.
 
     Args:
         overrides: ``key=value`` as on Hydra's command line.
@@ -56,32 +58,39 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: Path | None = None
 
     Raises:
         ConfigError: an unknown key or file, a value of the wrong type or outside its choices, or a missing folder.
+        ExtensionError: a module of ``import`` cannot be imported.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: expected an existing folder, got {config_dir}")
     parsed = _parse(overrides)
     for override in parsed:
+        if override.key_or_group == "algo":
+            continue  # checked when the modules that may add it are imported
         if override.key_or_group in GROUPS:
             _check_choice(override, config_dir)
         else:
             _check_key(override)
-    data = _compose([_line(override) for override in parsed], config_dir)
+    data = _compose([_line(override, config_dir) for override in parsed], config_dir)
     try:
         settings = build_settings(data)
     except ConfigError as error:
         key = str(error).split(":", 1)[0]
         if key not in {override.key_or_group for override in parsed} - _SECTIONS:
             raise
-        example = _default_of(key, [_line(o) for o in parsed if o.key_or_group in GROUPS], config_dir)
+        example = _default_of(key, [_line(o, config_dir) for o in parsed if o.key_or_group in GROUPS], config_dir)
         raise ConfigError(f"{error}; the default is {key}={example}") from error
-    if settings.algo.name not in choices("algo"):
-        raise ConfigError(_unknown("algo", settings.algo.name, None))
-    for name in settings.compare:
-        if name not in choices("algo", config_dir):
-            raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
+    import_modules(settings.import_)
+    for key, names in (("", [settings.algo.name]), ("compare: ", settings.compare)):
+        for name in names:
+            if name not in METHODS:
+                raise ConfigError(f"{key}{_unknown('algo', name, config_dir)}")
     _check_method(settings, [override.key_or_group for override in parsed])
     _check_token_budget(settings)
     check_rollout(settings)
+    try:
+        action_text(settings.policy.action_text)
+    except ValueError as error:
+        raise ConfigError(f"policy.{error}") from error
     try:
         check_preset(settings.policy.action_text, settings.policy.preset)
     except ValueError as error:
@@ -155,15 +164,19 @@ def check_rollout(settings: Settings) -> None:
 
 
 def choices(group: str, config_dir: Path | None = None) -> list[str]:
-    """Names of a group's files, sorted."""
+    """Names of a group's files, and of methods; sorted."""
+    return sorted({*_files(group, config_dir), *(METHODS if group == "algo" else ())})
+
+
+def _files(group: str, config_dir: Path | None) -> set[str]:
     folders = [CONFIGS / group, *([] if config_dir is None else [config_dir / group])]
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    return {path.stem for folder in folders for path in folder.glob("*.yaml")}
 
 
 def setting_names(cls: type = Settings, prefix: str = "") -> Iterator[str]:
     """Every dotted name of a setting, sections included."""
     for name, kind in get_type_hints(cls).items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{_key(name)}"
         if is_dataclass(kind):
             yield from setting_names(cast(type, kind), f"{prefix}{name}.")
 
@@ -179,7 +192,7 @@ def build_settings(data: Mapping[str, Any]) -> Settings:
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """The settings as nested dictionaries and lists of plain values, the inverse of :func:`build_settings`."""
-    return cast(dict[str, Any], _plain(asdict(settings)))
+    return {_key(name): _plain(value) for name, value in asdict(settings).items()}
 
 
 def settings_to_yaml(settings: Settings) -> str:
@@ -208,10 +221,10 @@ def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """Reads the settings of a run.
+    """Reads the settings of a run, and imports the modules of its setting ``import``.
 
     Raises:
-        ConfigError: not YAML, or not all settings of this version.
+        ConfigError: not YAML, or not all settings of this version. ExtensionError: a module cannot be imported.
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -220,9 +233,11 @@ def read_settings(path: Path) -> Settings:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected the settings of a run, got {type(data).__name__}; restore the file")
     try:
-        return build_settings(data)
+        settings = build_settings(data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    import_modules(settings.import_)
+    return settings
 
 
 # --- overrides ---------------------------------------------------------------------------------------------------
@@ -245,8 +260,10 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _line(override: Override) -> str:
-    """The override in Hydra's syntax, in which keys of the user's choice may be added."""
+def _line(override: Override, config_dir: Path | None) -> str:
+    """The override in Hydra's syntax, in which keys of the user's choice may be added; a method needs no file."""
+    if override.key_or_group == "algo" and (name := str(override.value())) not in _files("algo", config_dir):
+        return f"algo.name={name}"
     added = override.key_or_group in _FREE or _is_free(override.key_or_group)
     return ("++" if added else "") + str(override.input_line)
 
@@ -307,14 +324,19 @@ def _default_of(key: str, groups: Sequence[str], config_dir: Path | None) -> str
 
 
 def _build(cls: type, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = get_type_hints(cls, include_extras=True)
+    fields_by_key = {_key(name): (name, kind) for name, kind in get_type_hints(cls, include_extras=True).items()}
     for name in data:
-        if name not in hints:
+        if name not in fields_by_key:
             raise ConfigError(_unknown_key(f"{prefix}{name}"))
-    missing = [name for name in hints if name not in data]
+    missing = [name for name in fields_by_key if name not in data]
     if missing:
         raise ConfigError(f"{prefix}{missing[0]}: expected a value, got none; set {prefix}{missing[0]}=...")
-    return cls(**{name: _convert(kind, data[name], f"{prefix}{name}") for name, kind in hints.items()})
+    return cls(**{name: _convert(kind, data[key], f"{prefix}{key}") for key, (name, kind) in fields_by_key.items()})
+
+
+def _key(field: str) -> str:
+    """The key of a field: ``import`` is a keyword of Python, so that its field is ``import_``."""
+    return field.removesuffix("_")
 
 
 def _convert(kind: Any, value: Any, key: str) -> Any:

@@ -10,6 +10,7 @@ from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to
 from bepa_torchrl.experiment.resume import key_of
 
 LOCAL = (
+    "import",
     "env.provider",
     "env.options",
     "env.desktops",

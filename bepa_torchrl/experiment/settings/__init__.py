@@ -2,7 +2,7 @@
 
 :func:`bepa_torchrl.experiment.config.load_config` builds a :class:`Settings`; the setting ``train.max_tokens`` on the
 command line is ``settings.train.max_tokens`` here. The names in the ``Literal`` types are the choices that the
-components accept. This module imports neither torch nor Hydra.
+components accept. A field that ends in ``_`` has its key without it. This module imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Settings:
         runs: parent folder of all runs.
         storage: folder or fsspec URL to which the run is uploaded, and from which ``resume`` restores it; None: none.
         storage_wait: seconds for the last upload at the end of the run.
+        import_: the key ``import``: modules of the user's own that add providers, suites, metrics, methods, readers or
+            action texts; every process of the run imports them (``docs/howto/index.md``).
         resume: whether to continue the run called ``name``.
         seed: seed of the task order, the desktops and the sampling.
         compare: methods trained next to ``algo``, from the same policy and seed.
@@ -78,6 +80,7 @@ class Settings:
     runs: str
     storage: str | None
     storage_wait: PositiveFloat
+    import_: tuple[str, ...]
     resume: bool
     seed: Count
     compare: tuple[str, ...]
