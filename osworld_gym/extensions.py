@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TypeVar
@@ -125,13 +125,16 @@ def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]
         ExtensionError: two distributions have one of the same name.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=group):
-        other = found.setdefault(entry.name, entry)
-        if other != entry:
-            raise ExtensionError(f"{_origin(entry)}: so has {_origin(other)}; uninstall one of them")
+    for entry in (each for dist in distributions(path=list(path)) for each in dist.entry_points.select(group=group)):
+        other = found.setdefault(entry.name, entry)  # a distribution that is there twice is the first on the path
+        if _distribution(other) != _distribution(entry):
+            raise ExtensionError(f"{_origin(entry)}: so has {_distribution(other)}; uninstall one of them")
     return found
 
 
 def _origin(entry: EntryPoint) -> str:
-    dist = "an unknown distribution" if entry.dist is None else f"the distribution {entry.dist.name}"
-    return f"{dist} has the entry point {entry.name!r} of {entry.group}"
+    return f"{_distribution(entry)} has the entry point {entry.name!r} of {entry.group}"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return "an unknown distribution" if entry.dist is None else f"the distribution {entry.dist.name}"
