@@ -32,7 +32,7 @@ LAYERS = {
         "desktops",
         "action_text",
         "opencua",
-        "uitars guest types errors extensions folders atomic extras",
+        "uitars guest types errors exports extensions folders atomic extras",
     ),
 }
 GUEST = {"pyautogui", "Xlib", "PIL", "gi", "osworld_gym"}
