@@ -39,7 +39,8 @@ def forget() -> None:
         del METHODS["own"], ACTION_TEXTS["own_text"]
 
 
-def test_a_method_of_an_imported_module_needs_no_file(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_method_of_an_imported_module_needs_no_file() -> None:
     given = [f"import=[{MODULE}]", "algo=own", "compare=[own, grpo]", "policy.action_text=own_text"]
     settings = load_config(given)
     assert (settings.import_, settings.algo.name, settings.compare) == ((MODULE,), "own", ("own", "grpo"))

@@ -30,6 +30,11 @@ def half(result):
 def our_getter(run, config):
     return "read by our getter"
 """
+ADDED = """
+from osworld_gym.tasks import GETTERS, METRICS
+
+METRICS["half"], GETTERS["our_getter"] = half, our_getter
+"""
 
 
 @pytest.fixture
@@ -51,10 +56,7 @@ def score(folder: Path) -> float:
 
 
 def test_those_of_an_imported_module(folder: Path) -> None:
-    added = (
-        "from osworld_gym.tasks import GETTERS, METRICS\nMETRICS['half'] = half\nGETTERS['our_getter'] = our_getter\n"
-    )
-    (folder / "module_of_metrics.py").write_text(CODE.format(pid=os.getpid()) + added)
+    (folder / "module_of_metrics.py").write_text(CODE.format(pid=os.getpid()) + ADDED)
     import_modules(["module_of_metrics"])
     try:
         assert score(folder) == 0.5
