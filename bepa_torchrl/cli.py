@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from bepa_torchrl.failures import BAD_INPUT, guarded
+    from osworld_gym.extensions import import_modules
     from osworld_gym.extras import missing_extra
 
     problem = missing_extra("bepa", "training") if options.needs_extra else None
@@ -51,7 +52,12 @@ def _run(options: argparse.Namespace) -> int:
         print(f"bepa: {problem}", file=sys.stderr)
         return BAD_INPUT
     name = " ".join(["bepa", options.command, *([options.action] if "action" in options else [])])
-    return guarded(lambda: int(options.program(options)), name)
+
+    def program() -> int:
+        import_modules(getattr(options, "imports", ()))
+        return int(options.program(options))
+
+    return guarded(program, name)
 
 
 def _parser() -> argparse.ArgumentParser:

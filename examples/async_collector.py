@@ -15,15 +15,12 @@ import torch
 
 from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
-from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
-from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
-from bepa_torchrl.scale.rollouts.queue_service import QueueService
-from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
-from osworld_gym.desktops.sim import SimDesktop
+from bepa_torchrl.policies import TransformersPolicy, load_policy
+from bepa_torchrl.rollout import ServiceWeightSync
+from bepa_torchrl.scale import AsyncGroupCollector, EnvWorker, QueueService, RolloutService
+from osworld_gym.desktops import SimDesktop
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.tasks.suites.sim.suite import sim_suite
+from osworld_gym.tasks import load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.vector import DesktopVector
 
@@ -41,7 +38,7 @@ def update(policy: TransformersPolicy) -> None:
 def main(batches: int = 3) -> list[list[int]]:
     """Collects the batches and returns the versions of the policy that sampled each of them."""
     policy, sampler = (load_policy(tiny_checkpoint(), preset="compact", max_new_tokens=48) for _ in range(2))
-    env, tasks = OSWorldEnv(provider="sim", num_envs=1, split="train"), sim_suite().split("train")
+    env, tasks = OSWorldEnv(provider="sim", num_envs=1, split="train"), load_suite("sim").split("train")
     make_vector = partial(DesktopVector, SimDesktop, 1, EpisodeOptions(max_steps=8, scaling=policy.image_scaling))
     queue = QueueService(batch_groups=GROUPS, max_staleness=1)
     service = RolloutService(sampler, require_weights=True)

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bepa_torchrl.cache.rules import draw
+from bepa_torchrl.cache import draw
 from bepa_torchrl.checkpoints import tiny_checkpoint
-from bepa_torchrl.data.prompt import Prompt
-from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
+from bepa_torchrl.data import Prompt, Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts import plan_from_trace, record_expert
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.rollout.task_schedule import TaskSchedule
-from bepa_torchrl.training.optimization_step import trainable
-from osworld_gym.desktops.sim import SimDesktop
+from bepa_torchrl.policies import TransformersPolicy, load_policy
+from bepa_torchrl.rollout import TaskSchedule
+from bepa_torchrl.training import trainable
+from osworld_gym.desktops import SimDesktop
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.tasks.suites.sim.suite import sim_suite
-from osworld_gym.tasks.task import Task
+from osworld_gym.tasks import Task, load_suite
 from osworld_gym.types import PromptContext, StopReason
 from osworld_gym.vector import DesktopVector
 
@@ -217,7 +215,7 @@ def main() -> None:
     torch.set_num_threads(1)
     policy = load_policy(tiny_checkpoint(), preset="compact", max_new_tokens=48)
     optimizer = torch.optim.AdamW(trainable(policy, frozen=["visual"]), lr=3e-4, betas=(0.9, 0.99), weight_decay=0.0)
-    tasks = sim_suite().split("train")
+    tasks = load_suite("sim").split("train")
     with DesktopVector(SimDesktop, 128, EpisodeOptions(scaling=policy.image_scaling)) as vector:
         cache = level1(policy, vector, tasks, options.seed)
         print(f"LEVEL-1: {len(cache)} of {len(tasks)} tasks self-rolled")

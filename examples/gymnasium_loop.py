@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from osworld_gym.types import Action
-from osworld_gym.uitars.format import format_response
+from osworld_gym.uitars import format_response
 
 
 def random_policy(observation: dict[str, Any], rng: random.Random) -> str:

@@ -23,11 +23,10 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.registry import load_suite
+from osworld_gym.tasks import Suite, load_suite
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.types import Action
-from osworld_gym.uitars.format import format_response
+from osworld_gym.uitars import format_response
 
 TILE, SIDE = 16, 8  # pixels of a tile, tiles of a side of the screen
 TILES = SIDE * SIDE

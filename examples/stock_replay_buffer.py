@@ -15,8 +15,8 @@ from torchrl.envs import Compose
 from bepa_torchrl import BEPALoss, GroupRows, TaskTraceCache, TraceReplacement
 from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.policies.transformers.policy import load_policy
-from bepa_torchrl.rollout.old_log_prob import OldLogProb
+from bepa_torchrl.policies import load_policy
+from bepa_torchrl.rollout import OldLogProb
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.torchrl_env import OSWorldEnv
 

@@ -13,7 +13,7 @@ from torchrl.collectors import Collector
 
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.types import Action
-from osworld_gym.uitars.format import format_response
+from osworld_gym.uitars import format_response
 
 TILE = 16  #: side of the simulated desktop's tiles, pixels
 

@@ -9,7 +9,7 @@ python examples/train_bepa.py experiment=local    # a policy for real applicatio
 
 import sys
 
-from bepa_torchrl.commands.train import main
+from bepa_torchrl.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(prog="train_bepa.py"))
+    sys.exit(main(["train", *sys.argv[1:]]))

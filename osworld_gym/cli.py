@@ -15,6 +15,7 @@ from osworld_gym.commands import build_image, desktop, doctor, install_desktop, 
 from osworld_gym.commands.output import output_closed
 from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
 from osworld_gym.errors import DesktopError, TaskError
+from osworld_gym.extensions import import_modules
 
 COMMANDS = (doctor, desktop, serve, build_image, install_desktop, install_official, tasks)
 
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; an error is one line on standard error."""
     try:
         arguments = _parser().parse_args(argv)
+        import_modules(getattr(arguments, "imports", ()))
         return int(arguments.command(arguments))
     except (TaskError, ValueError) as error:
         print(f"osworld-gym: {error}", file=sys.stderr)

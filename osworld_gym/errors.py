@@ -38,6 +38,10 @@ class TaskError(OSWorldGymError):
     """A task file, task id, suite or split is wrong. The message names the file and key, and how to fix it."""
 
 
+class ExtensionError(OSWorldGymError, ValueError):
+    """A user's module or entry point cannot be used. The message names the module or the distribution."""
+
+
 class ParseError(OSWorldGymError):
     """A model's response cannot be parsed into actions. ``reason`` is a short, stable text, ``text`` the response."""
 

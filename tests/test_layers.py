@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -32,7 +33,7 @@ LAYERS = {
         "desktops",
         "action_text",
         "opencua",
-        "uitars guest types errors folders atomic extras",
+        "uitars guest types errors exports extensions folders atomic extras",
     ),
 }
 GUEST = {"pyautogui", "Xlib", "PIL", "gi", "osworld_gym"}
@@ -95,3 +96,14 @@ def test_imports_from_outside(path: Path) -> None:
         ("bepa_torchrl/policies/", "bepa_torchrl/testing/", "bepa_torchrl/scale/")
     ) and not inside.endswith("/factory.py"):
         assert "TransformersPolicy" not in path.read_text(encoding="utf-8")
+
+
+def test_what_examples_and_how_to_pages_import_is_at_most_one_level_below_a_package() -> None:
+    """``from bepa_torchrl.policies import load_policy``, not the module that defines it."""
+    names = [
+        (path.name, name)
+        for path in [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs" / "howto").glob("*.md")]
+        for name in re.findall(r"^(?:from|import) ((?:osworld_gym|bepa_torchrl)[\w.]*)", path.read_text("utf-8"), re.M)
+    ]
+    assert len(names) > 30
+    assert [each for each in names if each[1].count(".") > 1] == []

@@ -2,7 +2,7 @@
 
 from bepa_torchrl.cache.buffer import TaskTraceCache
 from bepa_torchrl.cache.metadata import TraceMetadata
-from bepa_torchrl.cache.rules import RULES
+from bepa_torchrl.cache.rules import RULES, draw
 from bepa_torchrl.cache.writer import CacheFullError
 
-__all__ = ["RULES", "CacheFullError", "TaskTraceCache", "TraceMetadata"]
+__all__ = ["RULES", "CacheFullError", "TaskTraceCache", "TraceMetadata", "draw"]

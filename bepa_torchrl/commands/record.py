@@ -7,6 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from osworld_gym.commands.arguments import add_import, screen_size
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
@@ -18,18 +20,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--style", action="append", choices=("native", "expert"), help="default: native")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds per task (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    add_import(parser)
     parser.add_argument("--provider", default="local", help="default: local")
     parser.add_argument(
-        "--screen", type=_screen, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"
+        "--screen", type=screen_size, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"
     )
     parser.add_argument("--desktops", type=int, default=8, help="number of desktops in parallel (default: 8)")
     parser.set_defaults(program=record)
-
-
-def _screen(text: str) -> tuple[int, int]:
-    from osworld_gym.commands.arguments import screen_size  # not for --help: its package imports Gymnasium
-
-    return screen_size(text)
 
 
 def record(options: argparse.Namespace) -> int:

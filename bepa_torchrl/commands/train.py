@@ -22,7 +22,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "bepa train") -> int:
-    """The command as a program, for ``examples/train_bepa.py``; returns the exit code."""
+    """The command as a program of its own; returns the exit code."""
     from bepa_torchrl.failures import guarded
 
     parser = argparse.ArgumentParser(prog=prog, description="Trains a policy by BEPA or another method.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_to
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS
+from osworld_gym.extensions import call_with_imports
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
@@ -76,8 +78,8 @@ def ray_rollouts(
     assert cluster.address is not None
     return RayRollouts(
         address=cluster.address,
-        make_policy=make_policy,
-        make_vector=make_vector,
+        make_policy=partial(call_with_imports, settings.import_, make_policy),
+        make_vector=partial(call_with_imports, settings.import_, make_vector),
         workers=cluster.workers,
         desktops=settings.env.desktops,
         replicas=cluster.replicas,

@@ -23,7 +23,7 @@ from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.experiment.settings import AlgoSettings, ExpertSettings, Settings
 from bepa_torchrl.rollout.injection import Injection
-from osworld_gym.action_text import check_preset
+from osworld_gym.action_text import action_text, check_preset
 from osworld_gym.uitars.history import check_history
 
 if TYPE_CHECKING:
@@ -140,6 +140,12 @@ def token_budget(settings: Settings) -> str | None:
         f"{policy.max_prompt_tokens} + policy.max_new_tokens={policy.max_new_tokens}; "
         f"set train.max_tokens={longest} or lower policy.max_prompt_tokens"
     )
+
+
+def known_action_text(settings: Settings) -> str | None:
+    """``policy.action_text`` is an action text."""
+    problem = _raised(lambda: action_text(settings.policy.action_text))
+    return None if problem is None else f"policy.{problem}"
 
 
 def preset(settings: Settings) -> str | None:
@@ -322,6 +328,7 @@ SETTINGS: tuple[Check, ...] = (
     token_budget,
     adapters,
     old_log_probs,
+    known_action_text,
     preset,
     history,
     synchronous,

@@ -24,9 +24,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from bepa_torchrl.experiment.checks import SETTINGS, Check, first_problem
+from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.settings.kinds import describe
+from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
 from osworld_gym.errors import did_you_mean
+from osworld_gym.extensions import import_modules
 
 _PACKAGE = Path(__file__).parents[1]
 #: the top-level folder ``configs`` in a checkout; a wheel has it inside the package
@@ -54,7 +56,7 @@ class ConfigError(ValueError):
 def load_config(
     overrides: Sequence[str] = (), *, config_dir: Path | None = None, checks: Iterable[Check] = SETTINGS
 ) -> Settings:
-    """The resolved settings.
+    """The resolved settings. The modules of the setting ``import`` are imported, before names are checked.
 
     Args:
         overrides: ``key=value`` as on Hydra's command line.
@@ -64,23 +66,28 @@ def load_config(
     Raises:
         ConfigError: an unknown key or file, a value of the wrong type or outside its choices, settings that contradict
             each other, or a missing folder.
+        ExtensionError: a module of ``import`` cannot be imported.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: expected an existing folder, got {config_dir}")
     parsed = _parse(overrides)
     for override in parsed:
+        if override.key_or_group == "algo":
+            continue  # checked when the modules that may add it are imported
         if override.key_or_group in GROUPS:
             _check_choice(override, config_dir)
         else:
             _check_key(override)
-    data = _compose([_line(override) for override in parsed], config_dir)
+    data = _compose([_line(override, config_dir) for override in parsed], config_dir)
     try:
         settings = build_settings(data)
     except ConfigError as error:
         raise ConfigError(f"{error}{_origin(str(error).split(':', 1)[0], parsed, config_dir)}") from error
-    for name in settings.compare:
-        if name not in choices("algo", config_dir):
-            raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
+    import_modules(settings.import_)
+    for key, names in (("", [settings.algo.name]), ("compare: ", settings.compare)):
+        for name in names:
+            if name not in METHODS:
+                raise ConfigError(f"{key}{_unknown('algo', name, config_dir)}")
     if not settings.resume:
         check(settings, checks)
     return settings
@@ -117,15 +124,19 @@ def check(settings: Settings, checks: Iterable[Check] = SETTINGS) -> None:
 
 
 def choices(group: str, config_dir: Path | None = None) -> list[str]:
-    """Names of a group's files, sorted."""
+    """Names of a group's files, and of methods; sorted."""
+    return sorted({*_files(group, config_dir), *(METHODS if group == "algo" else ())})
+
+
+def _files(group: str, config_dir: Path | None) -> set[str]:
     folders = [CONFIGS / group, *([] if config_dir is None else [config_dir / group])]
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    return {path.stem for folder in folders for path in folder.glob("*.yaml")}
 
 
 def setting_names(cls: type = Settings, prefix: str = "") -> Iterator[str]:
     """Every dotted name of a setting, sections included."""
     for name, kind in get_type_hints(cls).items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{key_of_field(name)}"
         if is_dataclass(kind):
             yield from setting_names(cast(type, kind), f"{prefix}{name}.")
 
@@ -148,7 +159,7 @@ def build_settings(data: Mapping[str, Any]) -> Settings:
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """The settings as nested dictionaries and lists of plain values, the inverse of :func:`build_settings`."""
-    return cast(dict[str, Any], _ADAPTER.dump_python(settings, mode="json"))
+    return cast(dict[str, Any], _ADAPTER.dump_python(settings, mode="json", by_alias=True))
 
 
 def settings_to_yaml(settings: Settings) -> str:
@@ -177,10 +188,10 @@ def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """Reads the settings of a run.
+    """Reads the settings of a run, and imports the modules of its setting ``import``.
 
     Raises:
-        ConfigError: not YAML, or not all settings of this version.
+        ConfigError: not YAML, or not settings of this version. ExtensionError: a module cannot be imported.
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -189,9 +200,11 @@ def read_settings(path: Path) -> Settings:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected the settings of a run, got {type(data).__name__}; restore the file")
     try:
-        return build_settings(data)
+        settings = build_settings(data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    import_modules(settings.import_)
+    return settings
 
 
 # --- overrides ---------------------------------------------------------------------------------------------------
@@ -214,8 +227,10 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _line(override: Override) -> str:
-    """The override in Hydra's syntax, in which keys of the user's choice may be added."""
+def _line(override: Override, config_dir: Path | None) -> str:
+    """The override in Hydra's syntax, in which keys of the user's choice may be added; a method needs no file."""
+    if override.key_or_group == "algo" and (name := str(override.value())) not in _files("algo", config_dir):
+        return f"algo.name={name}"
     added = override.key_or_group in _FREE or _is_free(override.key_or_group)
     return ("++" if added else "") + str(override.input_line)
 
@@ -278,14 +293,17 @@ def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
     kind: Any = Settings
     value: Any = data
     for part in path:
-        kind, value = get_type_hints(kind, include_extras=True)[part], value[part]
+        hints = get_type_hints(kind, include_extras=True)
+        kind, value = {key_of_field(name): hint for name, hint in hints.items()}[part], value[part]
     return f"{key}: expected {describe(kind)}, got {value!r}"
 
 
 def _origin(key: str, parsed: Sequence[Override], config_dir: Path | None) -> str:
     """Where a wrong value comes from: the default that an override replaced, or the chosen file that sets it."""
     if key in {override.key_or_group for override in parsed} - _SECTIONS:
-        example = _default_of(key, [_line(each) for each in parsed if each.key_or_group in GROUPS], config_dir)
+        example = _default_of(
+            key, [_line(each, config_dir) for each in parsed if each.key_or_group in GROUPS], config_dir
+        )
         return f"; the default is {key}={example}"
     for override in parsed:
         for folder in (CONFIGS, *([] if config_dir is None else [config_dir])):

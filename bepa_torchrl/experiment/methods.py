@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.errors import did_you_mean
+from osworld_gym.extensions import Registry
 
 
 class SeedSource(StrEnum):
@@ -123,15 +124,23 @@ _METHODS = (
     Method("sft_rl", "supervised fine-tuning on the converted traces, then GRPO", sft=SeedSource.converted),
 )
 
-METHODS: dict[str, Method] = {algo.name: algo for algo in _METHODS}
+METHODS: Registry[Method] = Registry(
+    "bepa_torchrl.methods",
+    {method.name: method for method in _METHODS},
+    expects="a Method",
+    accepts=lambda found: isinstance(found, Method),
+)
 
 
 def method_named(name: str) -> Method:
     """The method of that name.
 
     Raises:
-        ValueError: unknown name; the message suggests the nearest and lists all.
+        ValueError: unknown name; the message suggests the nearest and lists all. Or the method has another name.
     """
     if name not in METHODS:
         raise ValueError(f"unknown algo {name!r}{did_you_mean(name, METHODS)}; known: {', '.join(METHODS)}")
-    return METHODS[name]
+    method = METHODS[name]
+    if method.name != name:
+        raise ValueError(f"the method {name!r} was added with name={method.name!r}; give both the same name")
+    return method

@@ -29,6 +29,7 @@ from osworld_gym.uitars.coords import ImageScaling
 SHARED_SECTIONS = ("seed", "env", "policy", "algo", "collect", "train", "loss")
 #: what it determines itself
 LOCAL = (
+    "import",
     "env.provider",
     "env.options",
     "env.desktops",

@@ -5,8 +5,9 @@ The names are imported on first use: reading logs needs no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from osworld_gym.exports import lazy_names
 
 if TYPE_CHECKING:
     from bepa_torchrl.experts.conversion import Converted, convert, convert_trace
@@ -55,25 +56,19 @@ __all__ = [
     "worker_messages",
 ]
 
-#: module → its public names
-_MODULES = {
-    "conversion": ("Converted", "convert", "convert_trace"),
-    "manifest": ("Manifest", "check_disjoint", "expert_only", "split_pool", "task_hashes"),
-    "plan": ("plan_from_trace", "plan_with_model"),
-    "raw_text": ("raw_pairs", "worker_messages"),
-    "readers.check": ("Checked", "check_sources"),
-    "readers.registry": ("READERS", "find_reader"),
-    "recorder": ("record_expert",),
-    "rows": ("plan_free_rows", "trace_rows"),
-    "self_rollout": ("SelfRollout", "SelfRolloutSet", "self_roll"),
-    "sources": ("read_source", "split_source", "successful_traces"),
-    "trace": ("ExpertTrace", "TraceError", "load_trace", "load_traces", "save_trace", "save_traces"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name on first use."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "conversion": ("Converted", "convert", "convert_trace"),
+        "manifest": ("Manifest", "check_disjoint", "expert_only", "split_pool", "task_hashes"),
+        "plan": ("plan_from_trace", "plan_with_model"),
+        "raw_text": ("raw_pairs", "worker_messages"),
+        "readers.check": ("Checked", "check_sources"),
+        "readers.registry": ("READERS", "find_reader"),
+        "recorder": ("record_expert",),
+        "rows": ("plan_free_rows", "trace_rows"),
+        "self_rollout": ("SelfRollout", "SelfRolloutSet", "self_roll"),
+        "sources": ("read_source", "split_source", "successful_traces"),
+        "trace": ("ExpertTrace", "TraceError", "load_trace", "load_traces", "save_trace", "save_traces"),
+    },
+)

@@ -1,1 +1,31 @@
-"""Policies: the protocols (:mod:`.base`) and the implementation on transformers (:mod:`.transformers`)."""
+"""Policies: the protocols (:mod:`.base`) and the implementation on transformers (:mod:`.transformers`).
+
+The names are imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from osworld_gym.exports import lazy_names
+
+if TYPE_CHECKING:
+    from bepa_torchrl.policies.base import RolloutPolicy
+    from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+
+__all__ = [
+    "RolloutPolicy",
+    "TransformersPolicy",
+    "load_policy",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "base": ("RolloutPolicy",),
+        "transformers.policy": (
+            "TransformersPolicy",
+            "load_policy",
+        ),
+    },
+)

@@ -5,8 +5,9 @@ The public names are imported on first use: locks and JSON lines are read by com
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from osworld_gym.exports import lazy_names
 
 if TYPE_CHECKING:
     from bepa_torchrl.storage.checkpointer import RowStorageCheckpointer
@@ -30,16 +31,12 @@ __all__ = [
     "write_folder",
 ]
 
-_MODULES = {
-    "checkpointer": ("RowStorageCheckpointer",),
-    "folder": ("FolderError", "FolderReader", "FolderWriter", "read_folder", "write_folder"),
-    "plain": ("PlainRow", "plain_row", "row_from_plain"),
-    "row_codec": ("add_plain", "get_plain", "load_rows", "save_rows"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "checkpointer": ("RowStorageCheckpointer",),
+        "folder": ("FolderError", "FolderReader", "FolderWriter", "read_folder", "write_folder"),
+        "plain": ("PlainRow", "plain_row", "row_from_plain"),
+        "row_codec": ("add_plain", "get_plain", "load_rows", "save_rows"),
+    },
+)

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from osworld_gym import opencua, uitars
+from osworld_gym.extensions import Registry
 from osworld_gym.opencua.prompt import system_text
 from osworld_gym.types import Action, PromptContext
 from osworld_gym.uitars.actions import ACTIONS
@@ -66,7 +66,8 @@ class ActionText:
 
 
 #: name → protocol
-ACTION_TEXTS: Mapping[str, ActionText] = MappingProxyType(
+ACTION_TEXTS: Registry[ActionText] = Registry(
+    "osworld_gym.action_texts",
     {
         "uitars": ActionText(
             build_messages=uitars.build_messages,
@@ -88,7 +89,9 @@ ACTION_TEXTS: Mapping[str, ActionText] = MappingProxyType(
             unprompted=frozenset(),
             repeated=60,  # "# Step 7:", "## Action:" and one or two sentences
         ),
-    }
+    },
+    expects="an ActionText",
+    accepts=lambda found: isinstance(found, ActionText),
 )
 
 

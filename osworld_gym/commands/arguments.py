@@ -1,4 +1,4 @@
-"""Types of command-line arguments: a wrong value is reported in one line with the expected form, exit status 2."""
+"""Arguments that several commands have; a wrong value is reported in one line with the expected form, exit status 2."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import re
 import socket
 
 LARGEST_PORT = 65_535
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--import MODULE``; the program imports the modules before it runs the command."""
+    text = "a module of your own that adds providers, suites or metrics (docs/howto); may be given again"
+    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help=text)
 
 
 def screen_size(text: str) -> tuple[int, int]:

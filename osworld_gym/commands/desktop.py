@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from osworld_gym.commands.arguments import port_number, require_free
+from osworld_gym.commands.arguments import add_import, port_number, require_free
 from osworld_gym.commands.desktop_page import Page
 from osworld_gym.commands.manual_session import ManualSession
-from osworld_gym.desktops.registry import PROVIDERS, make_desktop, provider_class
+from osworld_gym.desktops.registry import make_desktop, provider_class
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
@@ -31,7 +31,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "open a desktop, see it in a browser, try a task by hand"
     parser = commands.add_parser("desktop", help=text, description=text, epilog=HELP)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--provider", choices=sorted(PROVIDERS), default="local")
+    parser.add_argument("--provider", default="local", help="default: local")
+    add_import(parser)
     parser.add_argument("--width", type=int, help="pixels (default: the provider's)")
     parser.add_argument("--height", type=int, help="pixels")
     parser.add_argument("--task", metavar="SUITE:ID", help="set up this task; its id, or the beginning of its id")

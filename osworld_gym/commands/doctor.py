@@ -12,13 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from osworld_gym import __version__
+from osworld_gym.commands.arguments import add_import
 from osworld_gym.commands.status import BAD_INPUT, FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.home_template import apt
 from osworld_gym.desktops.local.desktop import PROGRAMS
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, ExtensionError, FailureReason
 
 APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
@@ -28,7 +29,8 @@ RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's res
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
     doctor = commands.add_parser("doctor", help="which providers work on this machine")
-    doctor.add_argument("--provider", choices=sorted(PROVIDERS), help="only this provider; exit 3 if it does not work")
+    doctor.add_argument("--provider", help="only this provider; exit 3 if it does not work")
+    add_import(doctor)
     doctor.add_argument(
         "--checks", action="store_true", help="run all checks of the Desktop contract; exit 1 if one fails"
     )
@@ -83,7 +85,7 @@ def _try_provider(name: str, probe: Callable[[str], str]) -> bool:
     """Prints one line on whether the provider works; returns whether it does."""
     try:
         found = probe(name)
-    except (DesktopError, ImportError, OSError) as error:
+    except (DesktopError, ExtensionError, ImportError, OSError) as error:
         print(f"{name:10} does not work here: {error}")
         return False
     print(f"{name:10} works: {found}")

@@ -7,10 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from osworld_gym.commands.arguments import screen_size
+from osworld_gym.commands.arguments import add_import, screen_size
 from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.home_template.find import find_template
-from osworld_gym.desktops.registry import PROVIDERS, make_desktop
+from osworld_gym.desktops.registry import PROVIDERS, check_provider, make_desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.checks import check_task
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
@@ -40,7 +40,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         ),
     ):
         sub = tasks.add_parser(name, help=text, description=text)
-        sub.add_argument("--suite", default="sim", help=f"{', '.join(SUITES)}, or the folder of an OSWorld checkout")
+        names = f"{', '.join(SUITES.built_in)}, one of your own, or the folder of an OSWorld checkout"
+        sub.add_argument("--suite", default="sim", help=names)
+        add_import(sub)
         sub.set_defaults(command=command)
         more(sub)
 
@@ -53,9 +55,7 @@ def _chosen(sub: Parser) -> None:
 
 def _list_options(sub: Parser) -> None:
     _chosen(sub)
-    sub.add_argument(
-        "--provider", choices=sorted(PROVIDERS), help="report whether each task can run with it, or why not"
-    )
+    sub.add_argument("--provider", help="report whether each task can run with it, or why not")
     sub.add_argument("--runnable", action="store_true", help="with --provider: only those that can")
     sub.add_argument("--network", action="store_true", help="with --provider: the desktops may reach the live web")
     sub.add_argument("--hashes", action="store_true", help="print content hashes and the digest of the suite instead")
@@ -68,7 +68,7 @@ def _show_options(sub: Parser) -> None:
 def _official_options(sub: Parser) -> None:
     _chosen(sub)
     sub.set_defaults(suite=OSWORLD)
-    sub.add_argument("--provider", choices=sorted(PROVIDERS), default="local")
+    sub.add_argument("--provider", default="local", help="default: local")
     sub.add_argument("--task", action="append", help="first eight characters of an id; may be given again")
     sub.add_argument(
         "--screen", type=screen_size, default=(1920, 1080), metavar="WxH", help="pixels (default: OSWorld's 1920x1080)"
@@ -78,7 +78,7 @@ def _official_options(sub: Parser) -> None:
 
 def _check_options(sub: Parser) -> None:
     _chosen(sub)
-    sub.add_argument("--provider", choices=sorted(PROVIDERS), help="default: the suite's own")
+    sub.add_argument("--provider", help="default: the suite's own")
     sub.add_argument("--seed", type=int, default=0)
 
 
@@ -98,6 +98,7 @@ def _list(arguments: argparse.Namespace) -> int:
         for line in _split_table(suite):
             print(line, file=sys.stderr)
         return 0
+    check_provider(arguments.provider)
     machine, count = Machine(network=arguments.network), 0
     for task in tasks:
         reasons = reasons_against(task, arguments.provider, machine)

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
 from typing import Any
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.errors import did_you_mean
+from osworld_gym.extensions import Registry
 
-#: name → ``module:class``; add a line to add a provider
-PROVIDERS: dict[str, str] = {
-    "sim": "osworld_gym.desktops.sim:SimDesktop",
-    "local": "osworld_gym.desktops.local.desktop:LocalDesktop",
-    "container": "osworld_gym.desktops.container.desktop:ContainerDesktop",
-    "vm": "osworld_gym.desktops.vm.desktop:VmDesktop",
-    "remote": "osworld_gym.desktops.remote.desktop:RemoteDesktop",
-}
+#: name → class
+PROVIDERS: Registry[type[Desktop]] = Registry(
+    "osworld_gym.providers",
+    {
+        "sim": "osworld_gym.desktops.sim:SimDesktop",
+        "local": "osworld_gym.desktops.local.desktop:LocalDesktop",
+        "container": "osworld_gym.desktops.container.desktop:ContainerDesktop",
+        "vm": "osworld_gym.desktops.vm.desktop:VmDesktop",
+        "remote": "osworld_gym.desktops.remote.desktop:RemoteDesktop",
+    },
+    expects="a class that implements Desktop",
+    accepts=lambda found: isinstance(found, type),
+)
+
+
+def check_provider(provider: str) -> None:
+    """Checks that there is a provider of that name; imports nothing.
+
+    Raises:
+        ValueError: there is none; the message lists the known ones.
+    """
+    if provider not in PROVIDERS:
+        known = ", ".join(sorted(PROVIDERS))
+        raise ValueError(f"unknown provider {provider!r}{did_you_mean(provider, PROVIDERS)}; known: {known}")
 
 
 def provider_class(provider: str) -> type[Desktop]:
     """The Desktop class of a provider.
 
     Raises:
-        ValueError: unknown provider; the message lists the known ones.
+        ValueError: unknown provider; the message lists the known ones. ExtensionError: its entry point is unusable.
     """
-    if provider not in PROVIDERS:
-        raise ValueError(f"unknown provider {provider!r}; known: {', '.join(sorted(PROVIDERS))}")
-    module, name = PROVIDERS[provider].split(":")
-    desktop: type[Desktop] = getattr(import_module(module), name)
-    return desktop
+    check_provider(provider)
+    return PROVIDERS[provider]
 
 
 def make_desktop(provider: str, **options: Any) -> Desktop:

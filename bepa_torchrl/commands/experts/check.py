@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from osworld_gym.commands.arguments import add_import
+
 _HELP = "what is in folders of expert logs: a line per run, and what it is usable for"
 
 
@@ -14,6 +16,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="NAME:FOLDER, or FOLDER: each run's own family")
     parser.add_argument("--suite", help="skip runs of tasks that are not in it: a suite's name or folder")
     parser.add_argument("--split", default="all", help="of the suite (default: all)")
+    add_import(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     parser.set_defaults(program=check, needs_extra=False)
 

@@ -3,14 +3,15 @@
 ``python -m bepa_torchrl.experiment.settings`` writes ``configs/train.yaml`` and ``docs/settings.md`` from them. A
 setting without a default here has its value in the files of ``configs/env``, ``configs/policy`` and ``configs/algo``.
 :func:`bepa_torchrl.experiment.config.load_config` builds a :class:`Settings`; the setting ``train.max_tokens`` on the
-command line is ``settings.train.max_tokens`` here. This module imports neither torch nor Hydra.
+command line is ``settings.train.max_tokens`` here, and ``import`` is ``settings.import_``. This module imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from bepa_torchrl.experiment.settings.collection import ClusterSettings, CollectSettings, EvalSettings, RecordSettings
 from bepa_torchrl.experiment.settings.desktops import EnvSettings
@@ -57,6 +58,8 @@ class Settings:
         storage: folder or URL (s3://BUCKET/FOLDER, abfs://CONTAINER/FOLDER) to which the run is uploaded while it runs
             (docs/storage.md); None: none. ``resume`` restores the run from it.
         storage_wait: seconds for the last upload at the end of the run.
+        import_: modules of the user's own that add providers, suites, metrics, methods, readers or action texts
+            (docs/howto/index.md); every process of the run imports them.
         resume: whether to continue the run called ``name``.
         seed: seed of the task order, the desktops and the sampling.
         compare: methods trained next to ``algo``, from the same policy and seed; []: none.
@@ -84,6 +87,7 @@ class Settings:
     runs: Text = "runs"
     storage: Text | None = None
     storage_wait: PositiveFloat = 600.0
+    import_: Annotated[tuple[Text, ...], Field(alias="import")] = ()
     resume: bool = False
     seed: Count = 0
     compare: tuple[Text, ...] = ("grpo",)

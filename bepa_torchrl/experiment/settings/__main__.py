@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_typ
 import yaml
 
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.settings.kinds import describe
+from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
 from osworld_gym.atomic import write_text
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +57,7 @@ def settings_of(cls: type) -> Iterator[Setting]:
     """The settings of a section, in order, with the text of the docstring's list of arguments."""
     hints, texts = get_type_hints(cls, include_extras=True), _texts(cls)
     for field in fields(cls):
-        yield Setting(field.name, hints[field.name], _default(field), texts[field.name])
+        yield Setting(key_of_field(field.name), hints[field.name], _default(field), texts[field.name])
 
 
 def train_yaml() -> str:
@@ -140,7 +140,7 @@ def _sentence(text: str) -> str:
 def _markdown(text: str) -> str:
     """Roles and literals of reStructuredText as code, names of pages as links."""
     code = re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("``", "`")
-    return re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", code)
+    return re.sub(r"docs/([\w/]+)\.md", r"[\1](\1.md)", code)
 
 
 # --- the dataclasses ----------------------------------------------------------------------------------------------

@@ -18,6 +18,12 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 #: text that may look like a number, as in ``name=5`` and ``policy.engine.devices=1``
 Text = Annotated[str, Strict(False)]
 
+
+def key_of_field(field: str) -> str:
+    """The key of a dataclass's field: ``import`` is a keyword of Python, so that its field is ``import_``."""
+    return field.removesuffix("_")
+
+
 _PLAIN = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
 
 

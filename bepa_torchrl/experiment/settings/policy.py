@@ -70,7 +70,7 @@ class PolicySettings:
         dtype: torch dtype of the weights.
         device: torch device, for example ``cpu`` or ``cuda:0``.
         attn: attention implementation of transformers.
-        action_text: the form of prompts and responses (:data:`osworld_gym.action_text.ACTION_TEXTS`). With ``opencua``
+        action_text: the form of prompts and responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`. With ``opencua``
             (docs/opencua.md) prompts repeat past responses in a shorter form, so that steps share no forward pass.
         preset: prompt preset of the action text.
         history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
@@ -93,7 +93,7 @@ class PolicySettings:
     dtype: Literal["float32", "bfloat16", "float16"]
     device: Text
     attn: Literal["sdpa", "flash_attention_2"]
-    action_text: Literal["uitars", "opencua"] = "uitars"
+    action_text: Text = "uitars"
     preset: Text
     history: Literal["all", "evict_block", "last_k"]
     history_images: Positive | None

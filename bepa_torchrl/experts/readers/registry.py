@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from bepa_torchrl.experts.readers import agentnet, atif, records
@@ -16,11 +15,11 @@ from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.readers.run_folder import scan_runs
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from osworld_gym.errors import did_you_mean
+from osworld_gym.extensions import Registry
 from osworld_gym.tasks.task import Task
 
 _log = logging.getLogger(__name__)
 
-GROUP = "bepa_torchrl.readers"  #: entry points of a user's own readers
 AUTO = "auto"
 
 #: (folder, tasks) → all traces of these tasks in the folder, including failed ones; raises TraceError
@@ -98,40 +97,32 @@ def _family_readers() -> dict[str, Reader]:
     return {family.name: RunReader(family.name, partial(scan_runs, family=family)) for family in FAMILIES}
 
 
-#: name → its reader; entry points of the group :data:`GROUP` are added when they are asked for by name
-READERS: dict[str, Reader] = {
-    AUTO: RunReader(AUTO, _scan_auto),
-    **_family_readers(),
-    "agentnet": RunReader("agentnet", agentnet.scan),
-    "atif": RunReader("atif", atif.scan),
-    "records": RunReader("records", records.scan),
-}
+#: name → its reader
+READERS: Registry[Reader] = Registry(
+    "bepa_torchrl.readers",
+    {
+        AUTO: RunReader(AUTO, _scan_auto),
+        **_family_readers(),
+        "agentnet": RunReader("agentnet", agentnet.scan),
+        "atif": RunReader("atif", atif.scan),
+        "records": RunReader("records", records.scan),
+    },
+    expects="a function of (folder, tasks)",
+)
 
 
 def reader_names() -> list[str]:
-    """The names of all readers, entry points included; none is imported."""
-    return sorted({*READERS, *(entry.name for entry in entry_points(group=GROUP))})
+    """The names of all readers, sorted; none is imported."""
+    return sorted(READERS)
 
 
 def find_reader(name: str) -> Reader:
     """The reader of this name; an entry point is imported now.
 
     Raises:
-        TraceError: there is none, or its entry point cannot be imported.
+        TraceError: there is none. ExtensionError: its entry point is unusable.
     """
-    if name in READERS:
-        return READERS[name]
-    for entry in entry_points(group=GROUP, name=name):
-        try:
-            reader = entry.load()
-        except Exception as error:  # whatever a foreign module raises
-            raise TraceError(
-                f"reader {name!r}: cannot import {entry.value} ({type(error).__name__}: {error})"
-            ) from error
-        if not callable(reader):
-            raise TraceError(
-                f"reader {name!r}: {entry.value} must be a function of (folder, tasks), got {reader!r:.80}"
-            )
-        READERS[name] = reader
-        return READERS[name]
-    raise TraceError(f"no reader {name!r}{did_you_mean(name, reader_names())}; expected {', '.join(reader_names())}")
+    if name not in READERS:
+        known = reader_names()
+        raise TraceError(f"no reader {name!r}{did_you_mean(name, known)}; expected {', '.join(known)}")
+    return READERS[name]

@@ -8,36 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from osworld_gym.errors import TaskError
+from osworld_gym.extensions import Registry
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.revision import git_revision
 from osworld_gym.tasks.task import Task
 
 OSWORLD = "osworld"
-
-
-def _sim() -> Suite:
-    from osworld_gym.tasks.suites.sim.suite import sim_suite
-
-    return sim_suite()
-
-
-def _local() -> Suite:
-    from osworld_gym.tasks.suites.local.suite import local_suite
-
-    return local_suite()
-
-
-def _varied() -> Suite:
-    from osworld_gym.tasks.suites.varied.suite import varied_suite
-
-    return varied_suite()
-
-
-def _desktop() -> Suite:
-    from osworld_gym.tasks.suites.desktop.suite import desktop_suite
-
-    return desktop_suite()
 
 
 def _osworld() -> Suite:
@@ -55,13 +32,17 @@ def _osworld() -> Suite:
 
 
 #: suite name → its constructor
-SUITES: dict[str, Callable[[], Suite]] = {
-    "sim": _sim,
-    "local": _local,
-    "varied": _varied,
-    "desktop": _desktop,
-    "osworld": _osworld,
-}
+SUITES: Registry[Callable[[], Suite]] = Registry(
+    "osworld_gym.suites",
+    {
+        "sim": "osworld_gym.tasks.suites.sim.suite:sim_suite",
+        "local": "osworld_gym.tasks.suites.local.suite:local_suite",
+        "varied": "osworld_gym.tasks.suites.varied.suite:varied_suite",
+        "desktop": "osworld_gym.tasks.suites.desktop.suite:desktop_suite",
+        OSWORLD: _osworld,
+    },
+    expects="a function without arguments that returns a Suite",
+)
 
 
 def load_suite(name: str | Path) -> Suite:

@@ -95,6 +95,17 @@ def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
         check(settings, ROLLOUT_SIDE)
 
 
+def test_the_rollout_side_imports_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_of_the_rollout_side.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    changes = local_changes(["import=[module_of_the_rollout_side]"], None)
+    assert sys.modules.pop("module_of_the_rollout_side")
+    shared = shared_settings(load_config(), ImageScaling(factor=28, min_pixels=100, max_pixels=2000))
+    settings, _ = merged_settings(shared, changes)
+    assert settings.import_ == ("module_of_the_rollout_side",)
+
+
 @pytest.mark.parametrize("key", ["collect.temperature=0.5", "env.max_steps=3", "env=local", "seed=1"])
 def test_what_the_trainer_determines_is_not_set_on_the_rollout_side(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key.partition('=')[0]} is determined by the trainer; set it there"):

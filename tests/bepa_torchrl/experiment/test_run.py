@@ -235,6 +235,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
     ("arguments", "code", "message"),
     [
         (["algo=bepaa"], 2, "unknown algo 'bepaa' (did you mean 'bepa'?)"),
+        (["import=[no_such_module]", "algo=own"], 2, "import: cannot import 'no_such_module' (ModuleNotFoundError: "),
         (["compare=[lufy]"], 2, "unknown algo 'lufy' (did you mean 'luffy'?)"),
         (["env.provider=simm"], 2, "unknown provider 'simm'"),
         (["env.suite=nowhere"], 2, "unknown suite 'nowhere'"),

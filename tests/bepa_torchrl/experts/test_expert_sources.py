@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from expert_fixtures import s2_lines, write_log
+from installed import install
 
 from bepa_torchrl.experts import (
     READERS,
@@ -22,6 +23,7 @@ from bepa_torchrl.experts import (
     successful_traces,
 )
 from bepa_torchrl.experts.readers import registry
+from osworld_gym.errors import ExtensionError
 from osworld_gym.tasks.task import Task
 
 ONE, TWO, OTHER = (Task(name, f"Do {name}", evaluator={"func": "x"}) for name in ("one", "two", "other"))
@@ -59,24 +61,18 @@ def test_a_folder_alone_is_traces_or_logs_of_any_family(tmp_path: Path) -> None:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package with readers of its own, installed as pip leaves it."""
     site = tmp_path / "site"
-    info = site / "my_readers-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-readers\nVersion: 1.0\n")
     group = (
         "[bepa_torchrl.readers]\nmine = my_readers:read_mine\nbroken = my_readers:none\nnumber = my_readers:NUMBER\n"
     )
-    (info / "entry_points.txt").write_text(group)
-    (site / "my_readers.py").write_text(
+    module = (
         "from bepa_torchrl.experts import ExpertTrace\n"
         "NUMBER = 3\n"
         "def read_mine(folder, tasks):\n"
         "    return [ExpertTrace(task.id, task.instruction, 'mine', (), (), True) for task in tasks]\n"
     )
+    install(site, "my-readers", group, module)
     monkeypatch.syspath_prepend(site)
-    before = dict(READERS)
     yield
-    READERS.clear()
-    READERS.update(before)
     sys.modules.pop("my_readers", None)
 
 
@@ -87,11 +83,13 @@ def test_a_reader_of_an_installed_package_is_found_by_its_entry_point(tmp_path: 
     assert "my_readers" not in sys.modules  # listing imports nothing
     assert [trace.expert for trace in read_source(f"mine:{tmp_path}", [ONE])] == ["mine"]
     assert find_reader("mine") is READERS["mine"]
-    with pytest.raises(TraceError, match=r"reader 'broken': cannot import my_readers:none \(AttributeError: "):
-        find_reader("broken")
+    origin = r"^the distribution my-readers has the entry point '{}' of bepa_torchrl.readers: "
     with pytest.raises(
-        TraceError, match=r"reader 'number': my_readers:NUMBER must be a function of \(folder, tasks\), got 3"
+        ExtensionError, match=origin.format("broken") + r"cannot import my_readers:none \(AttributeError: "
     ):
+        find_reader("broken")
+    expected = r"expected a function of \(folder, tasks\), my_readers:NUMBER is 3$"
+    with pytest.raises(ExtensionError, match=origin.format("number") + expected):
         find_reader("number")
     checked = check_sources([f"mine:{tmp_path}"], [ONE])
     assert [(run.family, run.task, run.outcome) for run in checked.runs] == [("mine", "one", "success")]

@@ -80,6 +80,12 @@ def test_status_and_output(argv: list[str], status: int, said: str, capsys: pyte
         (["tasks", "show", "no-such-task"], "no task 'no-such-task' in suite 'sim'; it has "),
         (["tasks", "show", "sim-choose-0"], "(did you mean 'sim-choose-10'?); it has "),
         (["desktop", "--provider", "sim", "--width", "800"], "has no option width, got --width=800; leave it out"),
+        (["doctor", "--provider", "sym"], "unknown provider 'sym' (did you mean 'sim'?); known: "),
+        (["tasks", "list", "--provider", "sym"], "unknown provider 'sym' (did you mean 'sim'?); known: "),
+        (
+            ["tasks", "list", "--import", "no_such_module"],
+            "import: cannot import 'no_such_module' (ModuleNotFoundError",
+        ),
         (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
     ],
 )
@@ -90,7 +96,7 @@ def test_bad_input_is_one_line_and_status_2(argv: list[str], said: str, capsys: 
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("argv", [["doctor", "--provider", "sym"], [], ["tasks"], ["tasks", "show"]])
+@pytest.mark.parametrize("argv", [[], ["tasks"], ["tasks", "show"]])
 def test_bad_usage_is_status_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(argv)

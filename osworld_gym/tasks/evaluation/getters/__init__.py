@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from osworld_gym.extensions import Registry
 from osworld_gym.tasks.evaluation.getters import chrome_profile, chrome_tabs, guest, programs, values
 from osworld_gym.tasks.evaluation.getters.values import one_or_many
 from osworld_gym.tasks.setup.run import TaskRun
 
 Getter = Callable[[TaskRun, Mapping[str, Any]], Any]
 
-GETTERS: dict[str, Getter] = {
-    getter.__name__: getter
-    for module in (values, guest, programs, chrome_profile, chrome_tabs)
-    for getter in module.ALL
-}
+_MODULES = (values, guest, programs, chrome_profile, chrome_tabs)
+
+GETTERS: Registry[Getter] = Registry(
+    "osworld_gym.getters",
+    {getter.__name__: getter for module in _MODULES for getter in module.ALL},
+    expects="a function of a task's run and the getter's configuration",
+)
 
 __all__ = ["GETTERS", "Getter", "one_or_many"]

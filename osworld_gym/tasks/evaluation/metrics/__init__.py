@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from osworld_gym.extensions import Registry
 from osworld_gym.tasks.evaluation.metrics import (
     archives,
     browser,
@@ -38,6 +39,8 @@ OURS: tuple[Metric, ...] = (
 )
 _OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, system, archives)
 
-METRICS: dict[str, Metric] = {
-    metric.__name__: metric for metric in (*(metric for module in _OSWORLDS for metric in module.ALL), *OURS)
-}
+METRICS: Registry[Metric] = Registry(
+    "osworld_gym.metrics",
+    {metric.__name__: metric for metric in (*(metric for module in _OSWORLDS for metric in module.ALL), *OURS)},
+    expects="a function of a result and an expected value",
+)

@@ -1,0 +1,119 @@
+"""Registries: built-in names, names that a module adds, entry points; and modules that are imported by name."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from installed import install
+
+from osworld_gym.errors import ExtensionError
+from osworld_gym.extensions import Registry, call_with_imports, import_modules
+
+GROUP = "osworld_gym.test_functions"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def table() -> Registry:
+    return Registry(GROUP, {"join": "os.path:join", "len": len}, expects="a function")
+
+
+def test_a_built_in_name_is_imported_when_it_is_asked_for() -> None:
+    functions = table()
+    assert functions["join"]("a", "b") == "a/b"
+    assert functions["len"] is len
+    assert list(functions) == ["join", "len"]
+    with pytest.raises(KeyError):
+        functions["none"]
+
+
+def test_a_module_adds_and_removes_a_name() -> None:
+    functions = table()
+    functions["mine"] = max
+    assert "mine" in functions
+    assert functions["mine"] is max
+    del functions["mine"]
+    assert "mine" not in functions
+
+
+def test_an_entry_point_is_found_and_imported_only_when_asked_for(site: Path) -> None:
+    install(site, "first-package", f"[{GROUP}]\nmine = first_package:mine\n", "def mine():\n    return 3\n")
+    functions = table()
+    assert sorted(functions) == ["join", "len", "mine"]
+    assert len(functions) == 3
+    assert "mine" in functions
+    assert "first_package" not in sys.modules
+    assert functions["mine"]() == 3
+    assert functions["mine"] is functions["mine"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("bad = second_package:none", "cannot import second_package:none (AttributeError: "),
+        ("bad = no_such_module:f", "cannot import no_such_module:f (ModuleNotFoundError: "),
+        ("bad = second_package:NUMBER", "expected a function, second_package:NUMBER is 3"),
+    ],
+)
+def test_an_unusable_entry_point_names_its_distribution(site: Path, entry: str, message: str) -> None:
+    install(site, "second-package", f"[{GROUP}]\n{entry}\n", "NUMBER = 3\n")
+    origin = f"the distribution second-package has the entry point 'bad' of {GROUP}: "
+    with pytest.raises(ExtensionError, match=re.escape(origin + message)):
+        table()["bad"]
+
+
+def test_an_entry_point_with_a_built_in_name_is_refused_where_entry_points_are_read(site: Path) -> None:
+    install(site, "third-package", f"[{GROUP}]\nlen = third_package:length\n")
+    functions = table()
+    assert functions["len"] is len
+    with pytest.raises(ExtensionError, match=r"the distribution third-package has the entry point 'len'.*built in"):
+        functions["other"]
+    with pytest.raises(ExtensionError, match="third-package"):
+        sorted(functions)
+
+
+def test_two_distributions_with_one_name_are_refused(site: Path) -> None:
+    install(site, "fourth-package", f"[{GROUP}]\nmine = fourth_package:f\n")
+    install(site, "fifth-package", f"[{GROUP}]\nmine = fifth_package:f\n")
+    with pytest.raises(ExtensionError, match=r"(?=.*fourth-package)(?=.*fifth-package).*uninstall one of them"):
+        table()["mine"]
+
+
+def test_modules_of_the_current_folder_are_imported(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (site / "module_of_this_folder.py").write_text("VALUE = 5\n")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
+    import_modules(["module_of_this_folder"])
+    assert sys.modules["module_of_this_folder"].VALUE == 5
+    assert sys.path[0] == str(site)
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(site: Path) -> None:
+    (site / "module_that_fails.py").write_text("raise RuntimeError('wrong version')\n")
+    with pytest.raises(ExtensionError, match=r"^import: cannot import 'no_such' \(ModuleNotFoundError: .*searched$"):
+        import_modules(["no_such"])
+    with pytest.raises(ExtensionError, match=r"'module_that_fails' \(RuntimeError: wrong version\)"):
+        import_modules(["module_that_fails"])
+
+
+def test_a_function_for_another_process_imports_there(site: Path) -> None:
+    """What Ray's workers get: the module is imported by the call, not by unpickling."""
+    (site / "module_of_a_worker.py").write_text("")
+    function = pickle.loads(pickle.dumps(partial(call_with_imports, ("module_of_a_worker",), dict)))
+    assert "module_of_a_worker" not in sys.modules
+    assert function() == {}
+    assert "module_of_a_worker" in sys.modules
