@@ -84,10 +84,11 @@ def load_config(
     except ConfigError as error:
         raise ConfigError(f"{error}{_origin(str(error).split(':', 1)[0], parsed, config_dir)}") from error
     import_modules(settings.import_)
-    for key, names in (("", [settings.algo.name]), ("compare: ", settings.compare)):
-        for name in names:
-            if name not in METHODS:
-                raise ConfigError(f"{key}{_unknown('algo', name, config_dir)}")
+    if settings.algo.name not in METHODS:
+        raise ConfigError(_unknown("algo", settings.algo.name, config_dir))
+    for name in settings.compare:
+        if name not in choices("algo", config_dir):
+            raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
     if not settings.resume:
         check(settings, checks)
     return settings
@@ -301,9 +302,8 @@ def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
 def _origin(key: str, parsed: Sequence[Override], config_dir: Path | None) -> str:
     """Where a wrong value comes from: the default that an override replaced, or the chosen file that sets it."""
     if key in {override.key_or_group for override in parsed} - _SECTIONS:
-        example = _default_of(
-            key, [_line(each, config_dir) for each in parsed if each.key_or_group in GROUPS], config_dir
-        )
+        groups = [_line(each, config_dir) for each in parsed if each.key_or_group in GROUPS]
+        example = _default_of(key, groups, config_dir)
         return f"; the default is {key}={example}"
     for override in parsed:
         for folder in (CONFIGS, *([] if config_dir is None else [config_dir])):

@@ -3,7 +3,8 @@
 ``python -m bepa_torchrl.experiment.settings`` writes ``configs/train.yaml`` and ``docs/settings.md`` from them. A
 setting without a default here has its value in the files of ``configs/env``, ``configs/policy`` and ``configs/algo``.
 :func:`bepa_torchrl.experiment.config.load_config` builds a :class:`Settings`; the setting ``train.max_tokens`` on the
-command line is ``settings.train.max_tokens`` here, and ``import`` is ``settings.import_``. This module imports neither torch nor Hydra.
+command line is ``settings.train.max_tokens`` here, and ``import`` is ``settings.import_``. This module imports neither
+torch nor Hydra.
 """
 
 from __future__ import annotations
