@@ -32,7 +32,7 @@ from torchrl.record.loggers.tensorboard import TensorboardLogger
 from bepa_torchrl.analysis.prometheus import method_samples
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.distributed.async_collector import AsyncGroupCollector
-from bepa_torchrl.evaluation.divergence import cache_divergence
+from bepa_torchrl.evaluation.divergence import cache_divergence, injected_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_trainer, rollout_policy
@@ -221,11 +221,8 @@ class MethodRun:
             if trainer.replacement.cache is not None:
                 whole = self.rollout.copy if isinstance(self.rollout, SamplingCopy) else self.policy
                 extra |= cache_divergence(whole, trainer.replacement.cache, batch)
-        if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
-            assert trainer.collector.last is not None
-            self.record.episodes(iteration, batch, trainer.collector.last.results)
-        else:
-            self.record.injections(iteration, batch)
+        extra |= injected_divergence(batch)
+        self._record(trainer, batch)
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)
@@ -239,6 +236,18 @@ class MethodRun:
 
             export((sample.name, sample.help, sample.labels, sample.value) for sample in method_samples(self.folder))
         return extra
+
+    def _record(self, trainer: BEPATrainer, batch: TensorDictBase) -> None:
+        """Writes the iteration's episodes and groups, and keeps the record below its limit."""
+        settings, iteration = self.config.record, trainer.iteration
+        assert trainer.collector.last is not None
+        whole = bool(settings.every) and (iteration % settings.every == 0 or iteration == 1)
+        self.record.episodes(iteration, batch, trainer.collector.last.results, whole=whole)
+        self.record.groups(iteration, trainer.replacement.reports)
+        removed = "" if settings.limit_gb is None else self.record.thin(round(settings.limit_gb * 1e9))
+        if removed:
+            sys.stdout.write(f"{NOTICE}{removed}\n")
+            sys.stdout.flush()
 
     def _reroll(self, trainer: BEPATrainer) -> Metrics:
         """LEVEL-1 with the current policy, for tasks whose cached trace is missing or stale."""

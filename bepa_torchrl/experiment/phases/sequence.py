@@ -14,6 +14,7 @@ from rich.console import Console
 from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases.record import record_estimate
 from bepa_torchrl.experiment.phases.results import show_before_after, write_results
 from bepa_torchrl.experiment.phases.training import train_methods
 from bepa_torchrl.experiment.remote_copy import uploading
@@ -53,6 +54,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     command = continue_command(config, folder)
     with _noting(command), uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
+        console.print(record_estimate(config, folder, len(checked.tasks.train), list(configs)), soft_wrap=True)
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
