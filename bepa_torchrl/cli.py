@@ -15,6 +15,7 @@ from bepa_torchrl.commands import (
     engine,
     evaluate,
     experts,
+    export,
     moved,
     plan,
     record,
@@ -26,7 +27,7 @@ from bepa_torchrl.commands import (
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, why, record, experts, plan, doctor, moved)
+COMMANDS = (train, rollouts, engine, status, evaluate, why, export, record, experts, plan, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

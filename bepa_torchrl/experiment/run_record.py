@@ -21,6 +21,7 @@ from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines, 
 from bepa_torchrl.storage.record_format import FORMAT, FORMAT_FILE, VERSION, image_path
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
+from osworld_gym.uitars.coords import ImageScaling
 
 OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
@@ -50,8 +51,13 @@ class RunRecord:
         self._kinds: set[Kind] | None = None  # not yet read
         self._bytes: int | None = None  # not yet measured
 
-    def begin(self, settings: str) -> None:
+    def begin(self, settings: str, *, action_text: str = "uitars", scaling: ImageScaling | None = None) -> None:
         """Creates the folder and writes ``settings`` to ``config.yaml``.
+
+        Args:
+            settings: of the run, as YAML.
+            action_text: of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
+            scaling: from the responses' points to pixels of the screen; None: they are pixels of the screen.
 
         Raises:
             RecordError: the folder contains a run already.
@@ -63,7 +69,9 @@ class RunRecord:
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, settings)
-        write_text(self.folder / FORMAT_FILE, json.dumps({"format": FORMAT, "version": VERSION}) + "\n")
+        points = None if scaling is None else asdict(scaling)
+        about = {"format": FORMAT, "version": VERSION, "action_text": action_text, "image_scaling": points}
+        write_text(self.folder / FORMAT_FILE, json.dumps(about) + "\n")
 
     def rewind(self, iteration: int) -> None:
         """Removes the lines after an iteration; a resumed run writes them again.

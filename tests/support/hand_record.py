@@ -114,7 +114,9 @@ def hand_record(folder: Path) -> Path:
         for g in range(3)
     ]
     write(method, "groups.jsonl", groups)
-    (method / "record.json").write_text('{"format": "bepa-record", "version": 2}')
+    scaling = {"factor": 28, "min_pixels": 0, "max_pixels": 16384 * 784, "relative": 1000}
+    about = {"format": "bepa-record", "version": 2, "action_text": "uitars", "image_scaling": scaling}
+    (method / "record.json").write_text(json.dumps(about))
     manifest = {"provenance": {"self_rolled": {"lamp": PROVENANCE}, "converted": {}}}
     (folder / "prepared").mkdir()
     (folder / "prepared" / "manifest.json").write_text(json.dumps(manifest))

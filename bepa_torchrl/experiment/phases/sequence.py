@@ -26,6 +26,7 @@ from bepa_torchrl.experiment.start.tasks import run_seed
 from bepa_torchrl.sharding.torchrun import torchrun_job
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
+from osworld_gym.uitars.coords import ImageScaling
 
 
 def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
@@ -50,7 +51,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     else:
         make_folder(folder)
         stack.enter_context(locked(folder))
-        _begin(folder, config, configs, checked.overrides)
+        _begin(folder, config, configs, checked.overrides, policy.image_scaling)
     command = continue_command(config, folder)
     with _noting(command), uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
@@ -93,10 +94,13 @@ def check_torchrun(config: Settings) -> None:
         )
 
 
-def _begin(folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str]) -> None:
+def _begin(
+    folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str], scaling: ImageScaling
+) -> None:
     """Writes the settings into the run's new folder."""
     for name, own in configs.items():
-        RunRecord(folder / name).begin(settings_to_yaml(own))
+        text = own.policy.action_text
+        RunRecord(folder / name).begin(settings_to_yaml(own), action_text=text, scaling=scaling)
     write_text(folder / "overrides.json", json.dumps(list(overrides), indent=1))
     write_text(folder / "config.yaml", settings_to_yaml(config))
 
