@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from bepa_torchrl.commands import (
+    analyze,
     doctor,
     engine,
     evaluate,
@@ -27,7 +28,7 @@ from bepa_torchrl.commands import (
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, why, export, record, experts, plan, doctor, moved)
+COMMANDS = (train, rollouts, engine, status, evaluate, analyze, why, export, record, experts, plan, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
