@@ -125,13 +125,15 @@ def _sensitivity(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -
 
 
 def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> None:
+    if not limit:
+        return
     prepared = prepared_folder(method.record)
     if not (prepared / "manifest.json").exists():
         done.missing.append(f"cases of {method.label}: the run has no preparation yet")
         return
     found = load_preparation(prepared)
     cases = list(find_cases(load_traces(prepared / "experts"), found.converted, found.self_rolled, limit))
-    if not cases and limit:
+    if not cases:
         done.missing.append(f"cases of {method.label}: no task has an expert's, a converted and a self-rolled trace")
     for case in cases:
         name = f"case-{_safe(method.record.folder.parent.name)}-{_safe(case.task_id)}"
