@@ -30,11 +30,12 @@ def why(options: argparse.Namespace) -> int:
     """
     from bepa_torchrl.analysis.prepared import prepared_provenance
     from bepa_torchrl.analysis.records import find_records
-    from bepa_torchrl.analysis.why import why_trace, why_update
+    from bepa_torchrl.analysis.why import TraceReport, UpdateReport, why_trace, why_update
     from bepa_torchrl.storage.json_lines import RecordError
     from osworld_gym.commands.output import printable
 
-    reports, problems = [], []
+    reports: list[UpdateReport | TraceReport] = []
+    problems = []
     for record in find_records(options.run):
         try:
             if options.update is not None:

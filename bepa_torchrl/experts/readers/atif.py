@@ -71,13 +71,13 @@ class _Reading:
     pictures: list[Path | None] = field(default_factory=list)
     inexact: list[tuple[int, str]] = field(default_factory=list)
     instruction: str = ""
-    copied: int = 0  #: agent steps of another trajectory
+    copied: bool = False  #: whether agent steps of another trajectory were left out
 
     def read(self, step: Mapping[str, Any]) -> None:
         if step["source"] == "user" and not self.instruction:
             self.instruction = _text(step.get("message"))
         if step["source"] == "agent" and step.get("is_copied_context"):
-            self.copied += 1
+            self.copied = True
         elif step["source"] == "agent":
             self._agent(step)
         results = (step.get("observation") or {}).get("results") or []
@@ -196,10 +196,8 @@ def _own_actions(extra: Mapping[str, Any]) -> list[tuple[tuple[Action, ...], str
     return [(actions, "" if actions else str(extra.get("problem") or "no action"))]
 
 
-def _no_step(copied: int) -> str:
-    if copied:
-        return f"all {copied} agent steps are copied from another trajectory"
-    return "the trajectory has no agent step"
+def _no_step(copied: bool) -> str:
+    return f"the trajectory has no agent step{' but those copied from another' if copied else ''}"
 
 
 def _point(given: Mapping[str, Any], x: str, y: str) -> Point | None:

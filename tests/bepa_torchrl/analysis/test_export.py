@@ -74,7 +74,7 @@ def test_the_expert_reader_reads_it_back_without_loss(run: Path, tmp_path: Path)
     screenshots = [each["screenshot"] for e in find_records(run)[0].lines() if e["id"] == "1-1" for each in e["steps"]]
     assert [path is not None and path.stem for path in success.pictures] == screenshots
     assert (success.inexact, runs["0-1"].outcome) == ((), Outcome.failure)
-    assert "all 2 agent steps are copied from another trajectory" in runs["0-0-injected"].skipped
+    assert "no agent step but those copied from another" in runs["0-0-injected"].skipped
     checked = check_sources([str(out)])
     assert checked.totals["outcomes"] == {"success": 3, "failure": 3, "crashed": 0, "no result": 0}
     assert (checked.totals["skipped"], checked.totals["usable"]["converted"]) == (2, 1)
