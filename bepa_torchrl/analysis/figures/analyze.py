@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bepa_torchrl.analysis.figures.cases import case_rows, draw_case, find_cases, shown
@@ -17,8 +18,8 @@ from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.prepared import prepared_folder
 from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experts import load_traces
+from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suites.registry import load_suite
-from osworld_gym.tasks.task import TaskError
 
 MODE = "greedy"  #: evaluation that the domain breakdown counts
 _HEIGHT = 3.4  #: of a panel, inches
@@ -74,7 +75,7 @@ def _figure(
         done.missing.append(f"{name}: no trained iteration in the records")
         return
     done.files.append(write_table(folder, name, rows))
-    done.files += write_drawing(folder, name, size, lambda figure: draw(figure, rows))
+    done.files += write_drawing(folder, name, size, partial(draw, rows=rows))
 
 
 def _histograms(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, score: bool) -> None:
@@ -90,7 +91,7 @@ def _histograms(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, sc
         done.files.append(write_table(folder, name, histogram))
         done.files.append(write_table(folder, f"{name}-summary", summary))
         size = (3.2 * (len(sets) + 1), _HEIGHT)
-        done.files += write_drawing(folder, name, size, lambda f, h=histogram, s=summary: draw_histogram(f, h, s))
+        done.files += write_drawing(folder, name, size, partial(draw_histogram, histogram=histogram, summary=summary))
 
 
 def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> None:
@@ -140,7 +141,7 @@ def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> Non
         done.files.append(write_table(folder, name, case_rows(case)))
         columns = max(len(shown(steps)) for steps in case.traces.values())
         size = (2.1 * max(2, columns), 2.6 * len(case.traces))
-        done.files += write_drawing(folder, name, size, lambda figure, case=case: draw_case(figure, case))
+        done.files += write_drawing(folder, name, size, partial(draw_case, case=case))
 
 
 def report(folder: Path, done: Analysis) -> Iterator[str]:

@@ -26,7 +26,7 @@ def domain_rows(
         expert: tasks that the expert solves.
         final: tasks that the trained policy solves.
     """
-    rows = []
+    rows: list[Row] = []
     for domain in sorted(set(domains.values())):
         tasks = {task for task, own in domains.items() if own == domain}
         solved, known, shown = tasks & set(final), tasks & set(base), tasks & set(expert)
