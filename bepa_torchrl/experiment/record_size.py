@@ -26,7 +26,8 @@ class Thinned:
         episodes: that lost their steps.
         images: screenshots that were deleted.
         bytes: of both.
-        first, last: iterations of these episodes; None without one.
+        first: the first iteration of these episodes; None without one.
+        last: the last one.
     """
 
     episodes: int
@@ -114,8 +115,10 @@ def thin_record(folder: Path, limit: int) -> Thinned:
 
 
 def size_text(size: float) -> str:
-    """Bytes as text: ``950 MB`` or ``3.1 GB``."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    """Bytes as text: ``20 kB``, ``950 MB`` or ``3.1 GB``."""
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 @dataclass(frozen=True, slots=True)

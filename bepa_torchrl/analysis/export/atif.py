@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.analysis.export.episodes import steps_before
+from bepa_torchrl.analysis.export.episodes import with_image_after
 from osworld_gym import __version__
 from osworld_gym.atomic import write_text
 
@@ -58,7 +58,7 @@ def _steps(episode: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "source": "user",
         "message": [{"type": "text", "text": episode["instruction"]}, *_image(first)],
     }
-    for number, (step, after) in enumerate(steps_before(episode), 2):
+    for number, (step, after) in enumerate(with_image_after(episode), 2):
         yield _agent_step(number, step, after)
 
 

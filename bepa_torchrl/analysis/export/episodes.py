@@ -161,7 +161,7 @@ def exported_episode(
     return {**line, "steps": steps}
 
 
-def steps_before(episode: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str | None]]:
+def with_image_after(episode: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Each step with the image after it; the last has none in a record."""
     images = [step["image"] for step in episode["steps"]]
     yield from zip(episode["steps"], [*images[1:], None], strict=True)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from bepa_torchrl.experiment.methods import algo_named
 from bepa_torchrl.experiment.record_size import estimated_bytes, size_text
 from bepa_torchrl.experiment.settings import Settings
 
 _SAMPLE = 100  #: screenshots whose mean size is taken
 
 
-def record_estimate(config: Settings, folder: Path, tasks: int, methods: Sequence[str]) -> str:
-    """An upper bound for the record of a run's methods, and its limit, as one line.
+def record_estimate(config: Settings, folder: Path, tasks: int) -> str:
+    """An upper bound for the record of each method of a run, and its limit, as one line.
 
     Args:
         config: the run's settings.
         folder: of the run; its prepared expert traces have screenshots of the size that episodes have.
         tasks: number of training tasks.
-        methods: names of the methods.
     """
-    trained = sum(algo_named(name).rl for name in methods)
     images = [path.stat().st_size for path in islice((folder / "prepared").rglob("*.png"), _SAMPLE)]
     image = sum(images) / len(images) if images and config.record.images else 0.0
-    size = trained * estimated_bytes(
+    size = estimated_bytes(
         iterations=config.train.iterations,
         every=config.record.every,
         groups=config.collect.groups,
@@ -37,5 +33,5 @@ def record_estimate(config: Settings, folder: Path, tasks: int, methods: Sequenc
     )
     shots = f"screenshots of {image / 1e3:.0f} kB" if image else "no screenshots"
     limit = config.record.limit_gb
-    capped = "no limit" if limit is None else f"limit {size_text(limit * 1e9)} per method, then the oldest lose steps"
-    return f"record: at most {size_text(size)} ({trained} methods, {shots}); {capped}"
+    capped = "no limit" if limit is None else f"above {size_text(limit * 1e9)} the oldest episodes lose their steps"
+    return f"record: at most {size_text(size)} per method ({shots}); {capped}"

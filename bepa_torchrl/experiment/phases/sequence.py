@@ -55,7 +55,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     command = continue_command(config, folder)
     with _noting(command), uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
-        console.print(record_estimate(config, folder, len(checked.tasks.train), list(configs)), soft_wrap=True)
+        console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
