@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,37 @@ def prepared_provenance(record: MethodRecord) -> list[dict[str, Any]]:
     """The provenance of the prepared traces, with ``task_id``; empty without one."""
     kinds = read_manifest(record).get("provenance", {})
     return [{"task_id": task, **fields} for tasks in kinds.values() for task, fields in tasks.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFile:
+    """A prepared expert's trace.
+
+    Args:
+        expert: name of the expert.
+        task_id: the task.
+        file: of the trace, below the run's folder.
+        run: in the expert's log; empty if it was recorded for this run.
+    """
+
+    expert: str
+    task_id: str
+    file: str
+    run: str
+
+
+def expert_files(record: MethodRecord) -> list[ExpertFile]:
+    """The expert's traces of the run's preparation; empty before it.
+
+    Raises:
+        RecordError: one is damaged.
+    """
+    folder = prepared_folder(record)
+    found = [(path, read_object(path)) for path in sorted((folder / "experts" / "traces").glob("*/*.json"))]
+    return [
+        ExpertFile(
+            str(data["expert"]), str(data["task_id"]), str(path.relative_to(folder.parent)), str(data.get("run", ""))
+        )
+        for path, data in found
+        if "expert" in data and "task_id" in data
+    ]

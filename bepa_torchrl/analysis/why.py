@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from bepa_torchrl.analysis.prepared import ExpertFile
 from bepa_torchrl.analysis.records import Episode, MethodRecord
 from bepa_torchrl.storage.json_lines import RecordError
 
@@ -72,6 +73,7 @@ class TraceReport:
         trace: as it was asked for.
         tasks: of the traces that it names.
         provenance: of these traces, each once.
+        files: the prepared traces of these experts and tasks.
         injections: episodes that are copies of them, in order of iteration.
         refreshes: iterations in which the policy's own success replaced the cached trace of these tasks; empty in
             records of version 1.
@@ -82,6 +84,7 @@ class TraceReport:
     trace: str
     tasks: tuple[str, ...]
     provenance: tuple[Mapping[str, Any], ...]
+    files: tuple[ExpertFile, ...]
     injections: tuple[Episode, ...]
     refreshes: tuple[int, ...]
     later: tuple[Episode, ...]
@@ -94,8 +97,8 @@ class TraceReport:
     def to_json(self) -> dict[str, Any]:
         """As ``bepa why --json`` prints it."""
         lists = {name: [asdict(e) for e in getattr(self, name)] for name in ("injections", "later")}
-        return {**_without(self, "injections", "later", "provenance"), **lists,
-                "provenance": [dict(each) for each in self.provenance], "updates": self.updates}  # fmt: skip
+        lists |= {"provenance": [dict(each) for each in self.provenance], "files": [asdict(f) for f in self.files]}
+        return {**_without(self, *lists), **lists, "updates": self.updates}
 
     def lines(self) -> Iterator[str]:
         """The report: the trace's origin, each injection, and what followed it in the cache."""
@@ -103,6 +106,8 @@ class TraceReport:
             yield f"{self.method}, {_provenance_text(each)}"
         if not self.provenance:
             yield f"{self.method}, {', '.join(self.tasks)}"
+        for each in self.files:
+            yield f"  {each.file}{f', run {each.run} of the log' if each.run else ''}"
         counted = f"{len(self.injections)} injections, {len(self.updates)} updates"
         yield f"  tasks {', '.join(self.tasks)}: {counted}{': ' if self.updates else ''}{_numbers(self.updates)}"
         for episode in self.injections:
@@ -137,7 +142,9 @@ def why_update(record: MethodRecord, update: int) -> UpdateReport:
     return UpdateReport(record.name, update, found[0].iteration, tuple(found), pairs)
 
 
-def why_trace(record: MethodRecord, trace: str, seeds: Sequence[Mapping[str, Any]] = ()) -> TraceReport:
+def why_trace(
+    record: MethodRecord, trace: str, seeds: Sequence[Mapping[str, Any]] = (), files: Sequence[ExpertFile] = ()
+) -> TraceReport:
     """Every update that a trace was in.
 
     Args:
@@ -146,6 +153,7 @@ def why_trace(record: MethodRecord, trace: str, seeds: Sequence[Mapping[str, Any
             of the rollout that an injected trace is a copy of.
         seeds: fields of provenance, and ``task_id``, of the traces that the run prepared: named even if none of them
             was injected.
+        files: the expert's traces that the run prepared.
 
     Raises:
         RecordError: nothing in the record or in ``seeds`` has that name.
@@ -169,6 +177,7 @@ def why_trace(record: MethodRecord, trace: str, seeds: Sequence[Mapping[str, Any
         trace,
         tuple(tasks),
         tuple(provenance.values()),
+        tuple(f for f in files if f.task_id in tasks and f.expert in {each["expert"] for each in provenance.values()}),
         tuple(injections),
         tuple(g["iteration"] for g in record.groups() if g["task_id"] in tasks and g["refreshed"]),
         tuple(e for e in episodes if e.off_policy and e.copied_from and e.task_id in tasks and e.id not in ids),

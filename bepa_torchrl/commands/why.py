@@ -28,7 +28,7 @@ def why(options: argparse.Namespace) -> int:
     Raises:
         RecordError: no method has.
     """
-    from bepa_torchrl.analysis.prepared import prepared_provenance
+    from bepa_torchrl.analysis.prepared import expert_files, prepared_provenance
     from bepa_torchrl.analysis.records import find_records
     from bepa_torchrl.analysis.why import TraceReport, UpdateReport, why_trace, why_update
     from bepa_torchrl.storage.json_lines import RecordError
@@ -41,7 +41,7 @@ def why(options: argparse.Namespace) -> int:
             if options.update is not None:
                 reports.append(why_update(record, options.update))
             else:
-                reports.append(why_trace(record, options.trace, prepared_provenance(record)))
+                reports.append(why_trace(record, options.trace, prepared_provenance(record), expert_files(record)))
         except RecordError as error:
             problems.append(error)
     if not reports:

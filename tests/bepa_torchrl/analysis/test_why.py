@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hand_record import PROVENANCE, hand_record, line, write
 
-from bepa_torchrl.analysis.prepared import prepared_provenance
+from bepa_torchrl.analysis.prepared import expert_files, prepared_provenance
 from bepa_torchrl.analysis.records import MethodRecord, find_records
 from bepa_torchrl.analysis.why import why_trace, why_update
 from bepa_torchrl.cli import main
@@ -47,6 +47,16 @@ def test_a_trace_is_found_by_its_hash_its_plan_and_its_task(record: MethodRecord
     assert [e.id for e in found.injections] == ["0-0-injected"]
     assert (found.updates, found.refreshes, [e.id for e in found.later]) == ([1], (2,), ["2-0-injected"])
     assert found.provenance == (PROVENANCE,)
+
+
+def test_a_trace_names_its_file_and_the_run_of_the_log(record: MethodRecord) -> None:
+    folder = record.folder.parent / "prepared" / "experts" / "traces" / "agent_s2"
+    folder.mkdir(parents=True)
+    for task, run in (("lamp", "chrome/lamp"), ("other", "")):
+        (folder / f"{task}.json").write_text(json.dumps({"expert": "agent_s2", "task_id": task, "run": run}))
+    found = why_trace(record, "feedfa", files=expert_files(record))
+    assert [f.file for f in found.files] == ["prepared/experts/traces/agent_s2/lamp.json"]
+    assert "  prepared/experts/traces/agent_s2/lamp.json, run chrome/lamp of the log" in list(found.lines())
 
 
 def test_a_rollout_that_refreshed_the_cache_is_a_trace_too(record: MethodRecord) -> None:
