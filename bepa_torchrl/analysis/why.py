@@ -106,8 +106,8 @@ class TraceReport:
             yield f"{self.method}, {_provenance_text(each)}"
         if not self.provenance:
             yield f"{self.method}, {', '.join(self.tasks)}"
-        for each in self.files:
-            yield f"  {each.file}{f', run {each.run} of the log' if each.run else ''}"
+        for trace in self.files:
+            yield f"  {trace.file}{f', run {trace.run} of the log' if trace.run else ''}"
         counted = f"{len(self.injections)} injections, {len(self.updates)} updates"
         yield f"  tasks {', '.join(self.tasks)}: {counted}{': ' if self.updates else ''}{_numbers(self.updates)}"
         for episode in self.injections:
