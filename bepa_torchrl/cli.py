@@ -11,21 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from bepa_torchrl.commands import (
+    analyze,
     doctor,
     engine,
     evaluate,
     experts,
+    export,
     moved,
     plan,
     record,
     rollouts,
     status,
     train,
+    why,
 )
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, plan, doctor, moved)
+COMMANDS = (train, rollouts, engine, status, evaluate, analyze, why, export, record, experts, plan, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | N_STEPS | [] int64, rows of the episode | collector | cache (rule ``shortest``) |
 | SOURCE | str, a :class:`Source` | collector, self-rollout, replacement | loss diagnostics, record |
 | PROVENANCE | str, JSON; empty or absent in the policy's own rows | self-rollout, conversion, replacement | record |
+| COPIED_FROM | str, an episode id (:func:`episode_id`); empty unless a copy of a rollout | replacement | record |
 | POLICY_VERSION | [] int64, optimiser steps of the behaviour policy | collector | staleness |
 | SCREENSHOT | bytes, PNG before the response | collector | prompt rebuilding, record |
 | RESPONSE | str, the response's text | collector | prompt rebuilding, record |
@@ -24,6 +25,9 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
 | ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | metrics, cache (``highest_logprob``), loss |
 | OLD_LOG_PROB | [L] float32, nats, under pi_old, plan-free prompt; NaN until known | collector, OldLogProb | loss |
+| LOG_PROB | [L] float32, nats, under the weights before the last optimiser step on the row | loss | record |
+| CLIPPED | [L] bool, whether the clip bound there | loss | record |
+| UPDATES | [U] int64, the policy's versions after the optimiser steps on the row | stepper | record |
 | RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement |
 | STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |
 | ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
@@ -53,6 +57,7 @@ STEP = "step"
 N_STEPS = "n_steps"
 SOURCE = "source"
 PROVENANCE = "provenance"  #: of :class:`bepa_torchrl.data.provenance.Provenance`
+COPIED_FROM = "copied_from"
 POLICY_VERSION = "policy_version"
 SCREENSHOT = "screenshot_png"
 RESPONSE = "response"
@@ -61,9 +66,17 @@ PROMPT_TOKENS = ("tokens", "prompt")
 RESPONSE_TOKENS = ("tokens", "response")
 ROLLOUT_LOG_PROB = ("log_probs", "rollout")
 OLD_LOG_PROB = ("log_probs", "response")
+LOG_PROB = ("log_probs", "current")
+CLIPPED = "clipped"
+UPDATES = "updates"
 RETURN = "return"
 STOP_REASON = "stop_reason"
 ADVANTAGE = "advantage"
 DENOMINATOR = "loss_denominator"
 OFF_POLICY = "off_policy"
 CONTEXT_FULL = "context_full"  #: bool ``[1]``, in a policy's output for an environment only: the prompt is too long
+
+
+def episode_id(group_id: int, slot: int, *, injected: bool = False) -> str:
+    """The name of an episode in a run: ``12-3``, or ``12-3-injected`` for a cached trace in the group."""
+    return f"{group_id}-{slot}{'-injected' if injected else ''}"

@@ -23,6 +23,8 @@ class Provenance:
             converted trace.
         attempt: 0-based attempt with this expert's plan; None for a converted trace.
         handover: steps that the policy acted without the plan before it got it; 0: it had it from the first step.
+        trace: hash of the expert's trace (:attr:`bepa_torchrl.experts.trace.ExpertTrace.content_hash`); empty in caches
+            of earlier versions.
     """
 
     expert: str
@@ -30,6 +32,7 @@ class Provenance:
     plan: str | None = None
     attempt: int | None = None
     handover: int = 0
+    trace: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -54,3 +54,24 @@ def cache_divergence(policy: Policy, cache: TaskTraceCache, batch: TensorDictBas
     scored = token_log_probs(policy, cached)
     js = jensen_shannon(probability_histogram(scored), probability_histogram(torch.cat(sampled)))
     return {"cache/js": float(js), "cache/tail": float(tail_mass(scored))}
+
+
+def injected_divergence(batch: TensorDictBase) -> dict[str, float]:
+    """The distance of an iteration's injected traces from its rollouts, from log-probs that the step computed anyway.
+
+    Args:
+        batch: rows ``[R]`` after the optimiser steps.
+
+    Returns:
+        ``injected/tail_mass``: share of the injected traces' tokens with p < 0.2 under the policy; ``injected/js``:
+        Jensen-Shannon divergence from the rollouts' tokens as sampled, nats. Empty if nothing was injected, or if its
+        log-probs are not known in this process (an advantage of 0, or rows of another rank).
+    """
+    rows = row_list(batch)
+    injected = [row[K.LOG_PROB] for row in rows if bool(row[K.OFF_POLICY].any()) and K.LOG_PROB in row]
+    sampled = [row[K.ROLLOUT_LOG_PROB] for row in rows if not bool(row[K.OFF_POLICY].any())]
+    if not injected or not sampled:
+        return {}
+    scored = torch.cat(injected)
+    js = jensen_shannon(probability_histogram(scored), probability_histogram(torch.cat(sampled)))
+    return {"injected/tail_mass": float(tail_mass(scored)), "injected/js": float(js)}

@@ -31,7 +31,7 @@ from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.analysis.prometheus import method_samples
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.evaluation.divergence import cache_divergence
+from bepa_torchrl.evaluation.divergence import cache_divergence, injected_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_policy, make_trainer, rollout_policy
@@ -232,11 +232,8 @@ class MethodRun:
             if trainer.replacement.cache is not None:
                 whole = self.policy if self.leader is None else cast("SamplingCopy", self.rollout).copy
                 extra |= cache_divergence(whole, trainer.replacement.cache, batch)
-        if config.record.every and (iteration % config.record.every == 0 or iteration == 1):
-            assert trainer.collector.last is not None
-            self.record.episodes(iteration, batch, trainer.collector.last.results)
-        else:
-            self.record.injections(iteration, batch)
+        extra |= injected_divergence(batch)
+        self._record(trainer, batch)
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
             extra |= self._reroll(trainer)
@@ -254,6 +251,18 @@ class MethodRun:
     def _asynchronous(self, trainer: BEPATrainer) -> AsyncGroupCollector | None:
         """The trainer's collector with ``collect.mode=async``."""
         return cast("AsyncGroupCollector", trainer.collector) if self.config.collect.mode == "async" else None
+
+    def _record(self, trainer: BEPATrainer, batch: TensorDictBase) -> None:
+        """Writes the iteration's episodes and groups, and keeps the record below its limit."""
+        settings, iteration = self.config.record, trainer.iteration
+        assert trainer.collector.last is not None
+        whole = bool(settings.every) and (iteration % settings.every == 0 or iteration == 1)
+        self.record.episodes(iteration, batch, trainer.collector.last.results, whole=whole)
+        self.record.groups(iteration, trainer.replacement.reports)
+        removed = "" if settings.limit_gb is None else self.record.thin(round(settings.limit_gb * 1e9))
+        if removed:
+            sys.stdout.write(f"{NOTICE}{removed}\n")
+            sys.stdout.flush()
 
     def _reroll(self, trainer: BEPATrainer) -> Metrics:
         """LEVEL-1 with the current policy, for tasks whose cached trace is missing or stale."""

@@ -32,6 +32,7 @@ from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
+from bepa_torchrl.experiment.record_size import record_estimate
 from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
@@ -72,10 +73,11 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     else:
         make_folder(folder)
         stack.enter_context(locked(folder))
-        _begin(folder, config, configs, checked.overrides)
+        _begin(folder, config, configs, checked.overrides, policy.image_scaling)
     command = continue_command(config, folder)
     with _noting(command), _uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
+        console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)
         scaling = policy.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
@@ -106,10 +108,13 @@ def _uploading(config: Settings, folder: Path, console: Console) -> AbstractCont
     return uploading(config, folder, console)
 
 
-def _begin(folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str]) -> None:
+def _begin(
+    folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str], scaling: ImageScaling
+) -> None:
     """Writes the settings into the run's new folder."""
     for name, own in configs.items():
-        RunRecord(folder / name).begin(settings_to_yaml(own))
+        text = own.policy.action_text
+        RunRecord(folder / name).begin(settings_to_yaml(own), action_text=text, scaling=scaling)
     write_text(folder / "overrides.json", json.dumps(list(overrides), indent=1))
     write_text(folder / "config.yaml", settings_to_yaml(config))
 

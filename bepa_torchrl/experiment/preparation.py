@@ -187,7 +187,7 @@ def convert_all(
 def _converted(policy: ActingPolicy, trace: ExpertTrace, action_text: str) -> TensorDictBase:
     pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
     rows = trace_rows(policy, trace.task_id, trace.instruction, pairs)
-    return mark(rows, Provenance(trace.expert, trace.origin))
+    return mark(rows, Provenance(trace.expert, trace.origin, trace=trace.content_hash))
 
 
 def self_roll_all(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.data.step_rows import episodes_of, number, row_list
+from bepa_torchrl.data.step_rows import episodes_of, row_list
+from bepa_torchrl.experiment.record_lines import Kind, kind_of, step_fields, trained_line, untrained_line
+from bepa_torchrl.experiment.record_size import record_bytes, thin_record
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
+from bepa_torchrl.rollout.trace_replacement import GroupReport
+from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines, stream_lines
+from bepa_torchrl.storage.record_format import FORMAT, FORMAT_FILE, VERSION, image_path
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
+from osworld_gym.uitars.coords import ImageScaling
 
 OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
@@ -28,8 +32,10 @@ class RunRecord:
 
     - ``config.yaml``: the resolved settings;
     - ``iterations.jsonl``: the metrics of each iteration;
-    - ``episodes.jsonl``: each episode with its steps, texts, token ids, log-probs and advantage; in iterations that
-      are not recorded whole, the injected traces; these name the expert's run they are from;
+    - ``record.json``: the version of the record;
+    - ``episodes.jsonl``: each episode with its advantage and the optimiser steps that it was in; of those that are kept
+      whole also the steps, with texts, token ids and log-probs; injected traces name the expert's run they are from;
+    - ``groups.jsonl``: what happened to each group: successes, refresh of the cache, injected trace;
     - ``outcomes.jsonl``: each episode of the policy's own evaluation, with its steps and texts;
     - ``evaluations.jsonl``: of ``collect.mode=async``: each episode of an evaluation with the weights' versions;
     - ``images/<2 hex>/<sha256>.png``: screenshots by hash.
@@ -42,9 +48,16 @@ class RunRecord:
     def __init__(self, folder: Path, *, images: bool = True) -> None:
         self.folder, self.images = folder, images
         self._seen: set[str] = set()
+        self._kinds: set[Kind] | None = None  # not yet read
+        self._bytes: int | None = None  # not yet measured
 
-    def begin(self, settings: str) -> None:
+    def begin(self, settings: str, *, action_text: str = "uitars", scaling: ImageScaling | None = None) -> None:
         """Creates the folder and writes ``settings`` to ``config.yaml``.
+
+        Args:
+            settings: of the run, as YAML.
+            action_text: of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
+            scaling: from the responses' points to pixels of the screen; None: they are pixels of the screen.
 
         Raises:
             RecordError: the folder contains a run already.
@@ -56,17 +69,21 @@ class RunRecord:
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, settings)
+        points = None if scaling is None else asdict(scaling)
+        about = {"format": FORMAT, "version": VERSION, "action_text": action_text, "image_scaling": points}
+        write_text(self.folder / FORMAT_FILE, json.dumps(about) + "\n")
 
     def rewind(self, iteration: int) -> None:
         """Removes the lines after an iteration; a resumed run writes them again.
 
         The lines of an evaluation have the iteration that it belongs to, and count as of ``reported_at``.
         """
-        for name in ("iterations.jsonl", "episodes.jsonl", "evaluations.jsonl"):
+        for name in ("iterations.jsonl", "episodes.jsonl", "groups.jsonl", "evaluations.jsonl"):
             path = self.folder / name
             if path.exists():
                 kept = [line for line in read_lines(path) if line.get("reported_at", line["iteration"]) <= iteration]
                 write_text(path, "".join(json_line(line) for line in kept))
+        self._kinds = self._bytes = None
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Appends one line; ``metrics`` includes ``iteration``."""
@@ -86,14 +103,17 @@ class RunRecord:
     def outcomes(self, played: Mapping[str, Sequence[EpisodeResult]]) -> None:
         """Replaces ``outcomes.jsonl``: the episodes by mode, ``greedy`` or ``sampled``."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [{"mode": mode, **self._untrained(0, result)} for mode, results in played.items() for result in results]
-        for line in lines:
-            del line["iteration"]
+        lines = [{"mode": mode, **self._outcome(result)} for mode, results in played.items() for result in results]
         write_text(self.folder / OUTCOMES, "".join(json_line(line) for line in lines))
 
     def played(self, result: EpisodeResult, facts: Mapping[str, Any]) -> None:
         """Appends an episode of an evaluation to ``episodes.jsonl``; ``facts`` are further keys of its line."""
-        self._append("episodes.jsonl", [self._untrained(0, result) | dict(facts)])
+        self._append("episodes.jsonl", [self._outcome(result) | dict(facts)])
+
+    def _outcome(self, result: EpisodeResult) -> dict[str, Any]:
+        line = untrained_line(0, result) | _problem(result)
+        del line["iteration"]
+        return line | {"steps": [self._step(row) for row in ([] if result.rows is None else row_list(result.rows))]}
 
     def evaluated(self) -> set[int]:
         """Iterations of ``iterations.jsonl`` with results of an evaluation."""
@@ -101,72 +121,69 @@ class RunRecord:
         lines = read_lines(path) if path.exists() else []
         return {line["iteration"] for line in lines if any(key.startswith(_EVALUATION) for key in line)}
 
-    def episodes(self, iteration: int, batch: TensorDictBase, played: Sequence[EpisodeResult]) -> None:
-        """Appends the episodes of an iteration: those trained on, those replaced, and those that failed."""
-        lines = [self._trained(iteration, episode.rows) for episode in episodes_of(batch)]
+    def episodes(
+        self, iteration: int, batch: TensorDictBase, played: Sequence[EpisodeResult], *, whole: bool = True
+    ) -> None:
+        """Appends the episodes of an iteration: those trained on, those replaced, and those that failed.
+
+        Args:
+            iteration: the iteration.
+            batch: its rows ``[R]`` after the optimiser steps.
+            played: its rollouts.
+            whole: whether the steps of all are kept; otherwise those of injected traces, of the rollouts that they
+                replaced, and of the first episode of each task with each outcome.
+        """
+        trained = episodes_of(batch)
+        injected = {(episode.group_id, episode.slot) for episode in trained if bool(episode.rows[0].get(K.OFF_POLICY))}
+        used = {(episode.group_id, episode.slot) for episode in trained} - injected
         found = {(result.job.group_id, result.job.slot): result for result in played}
-        for line in lines:
-            line |= _problem(None if line["off_policy"] else found.get((line["group_id"], line["slot"])))
-        used = {(line["group_id"], line["slot"], line["off_policy"]) for line in lines}
-        for result in played:
-            if (result.job.group_id, result.job.slot, False) not in used:
-                lines.append(self._untrained(iteration, result))
+        pairs = []
+        for episode in trained:
+            line = trained_line(iteration, episode.rows)
+            line |= _problem(None if line["off_policy"] else found.get((episode.group_id, episode.slot)))
+            pairs.append((line, episode.rows))
+        for at, result in found.items():
+            if at not in used:
+                replaced = at in injected and result.stop is not StopReason.env_error
+                line = untrained_line(iteration, result, replaced=replaced) | _problem(result)
+                pairs.append((line, [] if result.rows is None else row_list(result.rows)))
+        lines = [self._with_steps(line, rows, whole=whole) for line, rows in pairs]
         self._append("episodes.jsonl", sorted(lines, key=lambda line: (line["group_id"], line["slot"])))
 
-    def injections(self, iteration: int, batch: TensorDictBase) -> None:
-        """Appends the injected traces of an iteration only."""
-        injected = [episode.rows for episode in episodes_of(batch) if bool(episode.rows[0].get(K.OFF_POLICY))]
-        self._append("episodes.jsonl", [self._trained(iteration, rows) for rows in injected])
+    def groups(self, iteration: int, reports: Iterable[GroupReport]) -> None:
+        """Appends what happened to the groups of an iteration: successes, refresh of the cache, injected trace."""
+        self._append("groups.jsonl", [{"iteration": iteration, **asdict(report)} for report in reports])
 
-    def _trained(self, iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, Any]:
-        first = rows[0]
-        return {
-            "iteration": iteration,
-            "group_id": number(first, K.GROUP_ID),
-            "slot": number(first, K.SLOT),
-            "task_id": first[K.TASK_ID],
-            "instruction": first[K.INSTRUCTION],
-            "source": first[K.SOURCE],
-            "provenance": None if (found := provenance_of(first)) is None else found.to_json(),
-            "off_policy": bool(first.get(K.OFF_POLICY)),
-            "trained": True,
-            "policy_version": number(first, K.POLICY_VERSION),
-            "stop_reason": first[K.STOP_REASON],
-            "reward": float(cast(Tensor, first.get(K.RETURN))),
-            "advantage": float(cast(Tensor, first.get(K.ADVANTAGE))),
-            "failure": None,
-            "steps": [self._step(row) for row in rows],
-        }
+    def thin(self, limit: int) -> str:
+        """Takes steps and screenshots from the oldest episodes if the record is larger than ``limit`` bytes.
 
-    def _untrained(self, iteration: int, result: EpisodeResult) -> dict[str, Any]:
-        rows = [] if result.rows is None else row_list(result.rows)
-        return {
-            "iteration": iteration,
-            "group_id": result.job.group_id,
-            "slot": result.job.slot,
-            "task_id": result.job.task.id,
-            "instruction": result.job.task.instruction,
-            "source": K.Source.on_policy.value,
-            "provenance": None,
-            "off_policy": False,
-            "trained": False,
-            "policy_version": number(rows[0], K.POLICY_VERSION) if rows else None,
-            "stop_reason": result.stop.value,
-            "reward": None if result.stop is StopReason.env_error else float(result.success),
-            "advantage": None,
-            "failure": None if result.failure is None else result.failure.value,
-            **_problem(result),
-            "steps": [self._step(row) for row in rows],
-        }
+        Returns:
+            a line for the user about what was removed; empty if nothing was.
+        """
+        if self._bytes is None:
+            self._bytes = record_bytes(self.folder)
+        if self._bytes <= limit:
+            return ""
+        thinned = thin_record(self.folder, limit)
+        self._bytes, self._seen = record_bytes(self.folder), set()
+        return str(thinned)
+
+    def _with_steps(self, line: dict[str, Any], rows: Sequence[TensorDictBase], *, whole: bool) -> dict[str, Any]:
+        """The line with its steps if it is kept whole, else with none."""
+        kind, kinds = kind_of(line), self._kinds_so_far()
+        keep = whole or line["off_policy"] or line["replaced"] or kind not in kinds
+        kinds.add(kind)
+        return line | {"whole": keep, "steps": [self._step(row) for row in rows] if keep else []}
+
+    def _kinds_so_far(self) -> set[Kind]:
+        """The kinds of episodes of which one is recorded, by this process or by an earlier one."""
+        if self._kinds is None:
+            path = self.folder / "episodes.jsonl"
+            self._kinds = {kind_of(line) for line in (stream_lines(path) if path.exists() else ())}
+        return self._kinds
 
     def _step(self, row: TensorDictBase) -> dict[str, Any]:
-        return {
-            "screenshot": self._image(cast(bytes, row[K.SCREENSHOT])),
-            "text": row[K.RESPONSE],
-            "tokens": cast(Tensor, row.get(K.RESPONSE_TOKENS)).tolist(),
-            "log_probs": _log_probs(row.get(K.ROLLOUT_LOG_PROB)),
-            "old_log_probs": _log_probs(row.get(K.OLD_LOG_PROB)),
-        }
+        return {"screenshot": self._image(cast(bytes, row[K.SCREENSHOT])), **step_fields(row)}
 
     def _image(self, png: bytes) -> str:
         """Stores a screenshot once; returns its hash."""
@@ -175,14 +192,17 @@ class RunRecord:
             path = image_path(self.folder, name)
             if not path.exists():
                 write_bytes(path, png, durable=False)
+                self._bytes = None if self._bytes is None else self._bytes + len(png)
             self._seen.add(name)
         return name
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         path = self.folder / name
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write("".join(json_line(line) for line in lines))
+            data = "".join(json_line(line) for line in lines).encode()
+            with path.open("ab") as file:
+                file.write(data)
+            self._bytes = None if self._bytes is None else self._bytes + len(data)
         except OSError as error:
             reason = f"could not be written ({error.strerror}); free some space and go on with resume=true"
             raise OSError(error.errno, reason, str(path)) from error
@@ -192,16 +212,6 @@ def _problem(result: EpisodeResult | None) -> dict[str, Any]:
     """Why what the policy left behind could not be read, and whether it exceeded the evaluators' limits."""
     verdict = None if result is None else result.verdict
     return {"problem": verdict.problem or None, "exhausted": verdict.exhausted} if verdict is not None else {}
-
-
-def _log_probs(values: Any) -> list[float | None]:
-    """Log-probs rounded to six digits; None for NaN, which is not valid JSON."""
-    return [None if math.isnan(value) else round(value, 6) for value in cast(Tensor, values).tolist()]
-
-
-def image_path(folder: Path, name: str) -> Path:
-    """The file of the screenshot with this hash in a method's folder."""
-    return folder / "images" / name[:2] / f"{name}.png"
 
 
 def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None:

@@ -89,7 +89,7 @@ def converted_cache(
         except TraceError as error:
             left_out.append(str(error))
             continue
-        cache.put(trace.task_id, mark(rows, Provenance(trace.expert, trace.origin)))
+        cache.put(trace.task_id, mark(rows, Provenance(trace.expert, trace.origin, trace=trace.content_hash)))
     return cache, left_out
 
 

@@ -284,7 +284,9 @@ def _entry(
     if not result.success or result.rows is None:
         return None
     leaks = _leaks(result.rows, plan, action_text)
-    provenance = Provenance(trace.expert, trace.origin, plan_hash(plan), attempt, result.job.handover)
+    provenance = Provenance(
+        trace.expert, trace.origin, plan_hash(plan), attempt, result.job.handover, trace.content_hash
+    )
     rows = mark(plan_free_rows(policy, result.rows), provenance)
     return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))
 

@@ -245,7 +245,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _step(data: Mapping[str, Any]) -> ExpertStep:
     fields = {key: data[key] for key in ("subtask", "plan", "reflection", "call", "pyautogui", "intent")}
-    actions = tuple(_action(action) for action in data["actions"])
+    actions = tuple(read_action(action) for action in data["actions"])
     return ExpertStep(**fields, actions=actions, response=data.get("response"))
 
 
@@ -258,7 +258,8 @@ def _hashed(step: ExpertStep) -> dict[str, Any]:
     return data
 
 
-def _action(data: Mapping[str, Any]) -> Action:
+def read_action(data: Mapping[str, Any]) -> Action:
+    """An action from its fields as JSON. Raises KeyError, TypeError or ValueError if they are incomplete."""
     points = {
         key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
     }

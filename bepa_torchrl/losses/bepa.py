@@ -25,6 +25,7 @@ from bepa_torchrl.losses.rows import (
     row_names,
     scoring_keys,
 )
+from bepa_torchrl.losses.tokens import write_tokens
 
 
 class BEPALoss(GRPOLoss):
@@ -56,6 +57,8 @@ class BEPALoss(GRPOLoss):
             difference is among the metrics; ``token`` or ``sequence``:
             :func:`bepa_torchrl.functional.truncated_importance`. Off-policy rows have weight 1.
         rollout_cap: upper bound of these weights.
+        keep_tokens: whether ``forward`` writes LOG_PROB and CLIPPED of each token into the rows that it is given;
+            not with ``unit=step``, which has none.
         device: device of the buffers; by default the actor's.
 
     The parent's KL, entropy and reduction settings have no effect here: they are removed, and setting one raises.
@@ -110,6 +113,7 @@ class BEPALoss(GRPOLoss):
         old_policy: str = "stored",
         rollout_correction: str = "off",
         rollout_cap: float = 2.0,
+        keep_tokens: bool = False,
         device: torch.device | None = None,
     ) -> None:
         if old_policy not in ("stored", "current"):
@@ -124,7 +128,7 @@ class BEPALoss(GRPOLoss):
         F.row_denominators(one, one, one, aggregation=aggregation, unit=unit, max_length=max_length)
         F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=dual_clip)
         F.truncated_importance(torch.zeros(1), one.bool(), cap=rollout_cap)
-        self.rollout_cap = rollout_cap
+        self.rollout_cap, self.keep_tokens = rollout_cap, keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
         self.set_keys(action=keys.RESPONSE_TOKENS, sample_log_prob=keys.OLD_LOG_PROB)  # the parent set its own
         self._out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
@@ -203,6 +207,8 @@ class BEPALoss(GRPOLoss):
         inputs = self._inputs(rows)
         denominator = denominator.to(inputs.log_prob.device)
         objective, weight = self._objective(inputs), self._rollout_weight(inputs)
+        if self.keep_tokens:
+            write_tokens(tensordict, inputs, objective)
         objective.losses["loss_objective"] = objective.losses["loss_objective"] * weight
         losses = {
             name: (torch.where(inputs.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()

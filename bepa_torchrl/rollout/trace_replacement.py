@@ -116,8 +116,9 @@ class TraceReplacement(Transform):
         for group in groups:
             rows.extend(self._finalise(group))
         for row in rows:  # TorchRL's collectors require the same keys of all rows
-            if K.PROVENANCE not in row:
-                row.set_non_tensor(K.PROVENANCE, "")
+            for key in (K.PROVENANCE, K.COPIED_FROM):
+                if key not in row:
+                    row.set_non_tensor(key, "")
         return stack_rows(rows)
 
     def check_whole_groups(self, rows: TensorDictBase) -> None:
@@ -184,9 +185,18 @@ class TraceReplacement(Transform):
         self.cache.note_injection(group[0].task_id)
         slot = valid[0].slot if self.injection is Injection.on_failure else group[-1].slot + 1
         rows = row_list(trace)
+        copied = _origin_of(rows[0])
         for row in rows:
+            row.set_non_tensor(K.COPIED_FROM, copied)
             row.set(K.GROUP_ID, torch.tensor(group[0].group_id))
             row.set(K.SLOT, torch.tensor(slot))
             row.set(K.OFF_POLICY, torch.tensor([True]))
             row.set(K.OLD_LOG_PROB, torch.full_like(cast(torch.Tensor, row.get(K.ROLLOUT_LOG_PROB)), torch.nan))
         return EpisodeRows(group[0].group_id, slot, rows)
+
+
+def _origin_of(row: TensorDictBase) -> str:
+    """The rollout of this run that a cached row is of; empty for a self-rolled or converted trace."""
+    if row[K.SOURCE] != K.Source.on_policy.value:
+        return ""
+    return K.episode_id(number(row, K.GROUP_ID), number(row, K.SLOT))

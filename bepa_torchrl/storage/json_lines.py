@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,20 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         RecordError: a line before the last is damaged.
     """
-    out: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for index, line in enumerate(lines):
-        try:
-            out.append(json.loads(line))
-        except ValueError as error:
-            if index == len(lines) - 1 and not line.endswith("\n"):
-                break
-            raise RecordError(f"{path}: line {index + 1} is damaged ({error}); restore the file") from error
-    return out
+    return list(stream_lines(path))
+
+
+def stream_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """As :func:`read_lines`, one line at a time: a record may be larger than the memory."""
+    with path.open("rb") as file:  # bytes: only "\n" ends a line, while text may contain U+2028
+        for number, line in enumerate(file, 1):
+            try:
+                found = json.loads(line)
+            except ValueError as error:
+                if not line.endswith(b"\n"):  # the process was killed, or is writing it
+                    return
+                raise RecordError(f"{path}: line {number} is damaged ({error}); restore the file") from error
+            yield found
 
 
 def count_units(folder: Path) -> int:

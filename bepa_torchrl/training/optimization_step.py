@@ -178,6 +178,18 @@ def take_step(
     return outputs, counts, norm
 
 
+def note_update(rows: TensorDictBase, version: int) -> None:
+    """Adds an optimiser step to UPDATES of the rows ``[R]`` that were in it, those without a signal included.
+
+    Args:
+        rows: of the step.
+        version: the policy's after it.
+    """
+    update = torch.tensor([version])
+    for row in row_list(rows):
+        row.set(K.UPDATES, torch.cat([row.get(K.UPDATES), update]) if K.UPDATES in row else update)
+
+
 def global_norm(norm: Tensor) -> float:
     """A gradient norm over all shards, if the parameters are sharded."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
@@ -245,7 +257,9 @@ class GroupStepper(OptimizationStepper):
             clip_norm=self.clip_norm,
             passes=self.passes,
         )
-        self.policy.version += output["rows_computed"] > 0 and not output["steps_not_finite"]
+        if output["rows_computed"] > 0 and not output["steps_not_finite"]:
+            self.policy.version += 1
+            note_update(sub_batch, self.policy.version)
         self.outputs.append(output)
         self.finite_steps.count(output)
         return TensorDict({key: torch.tensor(output[key]) for key in ("loss", "grad_norm")})

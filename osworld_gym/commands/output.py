@@ -24,3 +24,8 @@ def output_closed() -> bool:
     os.dup2(nowhere, output)
     os.close(nowhere)
     return True
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as escapes, so that a terminal does not obey them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

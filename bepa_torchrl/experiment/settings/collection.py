@@ -85,12 +85,17 @@ class RecordSettings:
     """What is recorded in ``episodes.jsonl``.
 
     Args:
-        every: iterations between those recorded whole; 0: none. Injected traces are recorded in every iteration.
+        every: iterations between those whose episodes are recorded whole; 0: none. Of the others there is a line
+            without steps, except injected traces, the rollouts that they replaced, and the first episode of each task
+            with each outcome, which are always whole.
         images: whether screenshots are stored.
         outcomes: whether the episodes of the base policy's and of the final evaluation are recorded, in
             ``outcomes.jsonl``. With ``images`` they make ``before-after.gif``.
+        limit_gb: size of a method's record in GB (1e9 bytes) above which the oldest whole episodes lose their steps
+            and screenshots; None: no limit.
     """
 
     every: Count = 5
     images: bool = True
     outcomes: bool = False
+    limit_gb: PositiveFloat | None = 20.0

@@ -1,7 +1,8 @@
 """ATIF, the trajectory format of Harbor: ``trajectory.json`` with agent steps, tool calls and images.
 
 A desktop step is the tool call ``computer_action``, in screen pixels. The verifier's reward is in Harbor's trial folder
-(``verifier/reward.txt`` or ``reward.json`` beside ``agent/``), or under ``extra`` of the trajectory.
+(``verifier/reward.txt`` or ``reward.json`` beside ``agent/``), or under ``extra`` of the trajectory. Our own exports
+have the exact actions under ``extra.actions`` of a step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bepa_torchrl.experts.readers.executed import describe
 from bepa_torchrl.experts.readers.family import last_sentence
 from bepa_torchrl.experts.readers.pictures import png_size
 from bepa_torchrl.experts.readers.run import Outcome, Run
-from bepa_torchrl.experts.trace import TraceError, read_json
+from bepa_torchrl.experts.trace import TraceError, read_action, read_json
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import key_name
@@ -70,20 +71,23 @@ class _Reading:
     pictures: list[Path | None] = field(default_factory=list)
     inexact: list[tuple[int, str]] = field(default_factory=list)
     instruction: str = ""
+    copied: bool = False  #: whether agent steps of another trajectory were left out
 
     def read(self, step: Mapping[str, Any]) -> None:
         if step["source"] == "user" and not self.instruction:
             self.instruction = _text(step.get("message"))
-        if step["source"] == "agent" and not step.get("is_copied_context"):
+        if step["source"] == "agent" and step.get("is_copied_context"):
+            self.copied = True
+        elif step["source"] == "agent":
             self._agent(step)
         results = (step.get("observation") or {}).get("results") or []
         self._see(step.get("message"), *(result.get("content") for result in results))
 
     def _agent(self, step: Mapping[str, Any]) -> None:
-        calls = step.get("tool_calls") or []
-        if not calls and self.steps:
+        calls, own = step.get("tool_calls") or [], (step.get("extra") or {}).get("actions")
+        if not calls and own is None and self.steps:
             return  # the final message
-        read = [_action(call) for call in calls]
+        read = [_action(call) for call in calls] if own is None else _own_actions(step["extra"])
         reasons = [reason for _, reason in read if reason]
         actions = () if reasons else tuple(action for found, _ in read for action in found)
         if reasons:
@@ -132,7 +136,7 @@ def _run(data: Mapping[str, Any], path: Path, name: str) -> Run:
         final=reading.newest,
         instruction=reading.instruction,
         problems=tuple(problems),
-        skipped=why or ("" if reading.steps else "the trajectory has no agent step"),
+        skipped=why or ("" if reading.steps else _no_step(reading.copied)),
     )
 
 
@@ -184,6 +188,16 @@ def _action(call: Mapping[str, Any]) -> tuple[tuple[Action, ...], str]:
     if kind in _ENDS:
         return (Action(_ENDS[kind]),), ""
     return (), f"not_convertible: {kind or 'no type'}"
+
+
+def _own_actions(extra: Mapping[str, Any]) -> list[tuple[tuple[Action, ...], str]]:
+    """The actions that ``bepa export`` has written exactly, in screen pixels, and why there are none."""
+    actions = tuple(read_action(action) for action in extra["actions"])
+    return [(actions, "" if actions else str(extra.get("problem") or "no action"))]
+
+
+def _no_step(copied: bool) -> str:
+    return f"the trajectory has no agent step{' but those copied from another' if copied else ''}"
 
 
 def _point(given: Mapping[str, Any], x: str, y: str) -> Point | None:

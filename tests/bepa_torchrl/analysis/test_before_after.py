@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from bepa_torchrl.analysis.before_after import BASE, draw_before_after, find_pair
-from bepa_torchrl.experiment.run_record import OUTCOMES, image_path
+from bepa_torchrl.experiment.run_record import OUTCOMES
+from bepa_torchrl.storage.record_format import image_path
 from osworld_gym.uitars.coords import ImageScaling
 
 TEXT = "Thought: click mute\nAction: click(start_box='<|box_start|>(32,16)<|box_end|>')"

@@ -76,17 +76,21 @@ def test_every_injection_is_recorded_with_its_source(tmp_path: Path) -> None:
     record.begin("seed: 1\n")
     for iteration, batch in zip((1, 2), collector, strict=False):
         assert collector.last is not None
-        if iteration == 1:
-            record.episodes(iteration, batch, collector.last.results)
-        else:
-            record.injections(iteration, batch)
+        record.episodes(iteration, batch, collector.last.results, whole=iteration == 1)
     lines = read_lines(tmp_path / "episodes.jsonl")
     injected = [line for line in lines if line["off_policy"]]
     assert [(line["iteration"], line["task_id"]) for line in injected] == [(1, "lamp-0"), (2, "lamp-0")]
     assert [Provenance(**line["provenance"]) for line in injected] == [PLAN, PLAN]
     assert [line["policy_version"] for line in injected] == [0, 0]
     assert {line["provenance"] for line in lines if not line["off_policy"]} == {None}
-    assert [line["iteration"] for line in lines] == [1, 1, 1, 1, 1, 2]
+    assert [line["iteration"] for line in lines] == [1] * 5 + [2] * 5
+    assert {line["id"]: line["whole"] for line in lines if line["iteration"] == 2} == {
+        "2-0": False,
+        "2-1": False,
+        "3-0": True,
+        "3-0-injected": True,
+        "3-1": False,
+    }
     collector.shutdown()
 
 
@@ -110,7 +114,7 @@ def test_a_self_rollout_names_expert_origin_plan_and_attempt(tmp_path: Path) -> 
         rolled = self_roll(Second(), vector, [lamp], [lamp_task(0)], tries=3, plan=lambda _: "Press it.")
     entry = rolled.entries["lamp-0"]
     found = provenance_of(entry.rows[0])
-    assert found == Provenance("someone", str(tmp_path / "logs"), plan_hash("Press it."), 1)
+    assert found == Provenance("someone", str(tmp_path / "logs"), plan_hash("Press it."), 1, trace=lamp.content_hash)
 
 
 def test_the_manifest_keeps_it_and_reads_one_without(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from torchrl.record.loggers import CSVLogger
 from bepa_torchrl.analysis.curves import base_value, draw_curves, series
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.success_rate import evaluate
-from bepa_torchrl.experiment.run_record import OUTCOMES, RecordError, RunRecord, image_path, read_lines, rewind_logs
+from bepa_torchrl.experiment.run_record import OUTCOMES, RecordError, RunRecord, read_lines, rewind_logs
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
+from bepa_torchrl.storage.record_format import image_path, record_version
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
+from bepa_torchrl.training.optimization_step import note_update
 from osworld_gym.types import Verdict
 
 
@@ -187,3 +189,40 @@ def test_outcomes_are_the_episodes_by_mode_and_a_second_evaluation_replaces_them
     assert "iteration" not in lines[0]
     shown = lines[0]["steps"][0]["screenshot"]
     assert hashlib.sha256(image_path(tmp_path / "grpo", shown).read_bytes()).hexdigest() == shown
+
+
+def test_an_iteration_that_is_not_recorded_whole_keeps_what_was_injected_and_replaced(tmp_path: Path) -> None:
+    """Task 0 succeeds in the first iteration; in the second all fail, and a copy of its success is injected."""
+    policy = ScriptedPolicy(lambda key: key[1] == 0 and key[3] == 0)
+    replacement = TraceReplacement(TaskTraceCache())
+    collector = GroupRolloutCollector(
+        LampEnv(lamp_vector(2)), policy, [lamp_task(0)], groups=1, group_size=2, postproc=replacement
+    )
+    record = RunRecord(tmp_path)
+    record.begin("seed: 1\n")
+    for iteration, batch in zip((1, 2, 3), collector, strict=False):
+        assert collector.last is not None
+        note_update(batch, iteration)
+        record.episodes(iteration, batch, collector.last.results, whole=False)
+        record.groups(iteration, replacement.reports)
+    lines = read_lines(tmp_path / "episodes.jsonl")
+    assert [(x["id"], x["whole"], bool(x["steps"]), x["updates"], x["age"]) for x in lines] == [
+        ("0-0", True, True, [1], 0),  # the first success
+        ("0-1", True, True, [1], 0),  # the first failure
+        ("1-0-injected", True, True, [2], 1),
+        ("1-0", True, True, [], None),  # replaced
+        ("1-1", False, False, [2], 1),
+        ("2-0-injected", True, True, [3], 2),
+        ("2-0", True, True, [], None),
+        ("2-1", False, False, [3], 2),
+    ]
+    assert {x["id"]: x["copied_from"] for x in lines if x["off_policy"]} == dict.fromkeys(
+        ("1-0-injected", "2-0-injected"), "0-0"
+    )
+    assert [x["id"] for x in lines if x["replaced"]] == ["1-0", "2-0"]
+    assert [(x["iteration"], x["refreshed"]) for x in read_lines(tmp_path / "groups.jsonl")] == [
+        (1, True), (2, False), (3, False)
+    ]  # fmt: skip
+    record.rewind(1)
+    assert [x["id"] for x in read_lines(tmp_path / "episodes.jsonl")] == ["0-0", "0-1"]
+    assert record_version(tmp_path) == 2

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import groups_of, row_list
+from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
+from bepa_torchrl.evaluation.divergence import injected_divergence
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
@@ -130,3 +132,40 @@ def test_step_without_any_signal_is_not_taken(learner: ScriptedLearner, batch: T
 def test_unknown_frozen_part_is_refused(learner: ScriptedLearner) -> None:
     with pytest.raises(ValueError, match="frozen='vision_tower' matches no parameter name"):
         trainable(learner, frozen=["vision_tower"])
+
+
+def test_rows_know_their_updates_and_what_the_loss_computed(batch: TensorDictBase) -> None:
+    """Two steps on all rows; those without an advantage are in them, but the loss does not compute them."""
+    policy = ScriptedLearner(first_slot_of_even_tasks)
+    stepper = GroupStepper(policy, torch.optim.SGD(trainable(policy), lr=1e-3))
+    loss = BEPALoss(policy, keep_tokens=True)
+    for _ in range(2):
+        stepper.step(_Trainer(loss), batch)  # type: ignore[arg-type]
+    for row in row_list(batch):
+        assert row[K.UPDATES].tolist() == [1, 2]
+        if bool(row[K.ADVANTAGE] == 0):
+            assert K.LOG_PROB not in row
+            continue
+        assert row[K.LOG_PROB].shape == row[K.CLIPPED].shape == row[K.RESPONSE_TOKENS].shape
+        torch.testing.assert_close(row[K.LOG_PROB], row[K.OLD_LOG_PROB], atol=0.1, rtol=0.0)
+        assert not torch.equal(row[K.LOG_PROB], row[K.OLD_LOG_PROB])
+        assert not row[K.CLIPPED].any()
+
+
+def test_a_loss_writes_nothing_into_its_rows_unless_told_to(batch: TensorDictBase) -> None:
+    policy = ScriptedLearner(first_slot_of_even_tasks)
+    GroupStepper(policy, torch.optim.SGD(trainable(policy), lr=1e-3)).step(_Trainer(BEPALoss(policy)), batch)  # type: ignore[arg-type]
+    assert all(K.LOG_PROB not in row for row in row_list(batch))
+
+
+def test_the_distance_of_injected_traces_by_hand() -> None:
+    """The injected tokens have p = e^-3 and 1, the sampled ones 1: half are below 0.2."""
+
+    def row(off_policy: bool, log_prob: list[float]) -> TensorDict:
+        data = {K.OFF_POLICY: torch.tensor([off_policy]), K.ROLLOUT_LOG_PROB: torch.tensor(log_prob)}
+        return TensorDict(data | ({K.LOG_PROB: torch.tensor(log_prob)} if off_policy else {}))
+
+    found = injected_divergence(stack_rows([row(True, [-3.0, 0.0]), row(False, [0.0])]))
+    js = (0.5 * math.log(2) + 0.5 * math.log(2 / 3) + math.log(4 / 3)) / 2
+    assert found == {"injected/tail_mass": 0.5, "injected/js": pytest.approx(js, abs=1e-9)}
+    assert injected_divergence(stack_rows([row(False, [0.0])])) == {}

@@ -1,0 +1,156 @@
+"""Draws every figure that the records of some runs have the data for, and says why the others are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bepa_torchrl.analysis.figures.cases import case_rows, draw_case, find_cases, shown
+from bepa_torchrl.analysis.figures.domains import domain_rows, draw_domains, solved_tasks
+from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_assimilation, draw_dynamics, dynamics_rows
+from bepa_torchrl.analysis.figures.files import Row, write_drawing, write_table
+from bepa_torchrl.analysis.figures.histogram import draw_histogram, histogram_rows, recorded_sets, summary_rows
+from bepa_torchrl.analysis.figures.runs import MethodOfRun
+from bepa_torchrl.analysis.figures.scored import base_policy, scored_sets
+from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
+from bepa_torchrl.analysis.prepared import prepared_folder
+from bepa_torchrl.experiment.preparation import load_preparation
+from bepa_torchrl.experts import load_traces
+from osworld_gym.errors import TaskError
+from osworld_gym.tasks.suites.registry import load_suite
+
+MODE = "greedy"  #: evaluation that the domain breakdown counts
+_HEIGHT = 3.4  #: of a panel, inches
+
+
+@dataclass
+class Analysis:
+    """What was written, and what was not.
+
+    Args:
+        files: names of the files.
+        missing: sentences about figures that the records have no data for.
+    """
+
+    files: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def analyze(methods: Sequence[MethodOfRun], folder: Path, *, score: bool = False, cases: int = 3) -> Analysis:
+    """Writes tables and drawings into an empty folder.
+
+    Args:
+        methods: of one run or several.
+        folder: exists.
+        score: whether the base policy scores the traces for the histogram; otherwise their log-probs are the record's.
+        cases: number of case sheets per run.
+    """
+    done = Analysis()
+    _histograms(methods, folder, done, score)
+    lines = {method.label: method.lines for method in methods}
+    _figure(folder, done, "training_dynamics", dynamics_rows(lines), (11, 2 * _HEIGHT), draw_dynamics)
+    rows = [
+        row for row in assimilation_rows(lines) if row["update_frequency"] is not None or row["expert_only"] is not None
+    ]
+    size = (5 * max(1, len({row["method"] for row in rows})), _HEIGHT + 0.6)
+    _figure(folder, done, "assimilation", rows, size, draw_assimilation)
+    _domains(methods, folder, done)
+    _sensitivity(methods, folder, done)
+    for method in {prepared_folder(method.record).resolve(): method for method in reversed(methods)}.values():
+        _cases(method, folder, done, cases)
+    return done
+
+
+def _figure(
+    folder: Path,
+    done: Analysis,
+    name: str,
+    rows: Sequence[Row],
+    size: tuple[float, float],
+    draw: Callable[..., None],
+) -> None:
+    if not rows:
+        done.missing.append(f"{name}: no trained iteration in the records")
+        return
+    done.files.append(write_table(folder, name, rows))
+    done.files += write_drawing(folder, name, size, partial(draw, rows=rows))
+
+
+def _histograms(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, score: bool) -> None:
+    for method in methods:
+        name = f"token_probabilities-{_safe(method.label)}"
+        sets = scored_sets(method.record, base_policy(method.record)) if score else recorded_sets(method.record)
+        if not sets:
+            done.missing.append(f"{name}: no episode with its tokens; train with record.every >= 1")
+            continue
+        if len(sets) == 1:
+            done.missing.append(f"{name}: one set only ({', '.join(sets)}), since no trace was injected")
+        histogram, summary = histogram_rows(sets), summary_rows(sets)
+        done.files.append(write_table(folder, name, histogram))
+        done.files.append(write_table(folder, f"{name}-summary", summary))
+        size = (3.2 * (len(sets) + 1), _HEIGHT)
+        done.files += write_drawing(folder, name, size, partial(draw_histogram, histogram=histogram, summary=summary))
+
+
+def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> None:
+    rows: list[Row] = []
+    for method in methods:
+        counts, base = method.results.get("counts", {}).get(MODE), method.base.get(MODE)
+        if not counts or not base:
+            done.missing.append(f"domains of {method.label}: no final evaluation; see eval.final_episodes")
+            continue
+        try:
+            suite = load_suite(str(method.settings["env"]["suite"]))
+            domains = {task: suite.task(task).domain or "-" for task in method.manifest["train"]}
+        except (TaskError, OSError) as error:
+            done.missing.append(f"domains of {method.label}: {error}")
+            continue
+        sets = {"base": solved_tasks(base), "expert": method.manifest["expert"], "final": solved_tasks(counts)}
+        rows += domain_rows(method.label, domains, **sets)
+    if rows:
+        size = (11, _HEIGHT * len({row["method"] for row in rows}))
+        _figure(folder, done, "domains", rows, size, draw_domains)
+
+
+def _sensitivity(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> None:
+    ended = [method for method in methods if method.results.get("success", {}).get("sampled")]
+    done.missing += [f"sensitivity: {m.label} has no final evaluation" for m in methods if m not in ended]
+    if not ended:
+        return
+    rows = sensitivity_rows([(m.suite, m.settings, m.results["success"]["sampled"]) for m in ended])
+    done.files.append(write_table(folder, "sensitivity", rows))
+    if len({row["suite"] for row in rows}) > 1:
+        done.missing.append("sensitivity: the runs have different tasks; compare rows of the same suite only")
+
+
+def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> None:
+    if not limit:
+        return
+    prepared = prepared_folder(method.record)
+    if not (prepared / "manifest.json").exists():
+        done.missing.append(f"cases of {method.label}: the run has no preparation yet")
+        return
+    found = load_preparation(prepared)
+    cases = list(find_cases(load_traces(prepared / "experts"), found.converted, found.self_rolled, limit))
+    if not cases:
+        done.missing.append(f"cases of {method.label}: no task has an expert's, a converted and a self-rolled trace")
+    for case in cases:
+        name = f"case-{_safe(method.record.folder.parent.name)}-{_safe(case.task_id)}"
+        done.files.append(write_table(folder, name, case_rows(case)))
+        columns = max(len(shown(steps)) for steps in case.traces.values())
+        size = (2.1 * max(2, columns), 2.6 * len(case.traces))
+        done.files += write_drawing(folder, name, size, partial(draw_case, case=case))
+
+
+def report(folder: Path, done: Analysis) -> Iterator[str]:
+    """The files, and what is missing, as lines."""
+    yield f"{folder}: {len(done.files)} files"
+    yield from (f"  {name}" for name in done.files)
+    yield from (f"not there: {sentence}" for sentence in done.missing)
+
+
+def _safe(name: str) -> str:
+    """A name as part of a file's."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)

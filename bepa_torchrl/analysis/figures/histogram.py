@@ -1,0 +1,77 @@
+"""Token probabilities of trace sets, their tail mass and their distance from the rollouts. Paper figure "histogram".
+
+Two sources: the record, whose log-probs are those of the policy at the time (an injected trace under the policy that it
+was injected into, a rollout as it was sampled); or any policy that scores the traces, such as the base policy, as in
+the paper (:func:`bepa_torchrl.analysis.figures.scored.scored_sets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from bepa_torchrl.analysis.figures.files import Row
+from bepa_torchrl.analysis.records import MethodRecord
+from bepa_torchrl.functional import jensen_shannon, probability_histogram, tail_mass
+
+REFERENCE = "on_policy"  #: the set that the others are compared with
+ORDER = ("raw_expert", "converted", "self_rolled", "refreshed", REFERENCE)
+BINS = 20
+
+
+def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
+    """Log-probs ``[L]`` in nats by origin (:data:`ORDER`), without origins that have no token with a known log-prob."""
+    found: dict[str, list[float]] = {name: [] for name in ORDER}
+    for line in record.lines():
+        origin = "refreshed" if line["off_policy"] and line["source"] == REFERENCE else line["source"]
+        for step in line["steps"]:
+            values = step["log_probs"]
+            if line["off_policy"]:
+                values = step.get("new_log_probs") or step["old_log_probs"]
+            found[origin] += [value for value in values if value is not None]
+    return {name: torch.tensor(values).clamp_max(0.0) for name, values in found.items() if values}
+
+
+def histogram_rows(sets: Mapping[str, Tensor]) -> list[Row]:
+    """Set, lower and upper edge of each bin, and its share of the set's tokens."""
+    rows: list[Row] = []
+    for name, values in sets.items():
+        shares = probability_histogram(values, bins=BINS).tolist()
+        rows += [{"set": name, "from": i / BINS, "to": (i + 1) / BINS, "share": s} for i, s in enumerate(shares)]
+    return rows
+
+
+def summary_rows(sets: Mapping[str, Tensor]) -> list[Row]:
+    """Set, number of tokens, tail mass Pr(p < 0.2), and Jensen-Shannon divergence from the rollouts in nats."""
+    reference = probability_histogram(sets[REFERENCE]) if REFERENCE in sets else None
+    return [
+        {
+            "set": name,
+            "tokens": len(values),
+            "tail_mass": float(tail_mass(values)),
+            "js": None if reference is None else float(jensen_shannon(probability_histogram(values), reference)),
+        }
+        for name, values in sets.items()
+    ]
+
+
+def draw_histogram(figure: Figure, histogram: Sequence[Row], summary: Sequence[Row]) -> None:
+    """The histograms, one panel per set, and the two measures beside them."""
+    names = [str(row["set"]) for row in summary]
+    axes = figure.subplots(1, len(names) + 1, squeeze=False)[0]
+    for axis, name in zip(axes, names, strict=False):
+        rows = [row for row in histogram if row["set"] == name]
+        edges = [*(row["from"] for row in rows), 1.0]
+        axis.stairs([row["share"] for row in rows], edges, fill=True, alpha=0.7)
+        axis.axvline(0.2, color="grey", linestyle="--", linewidth=1)
+        axis.set(title=name, xlabel="token probability", yscale="log", xlim=(0, 1))
+    axes[0].set_ylabel("share of tokens")
+    places = range(len(names))
+    axes[-1].bar([place - 0.2 for place in places], [row["tail_mass"] for row in summary], 0.4, label="Pr(p < 0.2)")
+    axes[-1].bar([place + 0.2 for place in places], [row["js"] or 0.0 for row in summary], 0.4, label="JS, nats")
+    axes[-1].set_xticks(list(places), names, rotation=30)
+    axes[-1].set_title(f"distance from {REFERENCE}")
+    axes[-1].legend()

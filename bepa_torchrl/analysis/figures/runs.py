@@ -1,0 +1,83 @@
+"""A method of a run as the figures read it: record, settings, results; and how it is named among several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bepa_torchrl.analysis.prepared import prepared_folder, read_manifest, read_object
+from bepa_torchrl.analysis.records import MethodRecord, find_records
+from bepa_torchrl.storage.json_lines import RecordError
+
+
+@dataclass(frozen=True)
+class MethodOfRun:
+    """One method of one run.
+
+    Args:
+        label: its name in figures and tables: the method's, with the run's if there are several.
+        record: its record.
+    """
+
+    label: str
+    record: MethodRecord
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """The metrics of each iteration."""
+        return self.record.iterations()
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The method's settings as nested mappings.
+
+        Raises:
+            RecordError: they are not there, or damaged.
+        """
+        path = self.record.folder / "config.yaml"
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise RecordError(f"{path}: expected the settings of a method ({error}); restore the file") from error
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def results(self) -> Mapping[str, Any]:
+        """The final results; empty while the method is trained."""
+        return read_object(self.record.folder / "results.json")
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        """The task sets of the run; empty before its preparation."""
+        return read_manifest(self.record)
+
+    @cached_property
+    def base(self) -> Mapping[str, Mapping[str, Any]]:
+        """The base policy's evaluations: mode → task → [successes, episodes]; empty before the preparation."""
+        found: Mapping[str, Mapping[str, Any]] = read_object(prepared_folder(self.record) / "base.json").get("base", {})
+        return found
+
+    @property
+    def suite(self) -> str:
+        """The suite with its version, so that results of other tasks are not compared with these."""
+        tasks = self.results.get("tasks") or {}
+        return f"{tasks.get('suite', '?')} {tasks.get('digest', '?')}"
+
+
+def methods_of_runs(runs: Sequence[Path]) -> list[MethodOfRun]:
+    """All methods of the runs, in order.
+
+    Raises:
+        RecordError: one of the folders has no record.
+    """
+    several = len({run.resolve() for run in runs}) > 1
+    return [
+        MethodOfRun(f"{run.name}/{record.name}" if several else record.name, record)
+        for run in runs
+        for record in find_records(run)
+    ]

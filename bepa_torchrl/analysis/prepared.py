@@ -1,0 +1,82 @@
+"""What a run's preparation says about its traces, read without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bepa_torchrl.analysis.records import MethodRecord
+from bepa_torchrl.storage.json_lines import RecordError
+
+
+def prepared_folder(record: MethodRecord) -> Path:
+    """The folder of the preparation, beside the method's."""
+    return record.folder.parent / "prepared"
+
+
+def read_manifest(record: MethodRecord) -> dict[str, Any]:
+    """The run's manifest as JSON values; empty if the run has no preparation yet.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    return read_object(prepared_folder(record) / "manifest.json")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a run; empty if there is no such file.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path}: expected JSON ({error}); restore the file") from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}: expected a JSON object, got {type(data).__name__}; restore the file")
+    return data
+
+
+def prepared_provenance(record: MethodRecord) -> list[dict[str, Any]]:
+    """The provenance of the prepared traces, with ``task_id``; empty without one."""
+    kinds = read_manifest(record).get("provenance", {})
+    return [{"task_id": task, **fields} for tasks in kinds.values() for task, fields in tasks.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFile:
+    """A prepared expert's trace.
+
+    Args:
+        expert: name of the expert.
+        task_id: the task.
+        file: of the trace, below the run's folder.
+        run: in the expert's log; empty if it was recorded for this run.
+    """
+
+    expert: str
+    task_id: str
+    file: str
+    run: str
+
+
+def expert_files(record: MethodRecord) -> list[ExpertFile]:
+    """The expert's traces of the run's preparation; empty before it.
+
+    Raises:
+        RecordError: one is damaged.
+    """
+    folder = prepared_folder(record)
+    found = [(path, read_object(path)) for path in sorted((folder / "experts" / "traces").glob("*/*.json"))]
+    return [
+        ExpertFile(
+            str(data["expert"]), str(data["task_id"]), str(path.relative_to(folder.parent)), str(data.get("run", ""))
+        )
+        for path, data in found
+        if "expert" in data and "task_id" in data
+    ]

@@ -1,0 +1,40 @@
+"""``bepa analyze RUN... --out FOLDER``: the paper's figures and tables from any runs, as PNG, SVG and CSV."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_HELP = "the paper's figures and tables from runs, as PNG, SVG and CSV"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("analyze", help=_HELP, description=f"Writes {_HELP}.")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run's folder, or that of one of its methods"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a folder that does not exist yet")
+    parser.add_argument(
+        "--score",
+        action="store_true",
+        help="score the traces by the base policy for the histogram, as in the paper (loads the policy)",
+    )
+    parser.add_argument("--cases", type=int, default=3, metavar="N", help="case sheets per run (default: 3)")
+    parser.set_defaults(program=analyze_runs)
+
+
+def analyze_runs(options: argparse.Namespace) -> int:
+    """Writes the folder and prints what is in it and what is missing."""
+    from bepa_torchrl.analysis.figures.analyze import analyze, report
+    from bepa_torchrl.analysis.figures.runs import methods_of_runs
+    from osworld_gym.atomic import new_folder
+    from osworld_gym.commands.output import printable
+
+    if options.cases < 0:
+        raise ValueError(f"analyze: expected --cases >= 0, got {options.cases}")
+    methods = methods_of_runs(options.runs)
+    with new_folder(options.out) as folder:
+        done = analyze(methods, folder, score=options.score, cases=options.cases)
+    print("\n".join(printable(line) for line in report(options.out, done)))
+    return 0

@@ -1,0 +1,35 @@
+"""``bepa export RUN --format atif|jsonl|datasets --out FOLDER``: a run's episodes for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_HELP = "write a run's episodes with images, token ids and log-probs for other programs"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("export", help=_HELP, description=f"Reads a run's folder: {_HELP}.")
+    parser.add_argument("run", type=Path, help="the run's folder, or that of one of its methods")
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=("atif", "jsonl", "datasets"),
+        help="atif: a trial folder per episode; jsonl: a line per episode; datasets: a row per step, for Hugging Face",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a folder that does not exist yet")
+    parser.set_defaults(program=export_run)
+
+
+def export_run(options: argparse.Namespace) -> int:
+    """Writes the folder and prints what is in it."""
+    from bepa_torchrl.analysis.export.atif import write_atif
+    from bepa_torchrl.analysis.export.episodes import export
+    from bepa_torchrl.analysis.export.lines import write_lines, write_rows
+    from bepa_torchrl.analysis.records import find_records
+
+    write = {"atif": write_atif, "jsonl": write_lines, "datasets": write_rows}[options.format]
+    done = export(find_records(options.run), options.out, write)
+    print(f"{options.out}: {done}")
+    return 0

@@ -1,0 +1,39 @@
+"""The version of a run's record, and where a screenshot of it is. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bepa_torchrl.storage.json_lines import RecordError
+
+FORMAT = "bepa-record"
+FORMAT_FILE = "record.json"  #: in a method's folder
+VERSION = 2  #: 1 had no record.json, no optimiser steps, and lines of whole episodes only
+
+
+def record_version(folder: Path) -> int:
+    """The version of the record in a method's folder: 1 without ``record.json``.
+
+    Raises:
+        RecordError: another format, or a newer version.
+    """
+    path = folder / FORMAT_FILE
+    if not path.exists():
+        return 1
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found, version = data["format"], int(data["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: expected the version of a run's record ({error}); restore the file") from error
+    if found != FORMAT or not 1 <= version <= VERSION:
+        raise RecordError(
+            f"{path}: expected {FORMAT} of version 1 to {VERSION}, got {found!r} {version}; read it with the version "
+            "of this package that wrote it, or a later one"
+        )
+    return version
+
+
+def image_path(folder: Path, name: str) -> Path:
+    """The file of the screenshot with this hash in a method's folder."""
+    return folder / "images" / name[:2] / f"{name}.png"

@@ -1,0 +1,166 @@
+"""The figures' tables by hand, and the files that `bepa analyze` writes from records made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hand_record import hand_record, line, step, write
+from matplotlib.figure import Figure
+
+from bepa_torchrl.analysis.figures.analyze import Analysis, analyze
+from bepa_torchrl.analysis.figures.cases import Case, ShownStep, case_rows, draw_case, shown
+from bepa_torchrl.analysis.figures.domains import domain_rows, solved_tasks
+from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, dynamics_rows
+from bepa_torchrl.analysis.figures.histogram import histogram_rows, recorded_sets, summary_rows
+from bepa_torchrl.analysis.figures.runs import methods_of_runs
+from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
+from bepa_torchrl.analysis.records import find_records
+from bepa_torchrl.cli import main
+
+PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452")
+
+
+def test_trace_sets_of_a_record_and_their_measures_by_hand(tmp_path: Path) -> None:
+    """Rollouts have p = 1 twice; the self-rolled trace e^-3 and 1: half of it is below 0.2."""
+    method = hand_record(tmp_path / "run") / "bepa"
+    rolled = line(0, 0, [step(method, "x", 1, (-3.0, 0.0))], off_policy=True, source="self_rolled")
+    again = line(1, 0, [step(method, "x", 1, (0.0,))], off_policy=True)
+    write(method, "episodes.jsonl", [rolled, again, line(0, 1, [step(method, "x", 1, (0.0, 0.0))])])
+    sets = recorded_sets(find_records(method)[0])
+    assert {name: values.tolist() for name, values in sets.items()} == {
+        "self_rolled": [-3.0, 0.0],
+        "refreshed": [0.0],
+        "on_policy": [0.0, 0.0],
+    }
+    rows = {row["set"]: (row["tokens"], row["tail_mass"], row["js"]) for row in summary_rows(sets)}
+    # p = (1/2, 1/2), q = (0, 1): the mean of KL(p, m) and KL(q, m) with m = (1/4, 3/4)
+    js = (0.5 * math.log(2) + 0.5 * math.log(2 / 3) + math.log(4 / 3)) / 2
+    assert rows["self_rolled"] == (2, 0.5, pytest.approx(js, abs=1e-9))
+    assert rows["refreshed"] == (1, 0.0, 0.0)
+    shares = [row["share"] for row in histogram_rows(sets) if row["set"] == "self_rolled"]
+    assert (shares[0], shares[-1], sum(shares)) == (0.5, 0.5, 1.0)
+
+
+def test_without_rollouts_there_is_no_divergence() -> None:
+    assert summary_rows({"converted": torch.tensor([-0.1])})[0]["js"] is None
+
+
+LINES: list[dict[str, Any]] = [
+    {"iteration": 0, "phase": "base", "eval/expert_only": 0.1},
+    {"iteration": 1, "phase": "rl", "collect/entropy": 0.5, "groups": 4.0, "cache/refreshed": 1.0},
+    {"iteration": 2, "phase": "rl", "groups": 4.0, "cache/refreshed": 3.0, "eval/expert_only": 0.3, "injected/js": 0.2},
+]
+
+
+def test_dynamics_and_assimilation_by_hand() -> None:
+    rows = dynamics_rows({"bepa": LINES})
+    assert [(row["iteration"], row["entropy"], row["injected_js"]) for row in rows] == [(1, 0.5, None), (2, None, 0.2)]
+    found = [tuple(row.values()) for row in assimilation_rows({"bepa": LINES})]
+    assert found == [("bepa", 0, 0.1, None), ("bepa", 1, None, 0.25), ("bepa", 2, 0.3, 0.75)]
+
+
+def test_the_domain_breakdown_by_hand() -> None:
+    domains = {"a": "os", "b": "os", "c": "os", "d": "os", "e": "web"}
+    (os_, web) = domain_rows("bepa", domains, base={"a", "d"}, expert={"a", "b"}, final={"a", "b", "c", "x"})
+    assert os_ == {
+        "method": "bepa", "domain": "os", "tasks": 4, "base": 2, "expert": 2, "solved": 3,
+        "retained": 1, "assimilated": 1, "self_evolved": 1,
+    }  # fmt: skip
+    assert (web["tasks"], web["solved"]) == (1, 0)
+    assert solved_tasks({"a": [1, 3], "b": [0, 3]}) == {"a"}
+
+
+def test_the_sensitivity_table_groups_seeds_and_separates_suites() -> None:
+    def run(suite: str, n: int, seed: int, rate: float) -> Any:
+        return suite, {"seed": seed, "collect": {"group_size": n, "groups": 16}}, {"train": rate, "expert_only": None}
+
+    rows = sensitivity_rows(
+        [run("sim 1", 4, 0, 0.2), run("sim 1", 4, 1, 0.4), run("sim 1", 8, 0, 0.5), run("x 2", 4, 0, 1.0)]
+    )
+    shown_rows = [(row["suite"], row["collect.group_size"], row["runs"], row["train_mean"]) for row in rows]
+    assert shown_rows == [("sim 1", "4", 2, pytest.approx(0.3)), ("sim 1", "8", 1, 0.5), ("x 2", "4", 1, 1.0)]
+    assert rows[0]["train_std"] == pytest.approx(math.sqrt(0.02))
+    assert (rows[1]["train_std"], rows[0]["expert_only_mean"]) == (None, None)
+    assert "seed" not in rows[0]
+
+
+def test_a_case_sheet_shows_text_as_text() -> None:
+    """Model text may contain TeX, HTML and control characters; a long trace shows its first steps and its last."""
+    steps = tuple(ShownStep(i, b"", "a $x_{ <b>\x1b[31m $ \n\x00") for i in range(200))
+    case = Case("t", "Pay $5 or $\\frac{", {"expert": steps, "converted": steps[:1]})
+    figure = Figure()
+    draw_case(figure, case)
+    figure.savefig(Path("/dev/null"), format="png")
+    texts = [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert "\x1b" not in "".join(texts)
+    assert len(texts) == 8 + 1
+    assert [each.number for each in shown(steps)] == [0, 1, 2, 3, 4, 5, 6, 199]
+    assert len(case_rows(case)) == 201
+
+
+def made(folder: Path) -> Path:
+    """A run's folder with iterations, of a run that is still running."""
+    run = hand_record(folder)
+    write(run / "bepa", "iterations.jsonl", LINES)
+    (run / "bepa" / "config.yaml").write_text(yaml.safe_dump({"env": {"suite": "sim"}, "seed": 0}))
+    (run / "prepared" / "manifest.json").unlink()
+    return run
+
+
+def test_a_running_run_has_what_it_has_so_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = made(tmp_path / "run"), tmp_path / "out"
+    assert main(["analyze", str(run), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    for sentence in (
+        "domains of bepa: no final evaluation",
+        "sensitivity: bepa has no",
+        "cases of bepa: the run has no",
+    ):
+        assert sentence in printed
+    for name in ("token_probabilities-bepa", "training_dynamics", "assimilation"):
+        assert {path.suffix for path in out.glob(f"{name}.*")} == {".csv", ".png", ".svg"}
+    with (out / "training_dynamics.csv").open(newline="") as file:
+        assert [row["entropy"] for row in csv.DictReader(file)] == ["0.5", ""]
+    assert main(["analyze", str(run), "--out", str(out)]) != 0
+    assert "exists and is not overwritten" in capsys.readouterr().err
+
+
+def test_a_run_without_injections_and_one_without_iterations(tmp_path: Path) -> None:
+    run, out = made(tmp_path / "run"), tmp_path / "out"
+    write(run / "bepa", "episodes.jsonl", [line(0, 0, [step(run / "bepa", "x", 1)])])
+    write(run / "bepa", "iterations.jsonl", [])
+    out.mkdir()
+    done: Analysis = analyze(methods_of_runs([run]), out)
+    assert "token_probabilities-bepa: one set only (on_policy), since no trace was injected" in done.missing
+    assert "training_dynamics: no trained iteration in the records" in done.missing
+
+
+def test_two_runs_of_different_suites_are_told_apart(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name) for name in ("one", "two")]
+    for run in runs:
+        results = {
+            "success": {"sampled": {"train": 0.5}},
+            "counts": {"greedy": {"sim-toggle-on-00": [1, 1]}},
+            "tasks": {"suite": "sim", "digest": run.name},
+        }
+        (run / "bepa" / "results.json").write_text(json.dumps(results))
+        manifest = {"train": ["sim-toggle-on-00"], "expert": ["sim-toggle-on-00"]}
+        (run / "prepared" / "manifest.json").write_text(json.dumps(manifest))
+        (run / "prepared" / "base.json").write_text(json.dumps({"base": {"greedy": {"sim-toggle-on-00": [0, 1]}}}))
+    out = tmp_path / "out"
+    out.mkdir()
+    methods = methods_of_runs(runs)
+    assert [method.label for method in methods] == ["one/bepa", "two/bepa"]
+    done = analyze(methods, out, cases=0)
+    with (out / "sensitivity.csv").open(newline="") as file:
+        assert [(row["suite"], row["runs"]) for row in csv.DictReader(file)] == [("sim one", "1"), ("sim two", "1")]
+    assert "compare rows of the same suite only" in done.missing[-1]
+    with (out / "domains.csv").open(newline="") as file:
+        assert [row["assimilated"] for row in csv.DictReader(file)] == ["1", "1"]
