@@ -21,11 +21,12 @@ from bepa_torchrl.commands import (
     rollouts,
     status,
     train,
+    view,
 )
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, plan, doctor, moved)
+COMMANDS = (train, rollouts, engine, status, evaluate, record, experts, plan, view, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ LAYERS = {
     "bepa_torchrl": (
         "cli __main__ commands",
         "testing",
-        "experiment analysis",
+        "experiment analysis viewer",
         "tiny_local",
         "tiny evaluation experts training distributed sharding",
         "rollout",
