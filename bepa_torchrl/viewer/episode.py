@@ -40,8 +40,8 @@ class ShownStep:
         tokens: text of each token; empty if the tokenizer is not at hand.
         log_probs: nats per token, as sampled.
         old_log_probs: nats per token, under the policy before the update, without a plan.
-        ratios: new to old probability per token, where the run records it.
-        clipped: whether the loss clipped the token, where the run records it.
+        ratios: new to old probability per token in the last optimiser step; empty where a run does not record it.
+        clipped: indices of the tokens where the clip bound; None where a run does not record it.
     """
 
     screenshot: Path | None = None
@@ -54,7 +54,7 @@ class ShownStep:
     log_probs: tuple[Number, ...] = ()
     old_log_probs: tuple[Number, ...] = ()
     ratios: tuple[Number, ...] = ()
-    clipped: tuple[bool, ...] = ()
+    clipped: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,15 @@ class ShownEpisode:
         advantage: None if it was not trained on.
         version: optimiser steps of the policy that sampled it.
         injected: whether it replaced a rollout, or was added to the group.
-        trained: whether the update had its rows; None outside of training.
+        trained: whether its rows were trained on; None outside of training.
+        updates: the policy's versions after the optimiser steps that its rows were in, where a run records them.
+        copied_from: the rollout, ``<group>-<slot>``, that an injected trace is a copy of.
         failure: of the infrastructure; empty if none.
         problem: why what the policy left behind could not be read.
         mode: greedy or sampled, of an evaluation.
         expert: whose trace it is or goes back to, and its run.
         plan: hash of the plan in the prompt.
-        count: number of steps, where the steps themselves are not recorded.
+        count: number of steps, also where the steps themselves are not recorded.
         steps: in order.
         final: file of the screenshot after the last step.
     """
@@ -99,6 +101,8 @@ class ShownEpisode:
     version: int | None = None
     injected: bool = False
     trained: bool | None = None
+    updates: tuple[int, ...] = ()
+    copied_from: str = ""
     failure: str = ""
     problem: str = ""
     mode: str = ""
@@ -122,7 +126,7 @@ class ShownEpisode:
 def recorded(shown: ShownEpisode | ShownStep | ShownAction) -> dict[str, Any]:
     """The fields of one of these that are not empty; not those of its parts."""
     values = ((field.name, getattr(shown, field.name)) for field in fields(shown))
-    return {name: value for name, value in values if value is not None and value != "" and value != ()}
+    return {name: value for name, value in values if value not in (None, "") and (value != () or name == "clipped")}
 
 
 def outcome_of(reward: Number) -> str:

@@ -86,8 +86,7 @@ def _episode(
 ) -> ShownEpisode | None:
     """A line as an episode, whatever fields its version has; None if it names no task or a field has another type."""
     try:
-        recorded = line.get("steps") or ()
-        steps = [_step(step, folder, reader, pictures) for step in (recorded if isinstance(recorded, list) else ())]
+        steps = [_step(step, folder, reader, pictures) for step in line.get("steps") or ()]
         origin = line.get("provenance") or {}
         reward = _reward(line)
         return ShownEpisode(
@@ -109,7 +108,9 @@ def _episode(
             mode=str(line.get("mode") or ""),
             expert=" ".join(str(origin[name]) for name in ("expert", "origin") if origin.get(name)),
             plan=str(origin.get("plan") or ""),
-            count=recorded if isinstance(recorded, int) else len(steps),
+            updates=tuple(int(update) for update in line.get("updates") or ()),
+            copied_from=str(line.get("copied_from") or ""),
+            count=int(line.get("n_steps") or len(steps)),
             steps=tuple(steps),
         )
     except (KeyError, TypeError, ValueError, AttributeError):

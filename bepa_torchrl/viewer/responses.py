@@ -44,7 +44,8 @@ class ResponseReader:
             text: the response.
             screenshot: the file before it.
             size: (width, height) of the screen, pixels; None: unknown.
-            line: the record's ``tokens``, ``log_probs``, ``old_log_probs``, ``ratios``, ``clipped``; each may be missing.
+            line: the record's ``tokens``, ``log_probs``, ``old_log_probs``, ``new_log_probs`` and ``clipped``; each may
+                be missing.
         """
         thought, action, actions, executed, note = self._parsed(text, size)
         return ShownStep(
@@ -57,8 +58,8 @@ class ResponseReader:
             tokens=self.token_texts(line.get("tokens") or ()),
             log_probs=_numbers(line.get("log_probs")),
             old_log_probs=_numbers(line.get("old_log_probs")),
-            ratios=_numbers(line.get("ratios")),
-            clipped=tuple(bool(value) for value in line.get("clipped") or ()),
+            ratios=_ratios(_numbers(line.get("new_log_probs")), _numbers(line.get("old_log_probs"))),
+            clipped=None if line.get("clipped") is None else tuple(int(index) for index in line["clipped"]),
         )
 
     def _parsed(
@@ -178,6 +179,13 @@ def _plain(written: str) -> str:
     for token in _BOX:
         written = written.replace(token, "")
     return written.removeprefix("Action:").strip()
+
+
+def _ratios(new: Sequence[float | None], old: Sequence[float | None]) -> tuple[float | None, ...]:
+    """New to old probability of each token; empty if either is not recorded."""
+    pairs = zip(new, old, strict=False)
+    ratios = [None if a is None or b is None else round(math.exp(min(a - b, 50.0)), 6) for a, b in pairs]
+    return tuple(ratios) if any(ratio is not None for ratio in ratios) else ()
 
 
 def _numbers(values: Any) -> tuple[float | None, ...]:

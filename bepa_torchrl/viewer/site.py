@@ -4,6 +4,7 @@
     plotly.min.js                of the package plotly
     data/index.js                runs, streams, and the table of all episodes
     data/metrics.js              the metrics of every iteration
+    data/refreshes.js            when the cache was refreshed, where a run records it
     data/plans.js                plans by hash
     data/<stream>-<chunk>.js     episodes with their steps; loaded when one of them is shown
     data/<stream>-<chunk>-text.js   their texts; loaded when texts are searched
@@ -89,6 +90,7 @@ class Site:
             return False
         self._states = states
         self._write_data("metrics", {source.name: _metrics(source) for source in self.sources})
+        self._write_data("refreshes", {source.name: _refreshes(source) for source in self.sources})
         self._write_data("plans", self._all_plans())
         self._write_data("index", self._index([stream for _, stream in streams]))  # last: the pages begin with it
         return True
@@ -223,7 +225,7 @@ def _has_grown(before: Any, after: Any) -> bool:
 
 
 def _stamp_of(source: Source) -> object:
-    names = ("iterations.jsonl", "results.json")
+    names = ("iterations.jsonl", "groups.jsonl", "results.json")
     folders = [*source.methods().values(), *([source.folder] if source.folder else [])]
     return source.state, stamp_of(*(folder / name for folder in folders for name in names))
 
@@ -251,4 +253,17 @@ def _metrics(source: Source) -> dict[str, dict[str, list[Any]]]:
         lines = [line for _, line in read_json_lines(path / "iterations.jsonl") if line is not None]
         keys = dict.fromkeys(key for line in lines for key in line)
         found[name] = {key: [line.get(key) for line in lines] for key in keys}
+    return found
+
+
+def _refreshes(source: Source) -> dict[str, list[list[Any]]]:
+    """Per method the (task, iteration, group) of each refresh of the cache, from ``groups.jsonl``."""
+    found = {}
+    for name, path in source.methods().items():
+        lines = [line for _, line in read_json_lines(path / "groups.jsonl") if line is not None]
+        found[name] = [
+            [line.get("task_id"), line.get("iteration"), line.get("group_id")]
+            for line in lines
+            if line.get("refreshed")
+        ]
     return found

@@ -20,6 +20,7 @@ _FILES = {
     "outcomes": "after training",
 }
 _BASE, _PREPARED = "base", "prepared"
+_RECORD = 2  #: the newest version of a record that is known; 1 has no record.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ def _methods(folder: Path) -> dict[str, Path]:
 
 def _run(folder: Path, name: str, pictures: Pictures) -> Source:
     readers = _Readers()
+    for method in _methods(folder).values():
+        _check_version(method / "record.json")
 
     def find() -> list[Stream]:
         methods = _methods(folder)
@@ -142,6 +145,13 @@ class _Readers:
         if path not in self.known:
             self.known[path] = reader_of(settings_of(path).get("policy") or {})
         return self.known[path]
+
+
+def _check_version(path: Path) -> None:
+    """Raises RecordError for a record that a later version of the package wrote."""
+    found = read_object(path).get("version", 1)
+    if not isinstance(found, int) or found > _RECORD:
+        raise RecordError(f"{path}: expected a record of version 1 to {_RECORD}, got {found!r}; use a later bepa view")
 
 
 def _recorded(

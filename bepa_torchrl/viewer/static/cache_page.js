@@ -4,7 +4,9 @@
 (() => {
   const WIDTH = 420;  // of a timeline, units
 
-  view.pages.cache = (page, parameters) => {
+  view.pages.cache = async (page, parameters) => {
+    const allRefreshes = await view.load("refreshes");
+    if (!page.isConnected) return;
     const runs = view.runs.filter((run) => run.methods.length).flatMap((run) => run.methods.map((method) => [run.name, method]));
     const [run, method] = runs.find(([name, each]) => name === parameters.run && (!parameters.method || each === parameters.method)) ?? runs.find(([name, each]) => injectedOf(name, each).length) ?? runs[0] ?? [];
     if (!run) {
@@ -13,18 +15,21 @@
     }
     const injected = injectedOf(run, method);
     const successes = view.rows.filter((row) => row.run === run && row.method === method && row.part === "training" && row.outcome === "success" && !row.injected);
+    const refreshes = (allRefreshes[run]?.[method] ?? []).map(([task, iteration, group]) => ({ task, iteration, group }));
     const seeds = view.rows.filter((row) => row.run === run && row.part === "seed traces");
     const last = Math.max(1, ...view.rows.filter((row) => row.run === run && row.method === method).map((row) => row.iteration ?? 0));
-    const tasks = [...new Set([...injected, ...seeds].map((row) => row.task))].map((task) => ({
+    const tasks = [...new Set([...injected, ...refreshes, ...seeds].map((row) => row.task))].map((task) => ({
       task, injected: injected.filter((row) => row.task === task), successes: successes.filter((row) => row.task === task), seeds: seeds.filter((row) => row.task === task),
+      refreshes: refreshes.filter((each) => each.task === task), stream: `${run}/${method}/episodes`,
     })).sort((a, b) => b.injected.length - a.injected.length || (a.task < b.task ? -1 : 1));
     page.replaceChildren(
       el("div", { class: "bar" }, choice("run", runs.map(([name, each]) => [`${name} ${each}`, `${name} ${each}`]), `${run} ${method}`, (value) => {
         const [name, each] = runs.find((pair) => pair.join(" ") === value);
         location.hash = address("cache", { run: name, method: each });
       }), el("span", {}, `${plural(injected.length, "injection")} of ${plural(tasks.filter((each) => each.injected.length).length, "task")}`), legend()),
-      el("p", { class: "hint" }, "A trace is dated by the policy version that sampled it. Successes, of which a group's may refresh the cache, are known in iterations that are recorded whole (record.every)."),
-      tableOf(["task", "seeds", "injected", "traces", "newest version", `iterations 1 to ${last}`, "log-prob at the first and at the last injection"], tasks.map((each) => line(each, last))));
+      el("p", { class: "hint" }, refreshes.length ? "Squares: the cache was refreshed. Circles: its trace was injected. A trace is dated by the policy version that sampled it."
+        : "This record has no refreshes (groups.jsonl). A trace is dated by the policy version that sampled it; successes may have refreshed it."),
+      tableOf(["task", "seeds", "refreshed", "injected", "traces", "newest version", `iterations 1 to ${last}`, "log-prob at the first and at the last injection"], tasks.map((each) => line(each, last))));
   };
 
   function injectedOf(run, method) {
@@ -37,7 +42,7 @@
     return [
       el("a", { href: address("episodes", { task: each.task }) }, visible(each.task)),
       el("span", {}, each.seeds.flatMap((row, index) => [index ? ", " : "", el("a", { href: episodeLink(row) }, row.method)])),
-      String(each.injected.length), traces.size ? [...traces.values()].map((row) => words(row.source)).join(", ") : "",
+      each.refreshes.length ? String(each.refreshes.length) : "–", String(each.injected.length), traces.size ? [...traces.values()].map((row) => words(row.source)).join(", ") : "",
       newest ? shown(newest.version) : "–", timeline(each, last), newest ? logProbs(each.injected[0], newest) : "",
     ];
   }
@@ -53,6 +58,8 @@
     return el("svg", { viewBox: `0 0 ${WIDTH} 24`, class: "timeline" },
       el("line", { x1: 8, x2: WIDTH - 8, y1: 12, y2: 12 }),
       each.successes.map((row) => el("line", { x1: x(row), x2: x(row), y1: 5, y2: 19, class: "success" }, el("title", {}, `iteration ${row.iteration}: success of the policy, version ${row.version}`))),
+      each.refreshes.map((row) => el("a", { href: address("group", { stream: each.stream, group: row.group }) },
+        el("rect", { x: x(row) - 5, y: 7, width: 10, height: 10, class: "refresh" }, el("title", {}, `iteration ${row.iteration}: refreshed by a success of group ${row.group}`)))).map(svgLink),
       each.injected.map((row) => el("a", { href: episodeLink(row) }, point(row, x(row)))).map(svgLink));
   }
 

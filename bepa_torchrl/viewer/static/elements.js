@@ -14,6 +14,11 @@ function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Replaces what is in an element; null is nothing. */
+function fill(element, ...children) {
+  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+}
+
 // control characters, and those that change the direction of text
 const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
@@ -25,7 +30,7 @@ function visible(text) {
 /** A number for people; "–" if it is not recorded. */
 function shown(value, digits = 3) {
   if (value === null || value === undefined) return "–";
-  return Number.isInteger(value) ? String(value) : value.toFixed(digits);
+  return Number.isInteger(value) ? String(value) : value.toFixed(digits).replace(/^-(0\.0+)$/, "$1");
 }
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);

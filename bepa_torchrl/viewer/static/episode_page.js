@@ -25,7 +25,7 @@
     ]);
     if (!page.isConnected) return;
     const shift = other ? alignment(one, other) : null;
-    const state = { step: Number(parameters.step ?? 1) - 1, colour: parameters.colour in TOKEN_COLOURS ? parameters.colour : "probability" };
+    const state = { step: Number(parameters.step ?? 1) - 1, colour: coloursOf(one).includes(parameters.colour) ? parameters.colour : "probability" };
     const strip = el("div", { class: "strip" });
     const panes = el("div", { class: `panes${other ? " two" : ""}` });
     const first = other && shift ? Math.min(0, -shift.by) : 0;
@@ -39,7 +39,7 @@
       keepAddress("episode", { ...parameters, step: state.step + 1, colour: state.colour === "probability" ? "" : state.colour });
     }
 
-    page.replaceChildren(
+    fill(page,
       heading(row, one), compare(row, parameters, one, other, shift),
       el("div", { class: "bar" },
         el("button", { type: "button", title: "← or k", onclick: () => { state.step--; draw(); } }, "← previous"),
@@ -58,12 +58,20 @@
       ["group", row.group === null || row.part !== "training" ? null : el("a", { href: address("group", { stream: row.stream.name, group: row.group }) }, `${row.group}, slot ${row.slot}`)],
       ["advantage", row.advantage === null ? null : shown(row.advantage, 3)],
       ["policy version", row.version === null ? null : shown(row.version)],
+      ["in the updates", episode.updates ? `${episode.updates.join(", ")}, ${plural(episode.updates[0] - 1 - row.version, "step")} after it was sampled` : null],
+      ["a copy of", episode.copied_from ? originOf(row, episode.copied_from) : null],
       ["ended by", row.stop ? words(row.stop) : null], ["expert", episode.expert ? visible(episode.expert) : null],
       ["mean log-prob", row.sampled === null ? null : `${shown(row.sampled)}${row.current === null ? "" : `, before the update ${shown(row.current)}`}`],
       ["problem", episode.problem ? visible(episode.problem) : null],
     ].filter(([, value]) => value);
     return el("section", { class: "heading" }, el("h1", {}, visible(row.instruction || row.task)),
       el("p", { class: "hint" }, visible(row.task)), el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+  }
+
+  /** A link to the rollout <group>-<slot> of the same method that an injected trace is a copy of. */
+  function originOf(row, id) {
+    const found = view.rows.find((each) => each.stream === row.stream && !each.injected && `${each.group}-${each.slot}` === id);
+    return found ? el("a", { href: episodeLink(row, { with: found.id }) }, `rollout ${id}`) : `rollout ${id}`;
   }
 
   /** The other episodes of the task: buttons for the first of each kind, and a list of all. */
@@ -108,13 +116,17 @@
     });
   }
 
+  /** The names of the colours that some step has the numbers of. */
+  function coloursOf(episode) {
+    return Object.keys(TOKEN_COLOURS).filter((name) => (episode.steps ?? []).some((step) => TOKEN_COLOURS[name].known(step)?.length));
+  }
+
   function colours(episode, state, draw) {
-    const steps = episode.steps ?? [];
-    const known = Object.entries(TOKEN_COLOURS).filter(([, colour]) => steps.some((step) => colour.known(step)?.length));
-    const lacking = Object.values(TOKEN_COLOURS).filter((colour) => steps.length && !steps.some((step) => colour.known(step)?.length));
+    const known = coloursOf(episode);
     if (!known.length) return null;
-    return el("label", { title: lacking.length ? `not recorded: ${lacking.map((colour) => colour.label).join(", ")}` : "" }, "tokens by ",
-      choice("colour", known.map(([name, colour]) => [name, colour.label]), state.colour, (value) => { state.colour = value; draw(); }));
+    const lacking = Object.keys(TOKEN_COLOURS).filter((name) => !known.includes(name)).map((name) => TOKEN_COLOURS[name].label);
+    return el("label", {}, lacking.length ? el("span", { class: "hint" }, `not recorded: ${lacking.join(", ")} `) : null, "tokens by ",
+      choice("colour", known.map((name) => [name, TOKEN_COLOURS[name].label]), state.colour, (value) => { state.colour = value; draw(); }));
   }
 
   function pane(episode, index, colour, plans) {

@@ -19,6 +19,7 @@
       throw error;
     }
     page.dataset.ready = "yes";
+    performance.mark("drawn");
   };
 
   /** Follows a run that goes on: the server of bepa view --serve counts its changes. */

@@ -51,7 +51,7 @@ const TOKEN_COLOURS = {
   probability: { label: "probability", known: (step) => step.log_probs, value: (step, i) => improbability(step.log_probs?.[i]) },
   current: { label: "probability before the update", known: (step) => step.old_log_probs, value: (step, i) => improbability(step.old_log_probs?.[i]) },
   ratio: { label: "ratio", known: (step) => step.ratios, value: (step, i) => Math.min(1, Math.abs(Math.log(step.ratios?.[i] ?? 1)) / 0.5) },
-  clipped: { label: "clipped", known: (step) => step.clipped, value: (step, i) => Number(Boolean(step.clipped?.[i])) },
+  clipped: { label: "clipped", known: (step) => step.clipped && [true], value: (step, i) => Number(step.clipped?.includes(i) ?? 0) },
 };
 
 function improbability(logProb) {
@@ -63,7 +63,7 @@ function tokensOf(step, colour, advantage) {
   const count = Math.max(step.tokens?.length ?? 0, step.log_probs?.length ?? 0, step.old_log_probs?.length ?? 0);
   if (!count) return el("p", { class: "hint" }, "no tokens recorded");
   const pieces = Array.from({ length: count }, (_, i) => el("span", {
-    class: `token${step.tokens?.length ? "" : " nameless"}${step.clipped?.[i] ? " clipped" : ""}`,
+    class: `token${step.tokens?.length ? "" : " nameless"}${step.clipped?.includes(i) ? " clipped" : ""}`,
     style: `--strength: ${TOKEN_COLOURS[colour].value(step, i).toFixed(3)}`,
     title: tokenTitle(step, i, advantage),
   }, step.tokens?.length ? visible(step.tokens[i]).replaceAll("\n", "↵\n") : " "));
@@ -78,6 +78,6 @@ function tokenTitle(step, i, advantage) {
   add("log-prob before the update", step.old_log_probs?.[i]);
   add("ratio", step.ratios?.[i]);
   add("advantage", advantage, 2);
-  if (step.clipped?.length) lines.push(step.clipped[i] ? "clipped" : "not clipped");
+  if (step.clipped) lines.push(step.clipped.includes(i) ? "clipped" : "not clipped");
   return lines.join("\n");
 }

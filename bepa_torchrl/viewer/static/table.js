@@ -9,7 +9,7 @@ const LINE = 28;  // height of a line, pixels, as in view.css
  */
 function longTable(columns, link, sorted) {
   const template = columns.map((column) => column.width).join(" ");
-  const heads = columns.map((column) => el("button", { type: "button", onclick: () => sorted(column.name) }, column.title));
+  const heads = columns.map((column) => el("button", { type: "button", class: column.number ? "number" : null, onclick: () => sorted(column.name) }, column.title));
   const body = el("div", { class: "lines" });
   const window_ = el("div", { class: "window", tabindex: "0" }, body);
   const head = el("div", { class: "line head", style: `grid-template-columns: ${template}` }, heads);

@@ -12,11 +12,15 @@ view.pages.update = async (page, parameters) => {
   const other = (step) => el("a", { class: "button", href: address("update", { ...parameters, iteration: iteration + step }) }, step < 0 ? "← previous" : "next →");
   const lines = (metrics.iteration ?? []).flatMap((value, index) => (value === iteration ? [index] : []));
   const values = Object.keys(metrics).filter((key) => key !== "iteration").map((key) => [key, lines.map((line) => metrics[key][line]).find((value) => value !== null && value !== undefined)]);
+  // optimiser steps are numbered by the policy's version after each
+  const total = values.find(([key]) => key === "policy_version")?.[1];
+  const taken = values.find(([key]) => key === "train/optimizer_steps")?.[1] ?? 0;
+  const updates = total === undefined ? [] : Array.from({ length: taken }, (_, index) => total - taken + 1 + index);
   const folder = view.runs.find((each) => each.name === run)?.folder ?? run;
-  page.replaceChildren(
+  fill(page,
     el("section", { class: "heading" }, el("h1", {}, `Iteration ${iteration} of ${run} ${method}`)),
     el("div", { class: "bar" }, other(-1), other(1), el("a", { class: "button", href: address("episodes", { run, method, iteration: String(iteration) }) }, "its episodes"),
-      el("span", { class: "hint" }, "every row with its origin: ", el("code", {}, `bepa why ${folder} --update ${iteration}`))),
+      updates.length ? el("span", { class: "hint" }, "every row with its origin: ", el("code", {}, `bepa why ${folder} --update ${updates[0]}`), updates.length > 1 ? ` to ${updates.at(-1)}` : "") : null),
     el("h2", {}, "Groups"),
     groups.size ? tableOf(["group", "task", "successes", "replaced slot", "by", "log-prob of the trace"], [...groups].map(([group, found]) => groupLine(group, found)))
       : el("p", { class: "hint" }, "No episode of this iteration is recorded: see record.every."),
