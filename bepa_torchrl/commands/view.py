@@ -21,7 +21,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def view(options: argparse.Namespace) -> int:
-    """Writes the pages. With ``--serve``, serves them until it is interrupted; without ``--out``, from a temporary folder."""
+    """Writes the pages; with ``--serve`` serves them until it is interrupted, without ``--out`` from a temporary folder."""
     from osworld_gym.extras import require_extra
 
     require_extra("view", "bepa view")

@@ -1,4 +1,4 @@
-"""Reads episodes that are not in a run's JSONL files: expert logs, folders of traces, seed caches, self-roll ledgers."""
+"""Reads episodes that are not in a run's JSONL files: expert logs, folders of traces, caches, self-roll ledgers."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ def stamp_of(*paths: Path) -> tuple[tuple[int, int, int] | None, ...]:
     return tuple(None if stat is None else (stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
-def _episode(
-    line: Mapping[str, Any], folder: Path, reader: ResponseReader, pictures: Pictures
-) -> ShownEpisode | None:
+def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pictures: Pictures) -> ShownEpisode | None:
     """A line as an episode, whatever fields its version has; None if it names no task or a field has another type."""
     try:
         steps = [_step(step, folder, reader, pictures) for step in line.get("steps") or ()]

@@ -62,9 +62,7 @@ class ResponseReader:
             clipped=None if line.get("clipped") is None else tuple(int(index) for index in line["clipped"]),
         )
 
-    def _parsed(
-        self, text: str, size: tuple[int, int] | None
-    ) -> tuple[str, str, tuple[ShownAction, ...], str, str]:
+    def _parsed(self, text: str, size: tuple[int, int] | None) -> tuple[str, str, tuple[ShownAction, ...], str, str]:
         """Thought, action as written, actions, code, and what could not be read."""
         if self.protocol is None:
             return "", text, (), "", "the action text of this policy is unknown"
@@ -100,11 +98,11 @@ class ResponseReader:
 
 def reader_of(policy: Mapping[str, Any]) -> ResponseReader:
     """The reader of a run's ``policy`` settings. What the machine does not have, such as the tokenizer, is left out."""
-    checkpoint = str(policy.get("checkpoint") or "")
+    checkpoint, action_text = str(policy.get("checkpoint") or ""), str(policy.get("action_text") or "uitars")
+    if not checkpoint:
+        return ResponseReader(action_text)
     folder = SHIPPED[checkpoint][0] if checkpoint in SHIPPED else Path(checkpoint).expanduser()
-    return ResponseReader(
-        str(policy.get("action_text") or "uitars"), _scaling(checkpoint, folder), _tokenizer(checkpoint, folder)
-    )
+    return ResponseReader(action_text, _scaling(checkpoint, folder), _tokenizer(checkpoint, folder))
 
 
 def _scaling(checkpoint: str, folder: Path) -> ImageScaling | None:
@@ -124,7 +122,7 @@ def scaling_of(files: ModelFiles) -> ImageScaling:
 
 
 def _tokenizer(checkpoint: str, folder: Path) -> Any:
-    """The tokenizer of a folder, or of a repository in the local cache; None if there is none. Nothing is downloaded."""
+    """The tokenizer of a folder, or of a repository in the local cache; None if there is none. Downloads nothing."""
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
 

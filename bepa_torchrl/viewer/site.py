@@ -110,11 +110,11 @@ class Site:
         return True
 
     def _read(self, stream: Stream, written: _Written) -> None:
-        position, first = written.starts[-1]
+        start, first = written.starts[-1]
         written.columns.shorten(first)
         written.damaged[-1] = 0
         chunk, size = _Chunk(), 0
-        for position, episode in stream.read(position):
+        for position, episode in stream.read(start):
             if episode is None:
                 written.damaged[-1] += 1
                 continue

@@ -88,6 +88,10 @@ def _open(argument: str, name: str, pictures: Pictures) -> Source:
         return _run(folder, name, pictures)
     if (folder / LEDGER).exists() or (folder / "seed.json").exists():
         return _other(name, lambda: _seeds(folder, name, pictures))
+    if next((folder / "traces").glob("*/rows.json"), None) is not None:
+        return _other(
+            name, lambda: [cache_stream(folder, "cache", run=name, reader=ResponseReader(), pictures=pictures)]
+        )
     if (folder / "traces").is_dir():
         return _other(name, lambda: [traces_stream(folder, run=name)])
     logs = logs_stream(argument, run=name)
@@ -154,9 +158,7 @@ def _check_version(path: Path) -> None:
         raise RecordError(f"{path}: expected a record of version 1 to {_RECORD}, got {found!r}; use a later bepa view")
 
 
-def _recorded(
-    path: Path, run: str, method: str, part: str, reader: ResponseReader, pictures: Pictures
-) -> Stream:
+def _recorded(path: Path, run: str, method: str, part: str, reader: ResponseReader, pictures: Pictures) -> Stream:
     return recorded_stream(path, run=run, method=method, part=part, reader=reader, pictures=pictures)
 
 

@@ -125,7 +125,7 @@
     const known = coloursOf(episode);
     if (!known.length) return null;
     const lacking = Object.keys(TOKEN_COLOURS).filter((name) => !known.includes(name)).map((name) => TOKEN_COLOURS[name].label);
-    return el("label", {}, lacking.length ? el("span", { class: "hint" }, `not recorded: ${lacking.join(", ")} `) : null, "tokens by ",
+    return el("label", {}, lacking.length ? el("span", { class: "hint" }, `${lacking.join(" and ")} not recorded; `) : null, "tokens by ",
       choice("colour", known.map((name) => [name, TOKEN_COLOURS[name].label]), state.colour, (value) => { state.colour = value; draw(); }));
   }
 

@@ -46,6 +46,6 @@ view.pages.group = async (page, parameters) => {
   }
 
   function picture(step) {
-    return step.screenshot ? el("img", { src: step.screenshot, loading: "lazy", alt: "the screen before the last step" }) : el("div", { class: "screen none" }, "no screenshot");
+    return step.screenshot ? el("img", { src: step.screenshot, loading: "lazy", alt: "the screen before the last step", onload: (event) => event.target.classList.toggle("pixels", event.target.naturalWidth < 200) }) : el("div", { class: "screen none" }, "no screenshot");
   }
 };

@@ -24,7 +24,7 @@ function marksOf(action, index, size, numbered) {
   if (action.start && action.end) parts.push(...arrow([x, y], action.end, unit));
   else if (action.kind === "scroll") parts.push(...arrow(...scrollOf(action, size), unit));
   if (action.start) {
-    parts.push(el("circle", { cx: x, cy: y, r: unit, class: "ring" }), el("circle", { cx: x, cy: y, r: unit / 6, class: "dot" }));
+    parts.push(el("circle", { cx: x, cy: y, r: unit, class: "ring" }), el("circle", { cx: x, cy: y, r: unit / 4, class: "dot" }));
     if (/double/.test(action.kind)) parts.push(el("circle", { cx: x, cy: y, r: unit * 1.5, class: "ring" }));
     if (/right/.test(action.kind)) parts.push(el("rect", { x: x - unit * 1.4, y: y - unit * 1.4, width: unit * 2.8, height: unit * 2.8, class: "ring" }));
     if (numbered) parts.push(el("text", { x: x + unit * 1.3, y: y - unit * 0.6, "font-size": unit * 1.6 }, String(index + 1)));

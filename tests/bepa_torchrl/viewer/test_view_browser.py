@@ -16,6 +16,9 @@ import pytest
 from made_record import HOSTILE, made_line, made_run, made_step, write_lines
 
 from bepa_torchrl.cli import main
+from bepa_torchrl.experts import record_expert, save_trace
+from osworld_gym.desktops.registry import make_desktop
+from osworld_gym.tasks.suites.registry import load_suite
 
 pytestmark = pytest.mark.browser
 
@@ -94,6 +97,15 @@ def real_pages(tmp_path_factory: pytest.TempPathFactory) -> str:
         os.chdir(place)
     run = folder / "runs" / "real"
     return written(folder / "out", run, run / "prepared" / "experts")
+
+
+@pytest.fixture(scope="module")
+def desktop_pages(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The oracle's trace of one task on a real desktop."""
+    folder = tmp_path_factory.mktemp("desktop")
+    with make_desktop("local", width=640, height=360) as desktop:
+        save_trace(record_expert(desktop, load_suite("varied").split("train")[0], seed=0), folder)
+    return written(folder / "out", folder)
 
 
 @pytest.fixture
@@ -237,6 +249,16 @@ def test_from_a_group_to_its_update_and_to_an_episode(real: Pages) -> None:
     page.wait_for_selector("#page.group[data-ready]")
     page.locator(".card").first.click()
     page.wait_for_selector("#page.episode[data-ready]")
+
+
+def test_a_trace_of_a_real_desktop(browser: Any, desktop_pages: str) -> None:
+    pages = Pages(browser, desktop_pages)
+    page = pages.go("#episodes")
+    page.locator(".lines .line").first.click()
+    page.wait_for_function("document.querySelector('.screen img')?.naturalWidth === 640")
+    assert page.locator(".pane pre").count() >= 2
+    page.context.close()
+    assert pages.problems == []
 
 
 # --- what a model writes, and a run that goes on ----------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cache_traces import make_trace
 from expert_fixtures import s2_lines, sound_trace, write_log
 from made_record import (
     CLICK,
@@ -22,6 +23,7 @@ from made_record import (
     write_lines,
 )
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.experts.plan import plan_from_trace, plan_hash
 from bepa_torchrl.experts.trace import save_trace
@@ -96,7 +98,9 @@ def test_points_are_scaled_from_the_models_image_to_the_screen(tmp_path: Path, v
 
 
 def test_ratios_clipped_tokens_and_updates(tmp_path: Path, view: View) -> None:
-    step = made_step("", CLICK, old_log_probs=[-1.0, -1.0, None, -1.0], new_log_probs=[-1.0, -0.3, -1.0, -2.0], clipped=[1])
+    step = made_step(
+        "", CLICK, old_log_probs=[-1.0, -1.0, None, -1.0], new_log_probs=[-1.0, -0.3, -1.0, -2.0], clipped=[1]
+    )
     out = view(one_episode(tmp_path / "run", [step], updates=[3, 4], policy_version=1, n_steps=1))
     episode = page_data(out, "0-0")[0]
     assert episode["steps"][0]["ratios"] == [1.0, pytest.approx(2.013753), None, pytest.approx(0.367879)]
@@ -137,7 +141,9 @@ def test_evaluations_before_and_after_training(tmp_path: Path, view: View) -> No
     (run / "base").mkdir()
     for folder in (run / "base", run / "bepa"):
         write_lines(folder / "outcomes.jsonl", [made_line(0, [], mode="greedy")])
-    write_lines(run / "bepa" / "evaluations.jsonl", [{"task_id": "x", "episode": 2, "success": True, "stop": "finished"}])
+    write_lines(
+        run / "bepa" / "evaluations.jsonl", [{"task_id": "x", "episode": 2, "success": True, "stop": "finished"}]
+    )
     results = {"base": {"success": {"greedy": {"train": 0.5}}}, "methods": {}}
     (run / "results.json").write_text(json.dumps(results))
     out = view(run)
@@ -165,7 +171,9 @@ def test_a_torn_and_damaged_record(tmp_path: Path, view: View) -> None:
 def test_missing_and_damaged_screenshots_are_left_out(tmp_path: Path, view: View) -> None:
     run = made_run(tmp_path / "run", 0)
     broken = save_picture(run / "bepa", b"no picture")
-    write_lines(run / "bepa" / "episodes.jsonl", [made_line(0, [made_step("ab" * 32, CLICK), made_step(broken, CLICK)])])
+    write_lines(
+        run / "bepa" / "episodes.jsonl", [made_line(0, [made_step("ab" * 32, CLICK), made_step(broken, CLICK)])]
+    )
     steps = page_data(view(run), "0-0")[0]["steps"]
     assert ["screenshot" in step for step in steps] == [False, False]
     assert steps[0]["thought"] == "I press {0}."
@@ -310,6 +318,23 @@ def test_the_ledger_of_self_rollouts(tmp_path: Path, view: View) -> None:
     assert column(out, "selfroll/attempts", "outcome") == ["success", "failure"]
     assert column(out, "selfroll/attempts", "steps") == [3, 3]
     assert page_data(out, "0-0")[0]["problem"] == "not kept"
+
+
+@pytest.mark.parametrize("kind", ["self_rolled", "converted"])
+def test_the_traces_of_a_seed(tmp_path: Path, view: View, kind: str) -> None:
+    cache = TaskTraceCache()
+    cache.put("a", make_trace("a", steps=2, version=5, source=kind))
+    folder = tmp_path / "seed"
+    cache.dumps(folder / "cache")
+    seed = {"kind": kind, "action_text": "uitars", "scaling": {"factor": 28, "min_pixels": 4, "max_pixels": 9}}
+    (folder / "seed.json").write_text(json.dumps(seed))
+    out = view(folder)
+    name = f"seed/{kind.replace('_', '-')}"
+    assert column(out, name, "task") == ["a"]
+    assert column(out, name, "version") == [5]
+    step = page_data(out, "0-0")[0]["steps"][1]
+    assert step["log_probs"] == [-0.5, -0.5, -0.5]
+    assert step["action"] == "click(start_box='(1,1)')"
 
 
 def test_counts_of_an_evaluation(tmp_path: Path, view: View) -> None:
