@@ -21,7 +21,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def view(options: argparse.Namespace) -> int:
-    """Writes the pages; with ``--serve`` serves them until it is interrupted, without ``--out`` from a temporary folder."""
+    """Writes the pages, and serves them until it is interrupted if ``--serve`` is given.
+
+    Pages that are served without ``--out`` are in a temporary folder, which is removed at the end.
+    """
     from osworld_gym.extras import require_extra
 
     require_extra("view", "bepa view")
@@ -30,12 +33,12 @@ def view(options: argparse.Namespace) -> int:
     if options.serve and options.out is None:
         with tempfile.TemporaryDirectory(prefix="bepa-view-") as folder:
             return _serve(options, Path(folder))
-    from bepa_torchrl.commands.arguments import check_new
     from bepa_torchrl.viewer.site import Site
     from osworld_gym.atomic import new_folder
 
     out = options.out or Path(f"view-{Path(options.runs[0]).absolute().name}")
-    check_new(out, "--out")
+    if out.exists():
+        raise ValueError(f"{out} exists and is not overwritten; give another --out")
     if options.serve:
         out.mkdir(parents=True)
         return _serve(options, out)

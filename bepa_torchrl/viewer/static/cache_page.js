@@ -29,7 +29,7 @@
       }), el("span", {}, `${plural(injected.length, "injection")} of ${plural(tasks.filter((each) => each.injected.length).length, "task")}`), legend()),
       el("p", { class: "hint" }, refreshes.length ? "Squares: the cache was refreshed. Circles: its trace was injected. A trace is dated by the policy version that sampled it."
         : "This record has no refreshes (groups.jsonl). A trace is dated by the policy version that sampled it; successes may have refreshed it."),
-      tableOf(["task", "seeds", "refreshed", "injected", "traces", "newest version", `iterations 1 to ${last}`, "log-prob at the first and at the last injection"], tasks.map((each) => line(each, last))));
+      tableOf(["task", "seeds", "refreshed", "injected", "traces", "newest version", `iterations 1 to ${last}`, "log-prob, first · last"], tasks.map((each) => line(each, last)), { class: "cache" }));
   };
 
   function injectedOf(run, method) {
@@ -50,7 +50,7 @@
   /** Log-probs of a trace as sampled, and before the update that it was injected into. */
   function logProbs(first, last) {
     const part = (row) => el("a", { href: episodeLink(row) }, `${shown(row.sampled)} → ${shown(row.current)}`);
-    return el("span", { title: "as sampled → before the update" }, part(first), first === last ? null : " · ", first === last ? null : part(last));
+    return el("span", { title: "of the trace at its first and at its last injection: as sampled → before the update" }, part(first), first === last ? null : " · ", first === last ? null : part(last));
   }
 
   function timeline(each, last) {

@@ -3,17 +3,17 @@
 
 (() => {
   const COLUMNS = [
-    { name: "task", title: "task", width: "minmax(17ch, 2fr)", value: (row) => row.task, cell: (row) => visible(row.task) },
-    { name: "method", title: "method", width: "minmax(7ch, 1fr)", value: (row) => row.method, cell: methodOf },
+    { name: "task", title: "task", width: "minmax(15ch, 2fr)", value: (row) => row.task, cell: (row) => visible(row.task) },
+    { name: "method", title: "method", width: "minmax(6ch, 1fr)", value: (row) => row.method, cell: methodOf },
     { name: "part", title: "part", width: "minmax(8ch, 1fr)", value: (row) => row.part, cell: (row) => row.part + (row.mode ? `, ${row.mode}` : "") },
     { name: "iteration", title: "iteration", width: "8ch", number: true, value: (row) => row.iteration, cell: (row) => shown(row.iteration) },
     { name: "group", title: "group", width: "6ch", number: true, value: (row) => row.group, cell: (row) => shown(row.group) },
     { name: "slot", title: "slot", width: "4ch", number: true, value: (row) => row.slot, cell: (row) => shown(row.slot) },
-    { name: "source", title: "source", width: "minmax(18ch, 1fr)", value: (row) => row.source, cell: (row) => words(row.source) + (row.injected ? ", injected" : "") },
+    { name: "source", title: "source", width: "minmax(15.5ch, 1fr)", value: (row) => row.source, cell: (row) => words(row.source) + (row.injected ? ", injected" : "") },
     { name: "outcome", title: "outcome", width: "9ch", value: (row) => row.outcome, cell: (row) => badge(row.outcome) },
     { name: "stop", title: "stop reason", width: "minmax(11ch, 1fr)", value: (row) => row.stop, cell: (row) => words(row.stop) },
     { name: "steps", title: "steps", width: "5ch", number: true, value: (row) => row.steps, cell: (row) => shown(row.steps) },
-    { name: "advantage", title: "advantage", width: "9ch", number: true, value: (row) => row.advantage, cell: (row) => shown(row.advantage, 2) },
+    { name: "advantage", title: "advantage", width: "10ch", number: true, value: (row) => row.advantage, cell: (row) => shown(row.advantage, 2) },
     { name: "sampled", title: "log-prob", width: "8ch", number: true, value: (row) => row.sampled, cell: (row) => shown(row.sampled) },
     { name: "version", title: "version", width: "7ch", number: true, value: (row) => row.version, cell: (row) => shown(row.version) },
   ];

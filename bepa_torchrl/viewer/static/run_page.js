@@ -36,7 +36,7 @@
     const [metrics] = await Promise.all([view.loadMetrics(), (plotly ??= view.script("plotly.min.js"))]);
     if (!page.isConnected) return;
     const series = view.runs.flatMap((run) => run.methods.map((method) => ({
-      name: view.runs.length > 1 ? `${run.name} ${method}` : method, run: run.name, method, columns: metrics[run.name]?.[method] ?? {},
+      name: view.runs.length > 1 ? `${run.name} ${method}` : method, run: run.name, method, columns: metrics[run.name]?.[method] ?? {}, final: run.results[method]?.success?.sampled ?? {},
     })));
     series.forEach((each, index) => { each.colour = COLOURS[index % COLOURS.length]; });
     const extra = (parameters.metrics ?? "").split(",").filter(Boolean);
@@ -93,7 +93,7 @@
     panels.replaceChildren(...found.map(([title, traces, share]) => {
       const plot = el("div", { class: "plot" });
       // drawn when the rest of the page is there
-      requestAnimationFrame(() => { if (plot.isConnected) window.Plotly.newPlot(plot, traces, layout(title, share, traces), { displaylogo: false, responsive: true }); });
+      requestAnimationFrame(() => { if (plot.isConnected) window.Plotly.newPlot(plot, traces, layout(plot, title, share), { displaylogo: false, responsive: true }); });
       return plot;
     }));
   }
@@ -103,11 +103,13 @@
       const names = Array.isArray(keys) ? keys : Object.keys(each.columns).filter((key) => keys.test(key) && each.columns[key].some(Boolean));
       return names.filter((key) => each.columns[key]).map((key, index) => {
         const points = each.columns[key].map((value, line) => [each.columns.iteration[line], value]).filter(([, value]) => value !== null);
+        const final = key.startsWith("eval/") ? each.final[key.slice("eval/".length)] : undefined;
+        if (final !== undefined) points.push([Math.max(...each.columns.iteration), final]);
         const values = points.map(([, value]) => value);
         return {
           x: points.map(([iteration]) => iteration), y: averaged && !key.startsWith("eval/") ? means(values) : values,
           name: Array.isArray(keys) ? each.name : `${each.name} ${words(key.replace(/^collect\/(failed_|stop_)/, ""))}`,
-          mode: key.startsWith("eval/") ? "lines+markers" : "lines", showlegend: !Array.isArray(keys),
+          mode: key.startsWith("eval/") || points.length < 3 ? "lines+markers" : "lines", showlegend: !Array.isArray(keys),
           line: { color: each.colour, width: 2, dash: ["solid", "dot", "dash", "dashdot"][index % 4] },
         };
       });
@@ -121,10 +123,10 @@
     });
   }
 
-  function layout(title, share) {
+  function layout(plot, title, share) {
     const style = getComputedStyle(document.body);
     const ink = style.color;
-    const grid = { gridcolor: style.getPropertyValue("--line-colour") || "#8884", zerolinecolor: "#8886" };
+    const grid = { gridcolor: getComputedStyle(plot).borderTopColor, zerolinecolor: getComputedStyle(plot).borderTopColor };
     return {
       title: { text: title, font: { size: 13 } }, height: 240, margin: { l: 48, r: 12, t: 34, b: 34 }, hovermode: "x unified",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: style.fontFamily, size: 12 },

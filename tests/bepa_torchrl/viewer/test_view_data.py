@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,12 @@ def test_evaluations_before_and_after_training(tmp_path: Path, view: View) -> No
     assert parts["run/bepa/outcomes"] == "after training"
     assert column(out, "run/bepa/evaluations", "outcome") == ["success"]
     assert page_data(out, "index")["runs"][0]["base"] == {"greedy": {"train": 0.5}}
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    arguments = ["view", str(made_run(tmp_path / "run", 1)), "--out", str(tmp_path / "out")]
+    script = f"import sys; from bepa_torchrl.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
