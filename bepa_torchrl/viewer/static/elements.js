@@ -64,7 +64,10 @@ function tableOf(head, rows, attributes = {}) {
 
 /** A drop-down list of [value, label]. */
 function choice(name, options, value, change) {
-  const list = el("select", { name, "aria-label": name, onchange: (event) => change(event.target.value) },
+  const chosen = (event) => {
+    event.target.blur();  // keys go to the page again
+    change(event.target.value);
+  };
+  return el("select", { name, "aria-label": name, onchange: chosen },
     options.map(([key, label]) => el("option", { value: key, selected: key === value }, label)));
-  return list;
 }

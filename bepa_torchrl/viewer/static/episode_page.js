@@ -36,6 +36,7 @@
       const place = state.step + (shift?.by ?? 0);
       panes.replaceChildren(pane(one, state.step, state.colour, plans), ...(other ? [pane(other, place, state.colour, plans)] : []));
       strip.replaceChildren(...stepButtons(one, state.step, (step) => { state.step = step; draw(); }));
+      strip.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
       keepAddress("episode", { ...parameters, step: state.step + 1, colour: state.colour === "probability" ? "" : state.colour });
     }
 

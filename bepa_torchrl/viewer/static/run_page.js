@@ -131,7 +131,7 @@
       title: { text: title, font: { size: 13 } }, height: 240, margin: { l: 48, r: 12, t: 34, b: 34 }, hovermode: "x unified",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: style.fontFamily, size: 12 },
       hoverlabel: { bgcolor: style.backgroundColor, font: { color: ink } },
-      xaxis: { title: { text: "iteration", standoff: 4, font: { size: 11 } }, ...grid }, yaxis: { rangemode: "tozero", ...(share ? { range: [0, 1] } : {}), ...grid },
+      xaxis: { title: { text: "iteration", standoff: 4, font: { size: 11 } }, ...grid }, yaxis: { rangemode: "tozero", ...(share ? { range: [0, 1.05] } : {}), ...grid },
       legend: { font: { size: 10 }, orientation: "h", y: -0.3 },
     };
   }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,8 @@ def real_pages(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run of two iterations on the simulated desktop, and its expert's traces as a source of their own."""
     folder = tmp_path_factory.mktemp("real")
     settings = ["experiment=smoke", "compare=[]", "collect.group_size=4", "record.outcomes=true", *SMALL]
-    place = os.getcwd()
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         assert main(["train", *settings, "name=real"]) == 0
-    finally:
-        os.chdir(place)
     run = folder / "runs" / "real"
     return written(folder / "out", run, run / "prepared" / "experts")
 
