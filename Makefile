@@ -18,7 +18,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm soak nightly lint docs wheel \
+.PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-browser soak nightly lint docs wheel \
 	bench bench-desktops results tiny tiny-local settings clean
 
 help:            ## this list
@@ -73,6 +73,9 @@ test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## st
 
 test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: ten kills, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
 	$(BIN)/python -m pytest -m "ray and not nightly" --timeout 600
+
+test-browser: $(call extras,test+guest+browser)  ## the pages of bepa view in Debian's chromium (apt-get install chromium, scripts/apt-packages.txt)
+	$(BIN)/python -m pytest -m "browser and not nightly" --timeout 300
 
 build/azurite/node_modules:
 	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get update && apt-get install npm"; exit 2; }

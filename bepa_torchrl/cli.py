@@ -23,12 +23,13 @@ from bepa_torchrl.commands import (
     rollouts,
     status,
     train,
+    view,
     why,
 )
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, analyze, why, export, record, experts, plan, doctor, moved)
+COMMANDS = (train, rollouts, engine, status, evaluate, analyze, why, view, export, record, experts, plan, doctor, moved)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

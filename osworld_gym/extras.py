@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "adam8bit": ("bitsandbytes",),
     "ray": ("ray",),
     "endpoint": ("openai",),
+    "view": ("plotly", "yaml", "tokenizers", "safetensors"),
 }
 
 

@@ -17,7 +17,7 @@ LAYERS = {
     "bepa_torchrl": (
         "cli __main__ commands",
         "testing",
-        "experiment analysis",
+        "experiment analysis viewer",
         "scale",
         "evaluation experts training",
         "rollout",

@@ -14,6 +14,8 @@ from functools import lru_cache
 from osworld_gym.types import Action, Point
 
 MAX_RATIO = 200  #: maximum aspect ratio, as in Qwen's processor
+#: families whose points are fractions of the image, and the denominator (Qwen3-VL's 2d_grounding cookbook)
+RELATIVE_COORDINATES = {"qwen3_vl": 1000}
 
 
 @lru_cache(maxsize=256)

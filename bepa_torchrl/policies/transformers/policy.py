@@ -55,7 +55,7 @@ from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use
 from osworld_gym.action_text import action_text as protocol
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
-from osworld_gym.uitars.coords import ImageScaling
+from osworld_gym.uitars.coords import RELATIVE_COORDINATES, ImageScaling
 from osworld_gym.uitars.history import check_history
 
 #: folder of a saved policy's adapters, in addition to the merged weights
@@ -63,9 +63,6 @@ ADAPTER_FOLDER = "adapter"
 
 PROMPT_TOKENS = 65_536  #: the longest prompt by default, if the model has positions for it
 DETERMINISTIC = (ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN)
-
-#: families whose points are fractions of the image, and the denominator (Qwen3-VL's 2d_grounding cookbook)
-RELATIVE_COORDINATES = {"qwen3_vl": 1000}
 
 
 class TransformersPolicy(TensorDictModuleBase):

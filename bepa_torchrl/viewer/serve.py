@@ -1,0 +1,77 @@
+"""Serves the folder of pages on this machine only, and writes it again while a run goes on."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import monotonic
+
+from bepa_torchrl.viewer.site import Site
+
+HOST = "127.0.0.1"
+CHANGES = "/changes"  #: path of the number that the pages ask for, which grows with each change
+_PAUSE = 2.0  #: seconds between two looks at the run
+
+
+class PagesServer(ThreadingHTTPServer):
+    """A server of a site's pages at :data:`HOST`.
+
+    Args:
+        site: whose pages are written.
+        port: 0: any free one.
+
+    Raises:
+        OSError: the port is in use.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, site: Site, port: int) -> None:
+        super().__init__((HOST, port), partial(_Handler, directory=str(site.out)))
+        self.site, self.changes = site, 0
+        self._lock, self._looked = threading.Lock(), monotonic()
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/"
+
+    def look(self) -> int:
+        """Writes what has changed in the runs, if the last look was long enough ago; returns the number of changes."""
+        with self._lock:
+            if monotonic() - self._looked >= _PAUSE:
+                self.changes += self.site.refresh()
+                self._looked = monotonic()
+            return self.changes
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Serves files, and :data:`CHANGES`. Requests by another name of this machine are refused (DNS rebinding)."""
+
+    server: PagesServer
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            self.send_error(403, "use the address that bepa view has printed")
+        elif self.path == CHANGES:
+            body = str(self.server.look()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        else:
+            super().do_GET()
+
+    def end_headers(self) -> None:
+        fixed = self.path.startswith("/images/")  # named by their hash
+        self.send_header("Cache-Control", "max-age=31536000, immutable" if fixed else "no-cache")
+        super().end_headers()
+
+    def list_directory(self, path: str | Path) -> None:  # type: ignore[override]
+        """No lists of files."""
+        self.send_error(404, f"no page {path}")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not printed."""

@@ -1,0 +1,59 @@
+"""``bepa view --serve``: files of the pages only, for this machine only, and the number of changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from made_record import made_line, made_run
+
+from bepa_torchrl.viewer import serve
+from bepa_torchrl.viewer.serve import PagesServer
+from bepa_torchrl.viewer.site import Site
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return made_run(tmp_path / "run", 3)
+
+
+@pytest.fixture
+def server(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PagesServer]:
+    monkeypatch.setattr(serve, "_PAUSE", 0.0)
+    site = Site([str(run)], tmp_path / "out")
+    site.write()
+    with PagesServer(site, 0) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join(timeout=30)
+
+
+def get(server: PagesServer, path: str, **headers: str) -> requests.Response:
+    return requests.get(server.address + path, headers=headers, timeout=30)
+
+
+def test_pages_and_data_are_served(server: PagesServer) -> None:
+    assert "<main" in get(server, "").text
+    assert get(server, "data/index.js").text.startswith("view.received(")
+    assert server.address.startswith("http://127.0.0.1:")
+
+
+def test_a_change_of_the_run_is_counted_once(server: PagesServer, run: Path) -> None:
+    assert get(server, "changes").text == "0"
+    with (run / "bepa" / "episodes.jsonl").open("a") as file:
+        file.write(json.dumps(made_line(3, [])) + "\n")
+    assert [get(server, "changes").text for _ in range(2)] == ["1", "1"]
+    assert get(server, "changes").headers["Cache-Control"] == "no-cache"
+
+
+def test_nothing_else_is_served(server: PagesServer) -> None:
+    assert get(server, "data/").status_code == 404  # no list of files
+    assert get(server, "../run/bepa/config.yaml").status_code == 404
+    assert get(server, "%2e%2e/run/bepa/config.yaml").status_code == 404
+    assert get(server, "", Host="attacker.example").status_code == 403
