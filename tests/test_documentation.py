@@ -33,7 +33,7 @@ def prose_code(text):
 
 
 def named_files(text):
-    """Words between backticks that are paths from the top of the repository, such as ``docs/log.md``."""
+    """Words between backticks that are paths from the top of the repository, such as ``docs/history/log.md``."""
     words = (word.strip("()[],;:").rstrip("/").partition("::")[0] for span in prose_code(text) for word in span.split())
     return [word for word in words if word.partition("/")[0] in TOP and re.fullmatch(r"[\w.-]+(/[\w.-]+)+", word)]
 
@@ -230,8 +230,8 @@ def test_snippets_run(path, tmp_path, monkeypatch):
 
 
 def test_files_are_found_in_spans_of_several_words_and_lines():
-    text = "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/log.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
-    assert named_files(text) == ["tests/no_such.py", "docs/log.md", "docs/gone.md"]
+    text = "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/history/log.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
+    assert named_files(text) == ["tests/no_such.py", "docs/history/log.md", "docs/gone.md"]
     assert named_files("```bash\ncat docs/gone.md\n```\n\n`a`\n\nodd ` one\n\n`docs/x.md`") == ["docs/x.md"]
 
 

@@ -20,7 +20,7 @@ _SHARPENED = """
 sampling at a lower temperature was, and its weights are the mean of two points of the training. Both were chosen by the
 gate's own figures, those above (seed 0), where the known held-out tasks pass by less than one episode of 256. Before
 either, known tasks were at 90 / 87 % (train / held-out) and unknown ones with the plan at 74 / 74 %; the gate asks for
-90 and 75 ([log](log.md)). **A second evaluation fails the gate** (seed 1, 8 episodes per task, `python -m
+90 and 75 ([log](history/log.md)). **A second evaluation fails the gate** (seed 1, 8 episodes per task, `python -m
 recipes.tiny measure --seed 1`): known training tasks are solved in 93.8 % of the episodes without the plan and in
 92.2 % with it, which should not be less, and 17 tasks are expert-only instead of 20; all other figures pass.
 """

@@ -25,7 +25,7 @@ def commits_text(results: Sequence[Result], *, replayed: bool) -> list[str]:
         runs = sum(result.commit in lost for result in results)
         sentences.append(
             f"**Commit{_s(lost)} {_listed(lost)}, named by the files of {runs} runs, {'are' if _s(lost) else 'is'} not "
-            "in this repository's history**, so that the code of these runs cannot be checked out ([log](log.md)). "
+            "in this repository's history**, so that the code of these runs cannot be checked out ([log](history/log.md)). "
             f"What speaks for today's code giving the same results: {'; '.join(_guards(replayed))}."
         )
     sources = sorted({result.source for result in results if result.source})
