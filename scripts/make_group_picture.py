@@ -71,7 +71,9 @@ def draw(group: Sequence[Episode], after: Sequence[Episode], plan: str) -> Image
         picture.paste(screen(png), (left, 460))
         pen.text((left, 592), shortened(thought_of(step.text), 20), INK, font(13))
     shown = textwrap.shorten(" ".join(plan.split()), 140, placeholder=" …")
-    pen.text((GAP, 630), f"It was sampled by the same policy with the expert's plan in its prompt: “{shown}”", GREY, font(14))
+    pen.text(
+        (GAP, 630), f"It was sampled by the same policy with the expert's plan in its prompt: “{shown}”", GREY, font(14)
+    )
     pen.text((GAP, 655), "The plan is not in the prompt that is trained on.", GREY, font(14))
     return picture
 
@@ -87,7 +89,9 @@ def row(picture: Image.Image, top: int, title: str, group: Sequence[Episode], re
             pen.rectangle((left - 4, top - 4, left + SCREEN + 3, top + SCREEN + 3), outline=GREEN, width=4)
         colour = GREEN if advantage > 0 else RED if advantage < 0 else GREY
         pen.text((left, top + SCREEN + 8), f"reward {episode.reward:g}", INK, font(15))
-        pen.text((left, top + SCREEN + 28), f"advantage {advantage:+.2f}" if advantage else "advantage 0", colour, font(15))
+        pen.text(
+            (left, top + SCREEN + 28), f"advantage {advantage:+.2f}" if advantage else "advantage 0", colour, font(15)
+        )
 
 
 def screen(png: bytes) -> Image.Image:

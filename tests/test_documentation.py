@@ -254,7 +254,9 @@ def test_every_page_is_in_the_navigation_under_its_own_title():
     titles = {page: title_of(page) for page in pages}
     assert sorted(page for page, title in titles.items() if not title) == []
     assert len(set(titles.values())) == len(titles)
-    tables = re.findall(r"^\| \[([^\]]+)\]\(([\w/-]+\.md)\) \|", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.M)
+    tables = re.findall(
+        r"^\| \[([^\]]+)\]\(([\w/-]+\.md)\) \|", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.M
+    )
     assert len(tables) > 15
     assert [(title, page) for title, page in tables if title != titles[page]] == []
 

@@ -107,10 +107,15 @@ def test_the_results_have_the_documented_keys(run: Run) -> None:
 def test_the_records_have_the_documented_keys(run: Run) -> None:
     episodes = names("episodes.jsonl")
     check(written_keys(run.folder / "level2" / "episodes.jsonl"), episodes)
-    outcomes = [*names("outcomes.jsonl"), *(k for k in episodes if k != "iteration" and not k.startswith("provenance."))]
+    outcomes = [
+        *names("outcomes.jsonl"),
+        *(k for k in episodes if k != "iteration" and not k.startswith("provenance.")),
+    ]
     check(written_keys(run.folder / "level2" / "outcomes.jsonl"), outcomes)
     iterations = names("iterations.jsonl")
-    check(written_keys(run.folder / "level2" / "iterations.jsonl"), iterations, names("iterations.jsonl", "optional key"))
+    check(
+        written_keys(run.folder / "level2" / "iterations.jsonl"), iterations, names("iterations.jsonl", "optional key")
+    )
 
 
 def test_the_folders_have_the_documented_files(run: Run) -> None:
