@@ -17,8 +17,8 @@ from osworld_gym import cli as osworld_gym
 PAGE = Path("docs/cli.md")
 HEAD = """# Command line
 
-Two programs: `osworld-gym` for desktops and tasks, `bepa` for training. `--help` after any command prints what is listed here.
-This page is made from the programs' own arguments (`python -m scripts.make_cli_page`).
+Two programs: `osworld-gym` for desktops and tasks, `bepa` for training. `--help` after any command prints what is
+listed here. This page is made from the programs' own arguments (`python -m scripts.make_cli_page`).
 
 | exit code | meaning |
 |---|---|

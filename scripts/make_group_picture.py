@@ -3,8 +3,8 @@
     python -m scripts.make_group_picture [--out docs/images/group.png] [--seed 0]
 
 The shipped tiny policy plays groups of eight rollouts, in the order of training, with the functions of
-examples/bepa_loop.py (tested to equal the trainer). The first group without a success whose task has a self-rolled trace of at
-least three steps is drawn: last screens, rewards, advantages before and after, and the trace that is injected.
+examples/bepa_loop.py (tested to equal the trainer). The first group without a success whose task has a self-rolled
+trace of at least three steps is drawn: last screens, rewards, advantages before and after, and the injected trace.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python scripts/make_readme_gif.py [--out docs/images/desktop.gif] [--tries 6]
 
-Each task is played several times with samples at temperature 1. Its first success is shown: for each step the screen, then the
-same screen with the point of the action, beside what the policy wrote; at the end the verifier's reward. The number of
-tries and successes is printed.
+Each task is played several times with samples at temperature 1. Its first success is shown: for each step the screen,
+then the same screen with the point of the action, beside what the policy wrote; at the end the verifier's reward. The
+number of tries and successes is printed.
 
 It requires the packages of scripts/apt-packages.txt.
 """

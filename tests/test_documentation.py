@@ -230,8 +230,10 @@ def test_snippets_run(path, tmp_path, monkeypatch):
 
 
 def test_files_are_found_in_spans_of_several_words_and_lines():
-    text = "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/history/log.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
-    assert named_files(text) == ["tests/no_such.py", "docs/history/log.md", "docs/gone.md"]
+    text = (
+        "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/index.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
+    )
+    assert named_files(text) == ["tests/no_such.py", "docs/index.md", "docs/gone.md"]
     assert named_files("```bash\ncat docs/gone.md\n```\n\n`a`\n\nodd ` one\n\n`docs/x.md`") == ["docs/x.md"]
 
 

@@ -24,9 +24,9 @@ def commits_text(results: Sequence[Result], *, replayed: bool) -> list[str]:
     if lost:
         runs = sum(result.commit in lost for result in results)
         sentences.append(
-            f"The files of {runs} runs name commit{_s(lost)} {_listed(lost)}, which {'are' if _s(lost) else 'is'} no longer "
-            "in this repository's history: the code of these runs cannot be checked out ([log](history/log.md)). What "
-            f"ties today's code to them: {', '.join(_guards(replayed))}."
+            f"The files of {runs} runs name commit{_s(lost)} {_listed(lost)}, which {'are' if _s(lost) else 'is'} no "
+            "longer in this repository's history: the code of these runs cannot be checked out "
+            f"([log](history/log.md)). What ties today's code to them: {', '.join(_guards(replayed))}."
         )
     sources = sorted({result.source for result in results if result.source})
     if sources:

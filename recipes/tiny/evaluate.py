@@ -133,8 +133,8 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
 
     Returns:
         ``train`` and ``held_out``: see :class:`SuccessSpread`. ``dialect``: ``prompted_known``, the success rate on
-        known training tasks when every response starts like the expert's, and ``unprompted_share`` of the responses that
-        start so unasked. ``divergence``: see :func:`recipes.tiny.divergence.divergence`. ``self_rolled``:
+        known training tasks when every response starts like the expert's, and ``unprompted_share`` of the responses
+        that start so unasked. ``divergence``: see :func:`recipes.tiny.divergence.divergence`. ``self_rolled``:
         training tasks with a self-rollout after one try. ``expert_only``: those of them that ``episodes`` episodes
         without a plan never solved.
     """

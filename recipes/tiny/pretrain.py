@@ -11,7 +11,8 @@
 6. *polish*: the same again, after the learning rate fell to zero, from a part of it down to zero.
 7. *finish*: as *polish*, with more of the longer tasks, which fail most.
 
-The result is the mean of the weights at the ends of *polish* and *finish*, sharpened (docs/history/log.md: what each gives).
+The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
+in docs/history/log.md.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """

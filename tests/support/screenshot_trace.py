@@ -28,7 +28,7 @@ def carries_screenshot(value: Any, depth: int = 3) -> bool:
     if isinstance(value, bytes):
         return value.startswith(PNG)
     if isinstance(value, TensorDictBase):
-        return K.SCREENSHOT in value.keys()
+        return K.SCREENSHOT in value
     if depth == 0:
         return False
     if isinstance(value, Mapping):

@@ -98,8 +98,8 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: 
     assert "| 164 | 7 |" in text  # BEPA's include LEVEL-1's 64
     assert "| bepa | 50.0 (50 to 50)* |" in text
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) | holds |" in text
-    assert "Its logits are multiplied by 1.5," in text
-    assert "**Commit 012345678, named by the files of 6 runs, is not in this repository's" in text
+    assert "The logits are multiplied by 1.5:" in " ".join(text.split())
+    assert "The files of 6 runs name commit 012345678, which is no longer in this" in " ".join(text.split())
     assert "\n## Methods\n\n`make results`\n" in text
     # 1 of 8 before, 2 of 8 after on every training task
     assert "solved 4 of the 4 training tasks" in text
