@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from documented_keys import check_keys, documented, written_keys
 from repository import ROOT
 from rich.console import Console
 from screenshot_trace import files_that_hold_screenshots
@@ -20,11 +18,10 @@ from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases.prepare import prepared_run
 from bepa_torchrl.experiment.phases.results import write_results
-from bepa_torchrl.experiment.run_record import RunRecord, read_lines
+from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.start.folder import run_folder
 from bepa_torchrl.experiment.start.tasks import make_tasks
 
-FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 WALKTHROUGH = (ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")
 
 
@@ -57,78 +54,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 # --- docs/files.md --------------------------------------------------------------------------------------------------
 
 
-def names(section: str, column: str = "key") -> list[str]:
-    """What the tables of a section with this first column name."""
-    _, _, rest = FILES.partition(f"\n## {section}\n")
-    assert rest, section
-    text = re.split(r"\n## ", rest)[0]
-    cells = []
-    for table in re.findall(rf"^\| {column} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text + "\n", re.M):
-        cells += [line.split("|")[1] for line in table.splitlines()]
-    found = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
-    assert found, section
-    return found
-
-
-def pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"<[^>]+>", r"[^.]+", re.escape(name).replace(r"\ ", " ")))
-
-
-def keys(value: Any, prefix: str = "") -> Iterator[str]:
-    """Keys of a JSON value: ``a.b`` inside an object, ``a.[].b`` inside a list of objects."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield f"{prefix}{key}"
-            yield from keys(item, f"{prefix}{key}.")
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, dict):
-                yield from keys(item, f"{prefix}[].")
-
-
-def check(written: set[str], documented: list[str], optional: list[str] | None = None) -> None:
-    """Every key is documented; every documented one that is not optional is written."""
-    known = [*documented, *(optional or [])]
-    assert sorted(key for key in written if not any(pattern(name).fullmatch(key) for name in known)) == []
-    assert [name for name in documented if not any(pattern(name).fullmatch(key) for key in written)] == []
-
-
-def written_keys(path: Path) -> set[str]:
-    lines = read_lines(path) if path.suffix == ".jsonl" else [json.loads(path.read_text(encoding="utf-8"))]
-    return {key for line in lines for key in keys(line)}
-
-
 def test_the_results_have_the_documented_keys(run: Run) -> None:
     whole = {key for key in written_keys(run.folder / "results.json") if not key.startswith("methods.")}
-    check(whole, names("results.json"))
-    check(written_keys(run.folder / "level2" / "results.json"), names("results.json of a method"))
+    check_keys(whole, documented("results.json"))
+    check_keys(written_keys(run.folder / "level2" / "results.json"), documented("results.json of a method"))
 
 
 def test_the_records_have_the_documented_keys(run: Run) -> None:
-    episodes = names("episodes.jsonl")
-    check(written_keys(run.folder / "level2" / "episodes.jsonl"), episodes)
+    episodes = documented("episodes.jsonl")
+    check_keys(written_keys(run.folder / "level2" / "episodes.jsonl"), episodes)
     outcomes = [
-        *names("outcomes.jsonl"),
+        *documented("outcomes.jsonl"),
         *(k for k in episodes if k != "iteration" and not k.startswith("provenance.")),
     ]
-    check(written_keys(run.folder / "level2" / "outcomes.jsonl"), outcomes)
-    iterations = names("iterations.jsonl")
-    check(
-        written_keys(run.folder / "level2" / "iterations.jsonl"), iterations, names("iterations.jsonl", "optional key")
+    check_keys(written_keys(run.folder / "level2" / "outcomes.jsonl"), outcomes)
+    iterations = documented("iterations.jsonl")
+    check_keys(
+        written_keys(run.folder / "level2" / "iterations.jsonl"),
+        iterations,
+        documented("iterations.jsonl", "optional key"),
     )
 
 
 def test_the_folders_have_the_documented_files(run: Run) -> None:
-    listed = {name.rstrip("/") for name in names("The folder of a run", "file")}
+    listed = {name.rstrip("/") for name in documented("The folder of a run", "file")}
     for folder in (run.folder, run.folder / "level2"):
         assert {path.name for path in folder.iterdir()} - listed - {"level2", "traced"} == set()
     assert {path.name for path in (run.folder / "prepared").iterdir()} == {
-        name.rstrip("/") for name in names("prepared", "file")
+        name.rstrip("/") for name in documented("prepared", "file")
     }
     (checkpoint,) = (run.folder / "level2" / "checkpoints").iterdir()
-    documented = {name.rpartition("-")[2].rstrip("/") for name in names("Checkpoints", "file")}
+    expected = {name.rpartition("-")[2].rstrip("/") for name in documented("Checkpoints", "file")}
     components = {path.name.partition("-")[2] for path in (checkpoint / "components").iterdir()}
-    assert components | {"manifest.json"} == documented
+    assert components | {"manifest.json"} == expected
 
 
 # --- docs/walkthrough.md --------------------------------------------------------------------------------------------
