@@ -40,7 +40,7 @@ def prose_code(text):
 
 
 def named_files(text):
-    """Words between backticks that are paths from the top of the repository, such as ``docs/log.md``."""
+    """Words between backticks that are paths from the top of the repository, such as ``docs/history/log.md``."""
     words = (word.strip("()[],;:").rstrip("/").partition("::")[0] for span in prose_code(text) for word in span.split())
     return [word for word in words if word.partition("/")[0] in TOP and re.fullmatch(r"[\w.-]+(/[\w.-]+)+", word)]
 
@@ -228,8 +228,10 @@ def test_snippets_of_the_readme_run(tmp_path, monkeypatch):
 
 
 def test_files_are_found_in_spans_of_several_words_and_lines():
-    text = "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/log.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
-    assert named_files(text) == ["tests/no_such.py", "docs/log.md", "docs/gone.md"]
+    text = (
+        "Run `python -m pytest\ntests/no_such.py::test_it` or `docs/index.md`.\n\n`A=1 ./x (docs/gone.md)`, `and/or`\n"
+    )
+    assert named_files(text) == ["tests/no_such.py", "docs/index.md", "docs/gone.md"]
     assert named_files("```bash\ncat docs/gone.md\n```\n\n`a`\n\nodd ` one\n\n`docs/x.md`") == ["docs/x.md"]
 
 
@@ -244,10 +246,37 @@ def test_links_of_the_site_are_files_in_it():
     assert wrong == []
 
 
-def test_every_page_is_in_the_navigation():
+def test_every_page_is_in_the_navigation_under_its_own_title():
+    """A page without a title in the navigation has its first heading there."""
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert pages == set(re.findall(r"([\w/-]+\.md)", navigation))
+    assert pages == set(re.findall(r"^ +- ([\w/-]+\.md)$", navigation, re.M))
+    titles = {page: title_of(page) for page in pages}
+    assert sorted(page for page, title in titles.items() if not title) == []
+    assert len(set(titles.values())) == len(titles)
+    tables = re.findall(
+        r"^\| \[([^\]]+)\]\(([\w/-]+\.md)\) \|", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.M
+    )
+    assert len(tables) > 15
+    assert [(title, page) for title, page in tables if title != titles[page]] == []
+
+
+def title_of(page):
+    """The heading on the first line of a page, or ''."""
+    line = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("\n")[0]
+    return line.removeprefix("# ") if line.startswith("# ") else ""
+
+
+def test_the_page_of_the_command_line_is_that_of_the_programs():
+    from scripts.make_cli_page import page as made
+
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == made(), "run: python -m scripts.make_cli_page"
+
+
+def test_the_readme_stays_short_and_begins_with_a_picture():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) < 1000
+    assert re.search(r"!\[[^\]]+\]\((docs/images/\S+)\)", text.partition("## ")[0])
 
 
 @pytest.mark.parametrize(

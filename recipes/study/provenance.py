@@ -24,9 +24,9 @@ def commits_text(results: Sequence[Result], *, replayed: bool) -> list[str]:
     if lost:
         runs = sum(result.commit in lost for result in results)
         sentences.append(
-            f"**Commit{_s(lost)} {_listed(lost)}, named by the files of {runs} runs, {'are' if _s(lost) else 'is'} not "
-            "in this repository's history**, so that the code of these runs cannot be checked out ([log](log.md)). "
-            f"What speaks for today's code giving the same results: {'; '.join(_guards(replayed))}."
+            f"The files of {runs} runs name commit{_s(lost)} {_listed(lost)}, which {'are' if _s(lost) else 'is'} no "
+            "longer in this repository's history: the code of these runs cannot be checked out "
+            f"([log](history/log.md)). What ties today's code to them: {', '.join(_guards(replayed))}."
         )
     sources = sorted({result.source for result in results if result.source})
     if sources:
@@ -41,10 +41,9 @@ def commits_text(results: Sequence[Result], *, replayed: bool) -> list[str]:
 
 
 def _guards(replayed: bool) -> list[str]:
-    code = "the number `RESULTS_VERSION` in `recipes/study/records.py`, raised with each change of results"
-    repeated = "a test that repeats a short run and compares its metrics, since the number was last set"
-    rest = "the settings in each file; the hash of the base policy's weights"
-    return [code, *([repeated] if replayed else []), rest]
+    repeated = "a test that repeats a short run and compares its metrics"
+    version = "the number `RESULTS_VERSION` in `recipes/study/records.py`, which every change of results raises"
+    return [*([repeated] if replayed else []), version, "the settings and the hash of the base policy in each file"]
 
 
 def _s(found: Sequence[str]) -> str:

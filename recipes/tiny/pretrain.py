@@ -6,12 +6,13 @@
    read column and row from the image tokens at that layer.
 3. *clone*: the native oracle's responses for many tasks per screenshot, some of them grounding.
 4. *follow*: more screenshots with fewer tasks each, so that most responses are about the task that led to the screen,
-   as in episodes; most of the learning happens here (docs/log.md).
+   as in episodes; most of the learning happens here (docs/history/log.md).
 5. *act*: the same with fewer shuffled desks, more plans and more of the expert's dialect.
 6. *polish*: the same again, after the learning rate fell to zero, from a part of it down to zero.
 7. *finish*: as *polish*, with more of the longer tasks, which fail most.
 
-The result is the mean of the weights at the ends of *polish* and *finish*, sharpened (docs/log.md: what each gives).
+The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
+in docs/history/log.md.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """

@@ -23,7 +23,7 @@ from recipes.tiny_local.cloning import Library, batch, grounding_batch
 from recipes.tiny_local.config import HIDDEN, SCREEN, local_config
 
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
-POINT_HEADS = 2  #: its heads that are; named coordinates were as often wrong with one (docs/log.md)
+POINT_HEADS = 2  #: its heads that are; named coordinates were as often wrong with one (docs/history/log.md)
 _CORPUS = 512  #: screens whose texts the tokenizer is trained on
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documented_keys import check_keys, documented, written_keys
 from rich.console import Console
 
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
@@ -118,6 +119,13 @@ def test_evaluations_are_played_by_the_workers_and_belong_to_their_iteration(
     run = folder / "evaluated"
     lines = [line for line in read_lines(run / "iterations.jsonl") if line["phase"] == "eval"]
     assert sorted(line["iteration"] for line in lines) == [1, 2, 4]
+    check_keys(
+        written_keys(run / "evaluations.jsonl"),
+        documented("evaluations.jsonl"),
+        documented("evaluations.jsonl", "optional key"),
+    )
+    optional = documented("iterations.jsonl", "optional key")
+    check_keys(written_keys(run / "iterations.jsonl"), [], [*documented("iterations.jsonl"), *optional])
     episodes = read_lines(run / "evaluations.jsonl")
     for line in lines:
         mine = [each for each in episodes if each["iteration"] == line["iteration"]]

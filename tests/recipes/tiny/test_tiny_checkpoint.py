@@ -58,7 +58,7 @@ def test_the_measured_figures_are_those_of_the_files() -> None:
     js = [found["divergence"][name]["js"] for name in ORDER]
     raw, converted, level1, level2 = js
     assert raw > converted > level1 > 0, js
-    assert level2 < level1 + 0.005, js  # two near sets: their order turns with the episodes (docs/log.md)
+    assert level2 < level1 + 0.005, js  # two near sets: their order turns with the episodes (docs/history/log.md)
     dialect = found["dialect"]
     assert dialect["prompted_known"] == pytest.approx(stated["dialect"]["prompted_known"], abs=0.18)
     assert dialect["unprompted_share"] == pytest.approx(stated["dialect"]["unprompted_share"], abs=0.01)
