@@ -40,9 +40,12 @@ def first_problem(settings: Settings, checks: Iterable[Check]) -> str | None:
 # --- methods and losses -------------------------------------------------------------------------------------------
 
 
-def known_method(settings: Settings) -> str | None:
-    """``algo.name`` is a method."""
-    return _raised(lambda: method_named(settings.algo.name))
+def known_methods(settings: Settings) -> str | None:
+    """``algo.name`` and the names in ``compare`` are methods; a file of ``algo/`` with another name is not enough."""
+    for name in (settings.algo.name, *settings.compare):
+        if name not in METHODS:
+            return _raised(partial(method_named, name), "algo" if name == settings.algo.name else "compare")
+    return None
 
 
 def settings_of_luffy(settings: Settings) -> str | None:
@@ -319,7 +322,7 @@ def enough_tasks(settings: Settings, tasks: Tasks) -> str | None:
 # --- the order ----------------------------------------------------------------------------------------------------
 
 SETTINGS: tuple[Check, ...] = (
-    known_method,
+    known_methods,
     settings_of_luffy,
     self_rollouts,
     longest_episode,

@@ -77,7 +77,7 @@ class PolicySettings:
         history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
             at once; ``last_k``, the newest k, as OSWorld's agent. ``all`` is the cheapest to train, ``last_k`` the
             dearest (:mod:`osworld_gym.uitars.history`).
-        history_images: k, the current screenshot included; None with ``all``.
+        history_images: number k of screenshots in the prompt, the current one included; None with ``all``.
         max_prompt_tokens: maximum tokens of a prompt; a longer one ends the episode.
         max_new_tokens: maximum tokens of a response.
         max_batch_tokens: maximum tokens of a forward pass, including padding.

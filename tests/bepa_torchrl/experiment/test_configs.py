@@ -294,17 +294,19 @@ def test_every_method_of_a_run_is_loaded_and_checked() -> None:
     [
         (["seed=-5"], "seed: expected an integer of at least 0, got -5; the default is seed=0"),
         (["experiment=none_left"], "train.iterations: expected an integer of at least 1, got 0 (in "),
-        (["compare=[odd]"], "compare=[odd]: train.iterations: expected an integer of at least 1, got 0 (in "),
+        (
+            ["compare=[luffy]", "collect.group_size=2"],
+            "compare=[luffy]: collect.group_size=2: luffy requires at least 3",
+        ),
+        (["compare=[odd]"], "compare: unknown algo 'odd'; known: bepa, "),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_made(given: list[str], problem: str, tmp_path: Path) -> None:
-    """On the command line, in an experiment's file, and in the file of a method that is only compared."""
-    for folder, name, text in (
-        ("experiment", "none_left", "train:\n  iterations: 0\n"),
-        ("algo", "odd", "algo:\n  name: grpo\ntrain:\n  iterations: 0\n"),
-    ):
-        (tmp_path / "own" / folder).mkdir(parents=True)
-        (tmp_path / "own" / folder / f"{name}.yaml").write_text(f"# @package _global_\n{text}")
+    """On the command line, in an experiment's file, and for a method that is only compared."""
+    for name, text in (("experiment/none_left", "train: {iterations: 0}"), ("algo/odd", "algo: {name: grpo}")):
+        path = tmp_path / "own" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"# @package _global_\n{text}\n")
     command = [sys.executable, "-m", "bepa_torchrl", "train", "--config-dir", str(tmp_path / "own"), *given]
     done = subprocess.run(
         [*command, f"runs={tmp_path / 'runs'}"],
