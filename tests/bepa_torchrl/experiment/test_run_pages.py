@@ -16,8 +16,7 @@ from smallest_run import TWO_STEPS, smallest_run
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases import prepared_run
-from bepa_torchrl.experiment.phases.results import write_results
+from bepa_torchrl.experiment.phases import prepared_run, write_results
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.start.folder import run_folder
 from bepa_torchrl.experiment.start.tasks import make_tasks
