@@ -31,7 +31,7 @@ LAYERS = {
         "tasks",
         "desktops",
         "action_text",
-        "opencua",
+        "opencua qwen3vl",
         "uitars guest types errors folders atomic extras",
     ),
 }

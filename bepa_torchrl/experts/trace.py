@@ -255,6 +255,8 @@ def _hashed(step: ExpertStep) -> dict[str, Any]:
     for action in data["actions"]:
         for key in ("start", "end"):
             action[key] = None if action[key] is None else [float(value) for value in action[key]]
+        if action["clicks"] is None:  # so that the hash is that of traces stored before actions had it
+            del action["clicks"]
     return data
 
 
@@ -262,4 +264,5 @@ def _action(data: Mapping[str, Any]) -> Action:
     points = {
         key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
     }
-    return Action(data["kind"], **points, key=data["key"], content=data["content"], direction=data["direction"])
+    named = {name: data[name] for name in ("key", "content", "direction")}
+    return Action(data["kind"], **points, **named, clicks=data.get("clicks"))  # older files have no clicks

@@ -69,8 +69,9 @@ class PolicySettings:
         dtype: torch dtype of the weights.
         device: torch device, for example ``cpu`` or ``cuda:0``.
         attn: attention implementation of transformers.
-        action_text: the form of prompts and responses (:data:`osworld_gym.action_text.ACTION_TEXTS`): ``uitars``, or
-            ``opencua``, whose prompts repeat past responses in a shorter form, so that steps share no forward pass.
+        action_text: the form of prompts and responses (:data:`osworld_gym.action_text.ACTION_TEXTS`): ``uitars``;
+            ``qwen3vl``, calls of the tool ``computer_use``; or ``opencua``, whose prompts repeat past responses in a
+            shorter form, so that steps share no forward pass.
         preset: a prompt preset of the action text.
         history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
             at once; ``last_k``, the newest k, as OSWorld's agent. ``all`` is the cheapest to train, ``last_k`` the
@@ -92,7 +93,7 @@ class PolicySettings:
     dtype: Literal["float32", "bfloat16", "float16"]
     device: str
     attn: Literal["sdpa", "flash_attention_2"]
-    action_text: Literal["uitars", "opencua"]
+    action_text: Literal["uitars", "opencua", "qwen3vl"]
     preset: str
     history: Literal["all", "evict_block", "last_k"]
     history_images: Positive | None

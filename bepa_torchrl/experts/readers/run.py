@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -75,8 +76,7 @@ class Run:
         """Whether each step has a form in the policy's action text, and a screenshot to finish on."""
         last = self.steps[-1].actions
         ends = bool(last) and last[-1].kind in ("finished", "call_user")
-        known = all(_has_form(step, last=step is self.steps[-1]) for step in self.steps)
-        return known and not self.inexact and (ends or self.final is not None)
+        return not without_form(self.steps) and not self.inexact and (ends or self.final is not None)
 
     def trace(self, instruction: str | None = None, task_id: str | None = None) -> ExpertTrace:
         """The run with its screenshots loaded.
@@ -106,6 +106,11 @@ class Run:
 
 def _idle(step: ExpertStep) -> bool:
     return bool(step.actions) and all(action.kind in ("wait", "finished") for action in step.actions)
+
+
+def without_form(steps: Sequence[ExpertStep]) -> list[int]:
+    """Indices of the steps that UI-TARS's text cannot represent exactly."""
+    return [index for index, step in enumerate(steps) if not _has_form(step, last=index == len(steps) - 1)]
 
 
 def _has_form(step: ExpertStep, *, last: bool) -> bool:
