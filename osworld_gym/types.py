@@ -87,9 +87,10 @@ class Screenshot:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    r"""One action of the UI-TARS table, as data. Unused arguments are None.
+    r"""One action as data. Unused arguments are None.
 
-    ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``. ``start`` and ``end`` are (x, y): in pixels of the
+    ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``, or ``middle_single``, a click of the middle button,
+    which UI-TARS does not have. ``start`` and ``end`` are (x, y): in pixels of the
     image that the model saw when they come from the parser, in pixels of the screen when they reach a desktop.
     A line end in the content of ``type`` is ``\n``: ``\r\n`` and ``\r`` become that, so that each is one Enter.
     A click, drag or scroll without ``start`` begins where the pointer is.

@@ -1,7 +1,7 @@
 """The text protocols of policies by name: how prompts are written, and how responses are read.
 
 ``uitars`` (:mod:`osworld_gym.uitars`), ``opencua`` (:mod:`osworld_gym.opencua`) and ``qwen3vl``
-(:mod:`osworld_gym.qwen3vl`) share one table of actions (:mod:`osworld_gym.uitars.actions`).
+(:mod:`osworld_gym.qwen3vl`) are read as the same :class:`osworld_gym.types.Action`.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class ActionSpec:
         description: what it does, for the documentation.
         remark: the comment in its prompt line.
         aliases: other names that the parser accepts.
-        prompted: whether prompts list it; False for actions that only OSWorld's agent accepts, or that the responses
-            of other action texts have.
+        prompted: whether prompts list it; False for actions that only OSWorld's agent accepts, or OpenCUA's responses
+            have.
     """
 
     name: str
@@ -88,7 +88,6 @@ ACTIONS: tuple[ActionSpec, ...] = (
     ActionSpec("left_double", (_START,), _DESKTOP, "Double-clicks at the point."),
     ActionSpec("left_triple", (_START,), _DESKTOP, "Triple-clicks at the point.", prompted=False),
     ActionSpec("right_single", (_START,), _DESKTOP, "Right-clicks at the point."),
-    ActionSpec("middle_single", (_START,), _DESKTOP, "Clicks the middle button at the point.", prompted=False),
     ActionSpec("long_press", (_START,), _MOBILE, "Presses the point for a second."),
     ActionSpec("drag", (_START, _END), _BOTH, "Drags from the first point to the second.", aliases=("select",)),
     ActionSpec(
