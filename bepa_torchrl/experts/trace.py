@@ -285,5 +285,11 @@ def _action(data: Mapping[str, Any]) -> Action:
     points = {
         key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
     }
-    named = {name: data[name] for name in ("key", "content", "direction")}
-    return Action(data["kind"], **points, **named, clicks=data.get("clicks"))  # older files have no clicks
+    return Action(
+        data["kind"],
+        **points,
+        key=data["key"],
+        content=data["content"],
+        direction=data["direction"],
+        clicks=data.get("clicks"),  # traces of earlier versions do not have it
+    )
