@@ -19,6 +19,7 @@ from .keyboard import Keyboard, name_keysym
 LEFT, MIDDLE, RIGHT = 1, 2, 3
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 WHEEL_CLICKS = 5  # OSWorld's UI-TARS adapter scrolls by 5
+MAX_WHEEL_CLICKS = 1000  # of one scroll, as in osworld_gym.types, which a guest does not import
 DOUBLE_CLICK = 0.4  # seconds; the desktop's GTK settings use the same value
 DOUBLE_CLICK_DISTANCE = 8  # pixels
 DRAG_STEPS = 8
@@ -81,8 +82,9 @@ class Inputs:
         for name in ("key", "content", "direction"):
             if not isinstance(action.get(name), str | None):
                 raise ValueError(f"action {kind!r}: {name!r}: expected text, got {action[name]!r}")
-        if not isinstance(action.get("clicks"), int | None):
-            raise ValueError(f"action {kind!r}: 'clicks': expected a whole number, got {action['clicks']!r}")
+        clicks = action.get("clicks")
+        if not (clicks is None or (isinstance(clicks, int) and 0 <= clicks <= MAX_WHEEL_CLICKS)):
+            raise ValueError(f"action {kind!r}: 'clicks': expected 0..{MAX_WHEEL_CLICKS}, got {clicks!r}")
         self._until, self._cut = until, False
         try:
             self.kinds[kind](action)
