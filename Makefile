@@ -18,7 +18,7 @@ extras = $(VENV)/.installed-$(1)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-browser soak nightly lint docs wheel \
+.PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-experts test-browser soak nightly lint docs wheel \
 	bench bench-desktops results tiny tiny-local settings clean
 
 help:            ## this list
@@ -89,6 +89,15 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt scripts/install_vll
 
 test-vllm: $(VLLM_VENV)/.installed  ## rollouts with vLLM on the CPU: sampling, weight sync, training (docs/vllm.md)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default
+
+# an environment of its own: the agents' packages are not ours
+GUI_AGENTS_VENV ?= .venv-gui-agents
+$(GUI_AGENTS_VENV)/.installed: scripts/install_gui_agents.sh | $(BIN)/python
+	scripts/install_gui_agents.sh $(BIN)/python $(GUI_AGENTS_VENV)
+	@touch $@
+
+test-experts: $(call extras,test) $(GUI_AGENTS_VENV)/.installed  ## logs that the real Agent S2, S2.5 and S3 write (docs/experts.md)
+	GUI_AGENTS_PYTHON=$(GUI_AGENTS_VENV)/bin/python $(BIN)/python -m pytest -m experts --timeout 600
 
 # a part of it: make soak ONLY='kills and part3'
 ONLY ?=

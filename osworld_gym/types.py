@@ -18,6 +18,7 @@ Point = tuple[float, float]
 
 #: the n-th ``call_user()`` of an episode ends it, as in OSWorld's UI-TARS agent
 CALL_USER_TOLERANCE = 3
+MAX_WHEEL_CLICKS = 1000  #: of one scroll; longer than any list
 
 
 class StopReason(StrEnum):
@@ -86,11 +87,16 @@ class Screenshot:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    r"""One action of the UI-TARS table, as data. Unused arguments are None.
+    r"""One action as data. Unused arguments are None.
 
-    ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``. ``start`` and ``end`` are (x, y): in pixels of the
+    ``kind`` is a name of ``osworld_gym.uitars.actions.ACTIONS``, or ``middle_single``, a click of the middle button,
+    which UI-TARS does not have. ``start`` and ``end`` are (x, y): in pixels of the
     image that the model saw when they come from the parser, in pixels of the screen when they reach a desktop.
     A line end in the content of ``type`` is ``\n``: ``\r\n`` and ``\r`` become that, so that each is one Enter.
+    A click, drag or scroll without ``start`` begins where the pointer is.
+
+    Raises:
+        ValueError: ``clicks`` is not in 0..``MAX_WHEEL_CLICKS``.
     """
 
     kind: str
@@ -99,8 +105,11 @@ class Action:
     key: str | None = None  #: hotkey, keydown, keyup: names separated by spaces, as in ``ctrl shift t``
     content: str | None = None  #: type, finished, open_app
     direction: str | None = None  #: scroll: up, down, left, right
+    clicks: int | None = None  #: scroll: wheel clicks; None: those of one scroll of UI-TARS (``SCROLL_CLICKS``)
 
     def __post_init__(self) -> None:
+        if self.clicks is not None and not 0 <= self.clicks <= MAX_WHEEL_CLICKS:
+            raise ValueError(f"Action.clicks: expected 0..{MAX_WHEEL_CLICKS} or None, got {self.clicks}")
         if self.kind == "type" and self.content and "\r" in self.content:
             object.__setattr__(self, "content", self.content.replace("\r\n", "\n").replace("\r", "\n"))
 

@@ -32,7 +32,7 @@ LAYERS = {
         "tasks",
         "desktops",
         "action_text",
-        "opencua",
+        "opencua qwen3vl",
         "uitars guest types errors exports extensions folders atomic extras",
     ),
 }

@@ -22,7 +22,7 @@ from osworld_gym.atomic import write_with
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.format import format_action
+from osworld_gym.uitars.format import describe_action
 
 BASE = "base"  #: folder of the base policy's episodes, next to the methods'
 FILE = "before-after.gif"
@@ -196,7 +196,7 @@ class _Panel:
             return f"{self.title}: {_verdict(self.episode)}", "", ""
         text = steps[number]["text"]
         thought = ACTION_TEXTS[self.action_text].thought_of(text)
-        action = "; ".join(format_action(action) for action in _actions(text, self.action_text))
+        action = "; ".join(describe_action(action) for action in _actions(text, self.action_text))
         return f"{self.title}: step {number + 1}", f"Thought: {thought}", f"Action: {_plain(action)}"
 
 

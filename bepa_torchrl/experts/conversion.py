@@ -7,20 +7,21 @@ Actions are those that were performed, or parsed from the expert's grounded code
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from bepa_torchrl.experts.agent_s2_text import sections, sentences
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
-from osworld_gym.action_text import ACTION_TEXTS
+from osworld_gym.action_text import ACTION_TEXTS, ActionText
 from osworld_gym.errors import ParseError
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.format import format_action
+from osworld_gym.uitars.format import describe_action
 from osworld_gym.uitars.parse import thought_of
 from osworld_gym.uitars.prompt import prompt_text
 from osworld_gym.uitars.pyautogui import from_pyautogui
+from osworld_gym.uitars.read_pyautogui import MAX_SCROLLS, SCROLL_CLICKS, scrolls
 
 Complete = Callable[[str], str]  #: a language model: prompt → reply
 Pair = tuple[bytes, str]  #: (PNG before the response, the response)
@@ -108,12 +109,14 @@ def convert_trace(
         if scaling is not None:
             actions = [scaling.action_to_model(action, trace.screen_size) for action in actions]
         thought = step_thought(step) if complete is None else model_thought(step, actions, complete)
-        try:
-            pairs.append((png, text.format_response(thought, actions)))
-        except ValueError:  # the action text has no form for these actions
+        response, rounded = _response(text, thought, actions)
+        if response is None:
             dropped.append((index, "not_convertible"))
             continue
+        pairs.append((png, response))
         steps.append(index)
+        if rounded:
+            inexact.append((index, "not_exact"))
         if any(action.kind in text.unprompted for action in actions):
             inexact.append((index, "not_prompted"))
         finished = actions[-1].kind in ("finished", "call_user")
@@ -124,6 +127,25 @@ def convert_trace(
         steps.append(-1)
     inexact += [(index, reason) for index, reason in trace.inexact if index in steps]
     return Converted(tuple(pairs), tuple(steps), tuple(dropped), tuple(sorted(inexact)))
+
+
+def _response(text: ActionText, thought: str, actions: Sequence[Action]) -> tuple[str | None, bool]:
+    """The response, None if the text has no form for the actions, and whether its wheel clicks are others.
+
+    A text without a number of wheel clicks scrolls by the nearest multiple of ``SCROLL_CLICKS``.
+    """
+    plain: list[Action] = []
+    exact = True
+    for action in actions:
+        times = 1 if action.clicks is None else min(MAX_SCROLLS, scrolls(action.clicks))
+        exact = exact and action.clicks in (None, times * SCROLL_CLICKS)
+        plain += [replace(action, clicks=None)] * times
+    for form in (actions, plain):
+        try:
+            return text.format_response(thought, form), form is plain and not exact
+        except ValueError:
+            continue
+    return None, False
 
 
 def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
@@ -154,7 +176,7 @@ def step_thought(step: ExpertStep) -> str:
 
 def model_thought(step: ExpertStep, actions: list[Action], complete: Complete) -> str:
     """A thought by the paper's conversion prompt; falls back to :func:`step_thought` if the reply has none."""
-    calls = "; ".join(format_action(action) for action in actions)
+    calls = "; ".join(describe_action(action) for action in actions)
     request = (
         f"{prompt_text('conversion', __package__)}\nexecutor_plan: {step.plan}\n"
         f"reflection: {step.reflection or 'null'}\n"

@@ -121,7 +121,7 @@ def plan_lines(plan: str) -> list[str]:
 
 def effective_steps(trace: ExpertTrace) -> list[int]:
     """Indices of the steps that :func:`plan_from_trace` keeps."""
-    frames = [*trace.screenshots, trace.final_screenshot]
+    frames = trace.image_hashes
     kept = []
     for i, step in enumerate(trace.steps):
         after = trace.steps[i + 1] if i + 1 < len(trace.steps) else None
@@ -129,7 +129,7 @@ def effective_steps(trace: ExpertTrace) -> list[int]:
         failed = after is not None and says_it_failed(after.plan)
         repeated = after is not None and after.intent == step.intent
         scrolled = bool(step.actions) and all(action.kind == "scroll" for action in step.actions)
-        still = bool(frames[i]) and frames[i] == frames[i + 1]
+        still = frames[i] is not None and frames[i] == frames[i + 1]
         useless = repeated and (scrolled or still)
         if step.intent.strip() and not (idle or failed or useless or _BY_CHANCE.search(step.intent)):
             kept.append(i)

@@ -36,33 +36,37 @@ def split_source(source: str) -> tuple[str, Path]:
     return (reader if colon else ""), folder
 
 
-def read_source(source: str, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+def read_source(
+    source: str, tasks: Iterable[Task], *, successes: bool = False, images: bool = True
+) -> list[ExpertTrace]:
     """The traces of the source whose task is in ``tasks``; each names its origin.
 
     Args:
         source: as of :func:`split_source`.
         tasks: the tasks.
         successes: only the successful traces, of which there may be none; False: the failed ones, too.
+        images: False: the screenshots are not kept in memory, only their hashes; a reader that is a plain function
+            keeps them.
 
     Raises:
         TraceError: as :func:`split_source`; there is no trace of these tasks, or one cannot be read.
     """
     reader, folder = split_source(source)
-    traces = _traces_of(reader, folder, tasks, successes=successes)
+    traces = _traces_of(reader, folder, tasks, successes=successes, images=images)
     return [trace if trace.origin else replace(trace, origin=source) for trace in traces]
 
 
-def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: bool) -> list[ExpertTrace]:
+def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: bool, images: bool) -> list[ExpertTrace]:
     """The traces as the reader, or the folder of saved traces, has them; raises as :func:`read_source`."""
     from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
 
     if reader or not (folder / "traces").is_dir():
         read = find_reader(reader or AUTO)
         if isinstance(read, RunReader):
-            return read.read(folder, tasks, successes=successes)
+            return read.read(folder, tasks, successes=successes, images=images)
         return [trace for trace in read(folder, tasks) if trace.success or not successes]
     known = {task.id for task in tasks}
-    traces = load_traces(folder)
+    traces = load_traces(folder, images=images)
     found = [trace for trace in traces if trace.task_id in known]
     if not found:
         raise TraceError(
@@ -72,13 +76,18 @@ def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: b
     return [trace for trace in found if trace.success or not successes]
 
 
-def successful_traces(sources: Sequence[str], tasks: Sequence[Task]) -> list[ExpertTrace]:
+def successful_traces(sources: Sequence[str], tasks: Sequence[Task], *, images: bool = True) -> list[ExpertTrace]:
     """The successful traces of all sources on these tasks, in the order of the sources; a task may have several.
+
+    Args:
+        sources: as of :func:`split_source`.
+        tasks: the tasks.
+        images: as of :func:`read_source`.
 
     Raises:
         TraceError: a source cannot be read, or no trace is successful.
     """
-    solved = [trace for source in sources for trace in read_source(source, tasks, successes=True)]
+    solved = [trace for source in sources for trace in read_source(source, tasks, successes=True, images=images)]
     if not solved:
         raise TraceError(
             f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks (`bepa experts check` lists "

@@ -41,6 +41,7 @@ class ExpertTrace:
         origin: the run or log folder it was read from; empty for a recording.
         run: the run's folder below its source, which tells several runs of one task apart; empty: there is one.
         inexact: (index of a step, reason) of the steps whose executed code ``actions`` does not represent exactly.
+        left_out: the SHA-256 of each screenshot and of the final one, where they were not loaded; else None.
 
     Raises:
         TraceError: the numbers of steps and screenshots differ.
@@ -57,6 +58,7 @@ class ExpertTrace:
     origin: str = ""
     run: str = ""
     inexact: tuple[tuple[int, str], ...] = ()
+    left_out: tuple[str | None, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.screenshots):
@@ -71,9 +73,17 @@ class ExpertTrace:
     @property
     def content_hash(self) -> str:
         """First 16 hex digits of the SHA-256 of its steps and screenshots."""
-        images = [hashlib.sha256(png).hexdigest() if png else None for png in self.screenshots]
+        images = self.image_hashes[:-1]
         content = [self.task_id, self.instruction, self.expert, [_hashed(step) for step in self.steps], images]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def image_hashes(self) -> tuple[str | None, ...]:
+        """The SHA-256 of the screenshot before each step, then of the final one; None where the log has none."""
+        if self.left_out is not None:
+            return self.left_out
+        images = (*self.screenshots, self.final_screenshot)
+        return tuple(hashlib.sha256(png).hexdigest() if png else None for png in images)
 
     @property
     def faithful(self) -> bool:
@@ -138,8 +148,12 @@ def save_traces(traces: Iterable[ExpertTrace], folder: Path) -> list[Path]:
     return [save_trace(trace, folder) for trace in traces]
 
 
-def load_trace(path: Path) -> ExpertTrace:
+def load_trace(path: Path, *, images: bool = True) -> ExpertTrace:
     """Reads one trace file of a folder that :func:`save_trace` wrote.
+
+    Args:
+        path: the file.
+        images: whether to load the screenshots; False: their hashes only.
 
     Raises:
         TraceError: not a trace file, of another schema, or an image is missing or damaged.
@@ -148,18 +162,20 @@ def load_trace(path: Path) -> ExpertTrace:
     folder = path.parent.parent.parent
     try:
         final = data["final_screenshot"]
+        names = tuple(data["screenshots"])
         return ExpertTrace(
             task_id=str(data["task_id"]),
             instruction=str(data["instruction"]),
             expert=str(data["expert"]),
             steps=trace_steps(data),
-            screenshots=tuple(b"" if name is None else _load_image(name, folder) for name in data["screenshots"]),
+            screenshots=tuple(_load_image(name, folder) if name and images else b"" for name in names),
             success=bool(data["success"]),
-            final_screenshot=None if final is None else _load_image(final, folder),
+            final_screenshot=_load_image(final, folder) if final and images else None,
             env_seed=None if data["env_seed"] is None else int(data["env_seed"]),
             origin=str(data.get("origin", "")),
             run=str(data.get("run", "")),
             inexact=tuple((int(index), str(reason)) for index, reason in data.get("inexact", ())),
+            left_out=None if images else (*names, final),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{path}: incomplete trace ({type(error).__name__}: {error}); record it again") from error
@@ -182,8 +198,13 @@ def trace_steps(data: Mapping[str, Any]) -> tuple[ExpertStep, ...]:
     return tuple(_step(step) for step in data["steps"])
 
 
-def load_traces(folder: Path, expert: str | None = None) -> list[ExpertTrace]:
+def load_traces(folder: Path, expert: str | None = None, *, images: bool = True) -> list[ExpertTrace]:
     """All traces of a folder, or those of one expert, ordered by file name.
+
+    Args:
+        folder: of traces.
+        expert: None: all.
+        images: as of :func:`load_trace`.
 
     Raises:
         TraceError: the folder has no traces, or one cannot be read.
@@ -193,7 +214,7 @@ def load_traces(folder: Path, expert: str | None = None) -> list[ExpertTrace]:
         raise TraceError(
             f"{folder}: no traces{f' of {expert!r}' if expert else ''} in it; record or convert some first"
         )
-    return [load_trace(path) for path in paths]
+    return [load_trace(path, images=images) for path in paths]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -255,6 +276,8 @@ def _hashed(step: ExpertStep) -> dict[str, Any]:
     for action in data["actions"]:
         for key in ("start", "end"):
             action[key] = None if action[key] is None else [float(value) for value in action[key]]
+        if action["clicks"] is None:  # so that the hash is that of traces stored before actions had it
+            del action["clicks"]
     return data
 
 
@@ -263,4 +286,11 @@ def read_action(data: Mapping[str, Any]) -> Action:
     points = {
         key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
     }
-    return Action(data["kind"], **points, key=data["key"], content=data["content"], direction=data["direction"])
+    return Action(
+        data["kind"],
+        **points,
+        key=data["key"],
+        content=data["content"],
+        direction=data["direction"],
+        clicks=data.get("clicks"),  # traces of earlier versions do not have it
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,22 @@ CORPUS = (
 )
 
 
-def small_checkpoint(seed: int = 0, spread: float = 0.2, *, family: str = "qwen2_5_vl") -> Checkpoint:
+def small_checkpoint(
+    seed: int = 0, spread: float = 0.2, *, family: str = "qwen2_5_vl", corpus: Sequence[str] = CORPUS
+) -> Checkpoint:
     """Random weights, large enough that logits and image features matter.
 
     Args:
         seed: of the weights.
         spread: standard deviation of matrices.
         family: ``qwen2_5_vl`` or ``qwen3_vl``.
+        corpus: texts whose words become tokens.
 
     Raises:
         KeyError: another family.
     """
     torch.manual_seed(seed)
-    tokenizer = train_tokenizer(CORPUS)
+    tokenizer = train_tokenizer(corpus)
     model = _MODELS[family](tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():

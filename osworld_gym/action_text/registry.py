@@ -1,6 +1,7 @@
 """The text protocols of policies by name: how prompts are written, and how responses are read.
 
-``uitars`` (:mod:`osworld_gym.uitars`) and ``opencua`` (:mod:`osworld_gym.opencua`) have the same actions.
+``uitars`` (:mod:`osworld_gym.uitars`), ``opencua`` (:mod:`osworld_gym.opencua`) and ``qwen3vl``
+(:mod:`osworld_gym.qwen3vl`) are read as the same :class:`osworld_gym.types.Action`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from osworld_gym import opencua, uitars
+from osworld_gym import opencua, qwen3vl, uitars
 from osworld_gym.extensions import Registry
-from osworld_gym.opencua.prompt import system_text
+from osworld_gym.opencua import prompt as opencua_prompt
+from osworld_gym.qwen3vl import prompt as qwen3vl_prompt
 from osworld_gym.types import Action, PromptContext
 from osworld_gym.uitars.actions import ACTIONS
 from osworld_gym.uitars.parse import Parsed
@@ -85,9 +87,19 @@ ACTION_TEXTS: Registry[ActionText] = Registry(
             thought_of=opencua.thought_of,
             format_response=opencua.format_response,
             presets=opencua.PRESETS,
-            head=lambda _: system_text(),
+            head=lambda _: opencua_prompt.system_text(),
             unprompted=frozenset(),
             repeated=60,  # "# Step 7:", "## Action:" and one or two sentences
+        ),
+        "qwen3vl": ActionText(
+            build_messages=qwen3vl.build_messages,
+            parse=qwen3vl.parse,
+            thought_of=qwen3vl.thought_of,
+            format_response=qwen3vl.format_response,
+            presets=qwen3vl.PRESETS,
+            head=lambda _: qwen3vl_prompt.system_text(),
+            unprompted=frozenset(("keydown", "keyup")),
+            repeated=None,  # steps without a screenshot are a shorter line, which is not counted
         ),
     },
     expects="an ActionText",

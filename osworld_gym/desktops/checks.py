@@ -33,22 +33,25 @@ ODD_KEYS = ("no_such_key", "ctrl no_such_key", "", "ctrl+shift+t", "hyper F99", 
 FAR_POINTS = ((-50.0, -50.0), (1e6, 1e6), (-1.0, 1e9), (0.0, 0.0), (3.7, 2.2))
 DATA = bytes(range(256)) * 3
 BETWEEN = ((100.5, 50.4), (100.6, 50.6), (0.4, 0.5))  # points between pixels
-KEY_LOG, KEY_LOG_SECONDS = "/tmp/keys.log", 60
-#: takes the keyboard, so that no program reacts, and writes a line for each key press
-_LOG_KEYS = f"""
+INPUT_LOG, INPUT_LOG_SECONDS = "/tmp/input.log", 60
+#: takes keyboard and pointer, so that no program reacts, and writes a line for each press: "key", or a button's number
+_LOG_INPUT = f"""
 import select, time
 from Xlib import X
 from Xlib.display import Display
 display = Display()
-display.screen().root.grab_keyboard(False, X.GrabModeAsync, X.GrabModeAsync, X.CurrentTime)
+root = display.screen().root
+root.grab_keyboard(False, X.GrabModeAsync, X.GrabModeAsync, X.CurrentTime)
+root.grab_pointer(False, X.ButtonPressMask, X.GrabModeAsync, X.GrabModeAsync, X.NONE, X.NONE, X.CurrentTime)
 display.sync()
-with open({KEY_LOG!r}, "w", buffering=1) as log:
+with open({INPUT_LOG!r}, "w", buffering=1) as log:
     log.write("ready\\n")
-    end = time.monotonic() + {KEY_LOG_SECONDS}
+    end = time.monotonic() + {INPUT_LOG_SECONDS}
     while time.monotonic() < end:
         for _ in range(display.pending_events()):
-            if display.next_event().type == X.KeyPress:
-                log.write("press\\n")
+            event = display.next_event()
+            if event.type in (X.KeyPress, X.ButtonPress):
+                log.write("key\\n" if event.type == X.KeyPress else f"{{event.detail}}\\n")
         select.select([display], [], [], 0.1)
 """
 
@@ -211,32 +214,36 @@ def every_named_key_is_performed_or_unused(desktop: Desktop) -> None:
 
 def _lost_keys(desktop: Desktop, keys: Sequence[str]) -> list[str]:
     """Which of the keys no X client gets. All at once first, one by one only if there are any."""
-    desktop.reset(1)
-    desktop.write_file("/tmp/log_keys.py", _LOG_KEYS.encode())
-    desktop.run("python3 /tmp/log_keys.py >/dev/null 2>&1 &", shell=True)
-    end = perf_counter() + KEY_LOG_SECONDS / 2
-
-    def grown(before: int, by: int) -> bool:
-        while _presses(desktop) < before + by and perf_counter() < end:
-            desktop.wait_still(0.2)
-        return _presses(desktop) >= before + by
-
-    _require(grown(-1, 1), "the program that logs keys did not start")
+    _log_input(desktop)
     desktop.perform([Action("hotkey", key=key) for key in keys])
-    if grown(0, len(keys)):
+    if len(_presses(desktop, len(keys))) >= len(keys):
         return []
     lost = []
     for key in keys:
-        before = _presses(desktop)
+        before = len(_presses(desktop))
         desktop.perform([Action("hotkey", key=key)])
-        if _presses(desktop) == before:
+        if len(_presses(desktop)) == before:
             lost.append(key)
     return lost
 
 
-def _presses(desktop: Desktop) -> int:
-    """Number of logged key presses; -1 before the log begins."""
-    return desktop.run(["cat", KEY_LOG]).output.count("\n") - 1
+def _log_input(desktop: Desktop) -> None:
+    """Starts the log of presses on the desktop of seed 1."""
+    desktop.reset(1)
+    desktop.write_file("/tmp/log_input.py", _LOG_INPUT.encode())
+    desktop.run("python3 /tmp/log_input.py >/dev/null 2>&1 &", shell=True)
+    end = perf_counter() + INPUT_LOG_SECONDS / 2
+    while not desktop.run(["cat", INPUT_LOG]).output:
+        _require(perf_counter() < end, "the program that logs presses did not start")
+        desktop.wait_still(0.2)
+
+
+def _presses(desktop: Desktop, awaited: int = 0) -> list[str]:
+    """The logged presses, once there are as many as ``awaited`` or the time for them is over."""
+    end = perf_counter() + INPUT_LOG_SECONDS / 4
+    while len(found := desktop.run(["cat", INPUT_LOG]).output.split()[1:]) < awaited and perf_counter() < end:
+        desktop.wait_still(0.2)
+    return found
 
 
 def unknown_keys_do_nothing(desktop: Desktop) -> None:
@@ -255,14 +262,54 @@ def any_text_can_be_typed(desktop: Desktop) -> None:
     _sound(desktop, desktop.screenshot())
 
 
+def buttons_and_wheel_clicks_are_performed(desktop: Desktop) -> None:
+    """Each click presses its button, and the wheel turns by ``clicks``, or by 5."""
+    if not desktop.has_shell:
+        return
+    _log_input(desktop)
+    middle = (desktop.screen_size[0] / 2, desktop.screen_size[1] / 2)
+    kinds = {"click": "1", "left_double": "1 1", "middle_single": "2", "right_single": "3", "left_triple": "1 1 1"}
+    ways = {"up": "4", "down": "5", "left": "6", "right": "7"}
+    actions = [Action(kind, start=middle) for kind in kinds]
+    actions += [Action("scroll", direction=way, clicks=3) for way in ways]
+    actions += [Action("scroll", start=middle, direction="up"), Action("scroll", direction="down", clicks=0)]
+    wanted = " ".join([*kinds.values(), *(" ".join([button] * 3) for button in ways.values()), "4 4 4 4 4"]).split()
+    desktop.perform(actions)
+    got = _presses(desktop, len(wanted))
+    _require(got == wanted, f"expected the buttons {' '.join(wanted)}, got {' '.join(got)}")
+
+
+def actions_without_a_point_begin_at_the_pointer(desktop: Desktop) -> None:
+    """A click, drag or scroll without ``start`` begins where the last action left the pointer."""
+    width, height = desktop.screen_size
+    if desktop.has_shell:
+        desktop.reset(1)
+        place, other = (width // 4, height // 4), (width // 2, height // 3)
+        still = [Action("hover", start=place), Action("middle_single"), Action("scroll", direction="down", clicks=1)]
+        for actions, (x, y) in ((still, place), ([Action("drag", end=other)], other)):
+            desktop.perform(actions)
+            got = desktop.run(["python3", "-c", "import pyautogui; print(*pyautogui.position())"]).output.split()
+            _require(got == [str(x), str(y)], f"expected the pointer at {(x, y)}, got {got}")
+        return
+    for x, y in [(width * x // 8, height * y // 8) for x in range(1, 8, 2) for y in range(1, 8)]:
+        for kind in ("click", "left_double", "right_single"):
+            apart = _after(desktop, Action("hover", start=(x, y)), Action(kind))
+            same = bool((apart == _after(desktop, Action(kind, start=(x, y)))).all())
+            _require(same, f"{kind} at the pointer differs from {kind} at {(x, y)}, where the pointer is")
+
+
 def every_desktop_action_is_performed(desktop: Desktop) -> None:
     """Every kind of action is accepted, alone and in one list; ``finished``, ``call_user`` and [] do nothing."""
     desktop.reset(1)
     width, height = desktop.screen_size
     middle, corner = (width / 2, height / 2), (width - 1.0, height - 1.0)
     actions = [Action(kind, start=middle) for kind in ("click", "left_double", "left_triple", "right_single")]
+    actions += [Action("middle_single", start=middle), Action("hover", start=middle), Action("click")]
     actions += [Action("scroll", start=middle, direction=way) for way in ("up", "down", "left", "right")]
-    actions += [Action("drag", start=middle, end=corner), Action("hotkey", key="escape"), Action("type", content="a")]
+    actions += [Action("scroll", direction=way, clicks=2) for way in ("up", "down", "left", "right")]
+    actions += [Action("drag", start=middle, end=corner), Action("drag", end=middle)]
+    actions += [Action("keydown", key="shift"), Action("keyup", key="shift")]
+    actions += [Action("hotkey", key="escape"), Action("type", content="a")]
     actions += [Action("wait"), Action("finished", content="done"), Action("call_user")]
     for action in actions:
         desktop.perform([action])
@@ -372,6 +419,8 @@ DESKTOP_CHECKS: tuple[DesktopCheck, ...] = (
     a_line_end_is_one_enter,
     any_text_can_be_typed,
     every_desktop_action_is_performed,
+    buttons_and_wheel_clicks_are_performed,
+    actions_without_a_point_begin_at_the_pointer,
     files_come_back_as_written,
     a_missing_file_is_file_not_found,
     an_unknown_setup_step_is_a_task_error,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.actions import ACTIONS, BOX_END, BOX_START
@@ -24,13 +25,24 @@ def escape(text: str) -> str:
     return "".join(_ESCAPES.get(character, character) for character in text)
 
 
+def describe_action(action: Action) -> str:
+    """The action as a call for people to read, also if UI-TARS's text has no form for it. Never raises."""
+    try:
+        return format_action(action)
+    except ValueError:
+        given = ((field.name, getattr(action, field.name)) for field in fields(action) if field.name != "kind")
+        return f"{action.kind}({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
+
+
 def format_action(action: Action) -> str:
     r"""One action as a call, e.g. ``type(content='it\'s')``; points in the model's pixels.
 
     Raises:
-        ValueError: an unknown action kind, or a required argument is None.
+        ValueError: an unknown action kind, a required argument is None, or a number of wheel clicks.
     """
     spec = _SPECS.get(action.kind)
+    if action.clicks is not None:
+        raise ValueError(f"{action.kind} has no number of wheel clicks in UI-TARS's text, got {action.clicks}")
     if spec is None:
         raise ValueError(f"unknown action {action.kind!r}; known: {', '.join(_SPECS)}")
     parts = []

@@ -58,11 +58,19 @@ def _xy(point: Point | None) -> str:
     return f"{x}, {y}"
 
 
+def _click(call: str, action: Action, button: str) -> list[str]:
+    """A click at the point, or where the pointer is."""
+    at = "" if action.start is None else f"{_xy(action.start)}, "
+    return [f"pyautogui.{call}({at}button={button!r})"]
+
+
+def _move(action: Action) -> list[str]:
+    """The move to where the action begins; nothing if that is where the pointer is."""
+    return [] if action.start is None else [f"pyautogui.moveTo({_xy(action.start)})"]
+
+
 def _drag(action: Action) -> list[str]:
-    return [
-        f"pyautogui.moveTo({_xy(action.start)})",
-        f"pyautogui.dragTo({_xy(action.end)}, duration=1.0, button='left')",
-    ]
+    return [*_move(action), f"pyautogui.dragTo({_xy(action.end)}, duration=1.0, button='left')"]
 
 
 def _hotkey(action: Action) -> list[str]:
@@ -86,16 +94,16 @@ def _type(action: Action) -> list[str]:
 
 def _scroll(action: Action) -> list[str]:
     call = "scroll" if action.direction in ("up", "down") else "hscroll"
-    clicks = SCROLL_CLICKS if action.direction in ("up", "right") else -SCROLL_CLICKS
-    lines = [] if action.start is None else [f"pyautogui.moveTo({_xy(action.start)})"]
-    return [*lines, f"pyautogui.{call}({clicks})"]
+    clicks = SCROLL_CLICKS if action.clicks is None else action.clicks
+    return [*_move(action), f"pyautogui.{call}({clicks if action.direction in ('up', 'right') else -clicks})"]
 
 
 _WRITERS: dict[str, Callable[[Action], list[str]]] = {
-    "click": lambda a: [f"pyautogui.click({_xy(a.start)}, button='left')"],
-    "left_double": lambda a: [f"pyautogui.doubleClick({_xy(a.start)}, button='left')"],
-    "left_triple": lambda a: [f"pyautogui.tripleClick({_xy(a.start)}, button='left')"],
-    "right_single": lambda a: [f"pyautogui.click({_xy(a.start)}, button='right')"],
+    "click": lambda a: _click("click", a, "left"),
+    "left_double": lambda a: _click("doubleClick", a, "left"),
+    "left_triple": lambda a: _click("tripleClick", a, "left"),
+    "right_single": lambda a: _click("click", a, "right"),
+    "middle_single": lambda a: _click("click", a, "middle"),
     "hover": lambda a: [f"pyautogui.moveTo({_xy(a.start)})"],
     "keydown": lambda a: [f"pyautogui.keyDown({key!r})" for key in split_keys(a.key or "")],
     "keyup": lambda a: [f"pyautogui.keyUp({key!r})" for key in split_keys(a.key or "")],

@@ -7,23 +7,23 @@ responses of OpenCUA. What the actions do not represent exactly is named: a trac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osworld_gym.errors import ParseError
-from osworld_gym.types import Action, Point
+from osworld_gym.types import MAX_WHEEL_CLICKS, Action, Point
 from osworld_gym.uitars.join_input import PASTE, Input, join_input
 from osworld_gym.uitars.keys import is_key, key_name, split_keys
 from osworld_gym.uitars.pyautogui_calls import RENAMED, Arguments, number, read_calls
 
 SCROLL_CLICKS = 5  #: wheel clicks of one scroll action, as in OSWorld's adapter
 _WORDS = {"DONE": "finished", "FAIL": "call_user", "WAIT": "wait"}
-_MAX_SCROLLS = 10
+MAX_SCROLLS = 10  #: scroll actions that are read of one call
 _MAX_PRESSES = 50
 _MAX_KEYS = 10  #: of one hotkey
 _MAX_INPUTS = 2000  #: of one source
 _CHARACTERS = {"\n": "enter", "\r": "enter", "\t": "tab", " ": "space", "\b": "backspace"}
-_BUTTONS = {"left": "left", "primary": "left", "right": "right", "secondary": "right"}
+_BUTTONS = {"left": "left", "primary": "left", "right": "right", "secondary": "right", "middle": "middle"}
 #: other spellings in keys.py that pyautogui has on X
 _PYAUTOGUI = frozenset(
     {
@@ -46,24 +46,32 @@ class Reading:
     inexact: tuple[str, ...] = ()
 
 
-def from_pyautogui(source: str, *, triple_click: bool = False, exact: bool = False) -> list[Action]:
+def scrolls(clicks: int) -> int:
+    """The number of scroll actions of ``SCROLL_CLICKS`` that turn the wheel nearly this far: none only for 0 clicks."""
+    return max(1, round(clicks / SCROLL_CLICKS)) if clicks else 0
+
+
+def from_pyautogui(
+    source: str, *, triple_click: bool = False, every: bool = False, exact: bool = False
+) -> list[Action]:
     """The actions of :func:`read_pyautogui`.
 
     Args:
         source: the source.
         triple_click: whether a triple click is an action, which UI-TARS's prompts do not have.
+        every: whether all actions are read, also those of :mod:`osworld_gym.qwen3vl`.
         exact: whether to refuse what the actions do not represent exactly.
 
     Raises:
         ParseError: as :func:`read_pyautogui`; ``not_exact`` with the sentences about it.
     """
-    reading = read_pyautogui(source, triple_click=triple_click)
+    reading = read_pyautogui(source, triple_click=triple_click, every=every)
     if exact and reading.inexact:
         raise ParseError("not_exact", "; ".join(reading.inexact))
     return reading.actions
 
 
-def read_pyautogui(source: str, *, triple_click: bool = False) -> Reading:
+def read_pyautogui(source: str, *, triple_click: bool = False, every: bool = False) -> Reading:
     """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
 
     A pointer move is the start of the click, drag or scroll after it, or a ``hover``. Keys pressed and released around
@@ -71,17 +79,23 @@ def read_pyautogui(source: str, *, triple_click: bool = False) -> Reading:
     shift and comma the text ``<``; enter after typing becomes a newline. A sleep is a ``wait`` only if there is nothing
     else: pauses are no input. Points are exact to a pixel.
 
+    Args:
+        source: the source.
+        triple_click: whether a triple click is an action.
+        every: whether all actions are read: also triple and middle clicks, clicks and drags that begin where the
+            pointer is, and scrolls by any number of wheel clicks. UI-TARS's and OpenCUA's texts do not have these.
+
     Raises:
         ParseError: ``bad_source`` if it is not Python or has anything but known calls with constants;
-            ``not_convertible`` if the calls are known but the action space has no equivalent (a middle click, a drag
-            with the right button, a key that desktops here do not have, a triple click unless ``triple_click``).
+            ``not_convertible`` if the calls are known but the action space has no equivalent (a drag with the right
+            button, a key that desktops here do not have, what is not read without ``every`` or ``triple_click``).
     """
     word = source.strip()
     if word in _WORDS:
         return Reading([Action(_WORDS[word])])
-    player = _Player(source, triple_click)
+    player = _Player(source, triple_click or every, every)
     for call in read_calls(source):
-        handler = _HANDLERS.get(call.name)
+        handler = _HANDLERS.get(call.name) or (_MORE_HANDLERS.get(call.name) if every else None)
         if handler is None:
             raise ParseError("bad_source", source)
         player.statement = call.source
@@ -98,6 +112,7 @@ class _Player:
 
     source: str
     triple_click: bool
+    every: bool
     statement: str = ""
     inputs: list[Input] = field(default_factory=list)
     inexact: list[str] = field(default_factory=list)
@@ -151,9 +166,9 @@ class _Player:
             self.inputs.append(Input(Action("hover", start=self.pointer)))
         self.moved = False
 
-    def at(self) -> Point:
-        """Where the pointer is, for an action that moves it there."""
-        if self.pointer is None or self.drag_path is not None:
+    def at(self) -> Point | None:
+        """Where the pointer is, for an action that moves it there; None: where it was before the source."""
+        if self.drag_path is not None or (self.pointer is None and not self.every):
             raise self.refuse()
         self.moved = False
         return self.pointer
@@ -173,6 +188,8 @@ class _Player:
         kinds = {("left", 1): "click", ("left", 2): "left_double", ("right", 1): "right_single"}
         if self.triple_click:
             kinds["left", 3] = "left_triple"
+        if self.every:
+            kinds["middle", 1] = "middle_single"
         kind = kinds.get((_BUTTONS.get(button, ""), clicks))
         if kind is None:
             raise self.refuse()
@@ -184,7 +201,7 @@ class _Player:
             raise self.refuse()
         self.drag(self.at(), end)
 
-    def drag(self, start: Point, end: Point) -> None:
+    def drag(self, start: Point | None, end: Point) -> None:
         """A drag; without a move it is a click."""
         self.inputs.append(
             Input(Action("click", start=start) if end == start else Action("drag", start=start, end=end))
@@ -195,7 +212,10 @@ class _Player:
         self.move(a.point())
         if _BUTTONS.get(a.get(2, "button", "left")) != "left":
             raise self.refuse()
-        self.drag_path = [self.at()]
+        start = self.at()
+        if start is None:
+            raise self.refuse()
+        self.drag_path = [start]
 
     def mouse_up(self, a: Arguments) -> None:
         """Ends a drag or click; without a preceding press it does nothing but its move, as after ``dragTo``."""
@@ -216,12 +236,16 @@ class _Player:
             raise self.refuse()
         if clicks == 0:
             return
-        times = min(_MAX_SCROLLS, max(1, round(abs(clicks) / SCROLL_CLICKS)))
-        if times * SCROLL_CLICKS != abs(clicks):
-            self.note(f"{abs(clicks)} wheel clicks are read as {times * SCROLL_CLICKS}")
         direction = ("right" if clicks > 0 else "left") if sideways else ("up" if clicks > 0 else "down")
         self.moved = False
-        self.inputs += [Input(Action("scroll", start=self.pointer, direction=direction))] * times
+        times = min(MAX_SCROLLS, scrolls(abs(clicks)))
+        action = Action("scroll", start=self.pointer, direction=direction)
+        if times * SCROLL_CLICKS != abs(clicks):
+            if self.every and abs(clicks) <= MAX_WHEEL_CLICKS:
+                self.inputs.append(Input(replace(action, clicks=int(abs(clicks)))))
+                return
+            self.note(f"{abs(clicks)} wheel clicks are read as {times * SCROLL_CLICKS}")
+        self.inputs += [Input(action)] * times
 
     # the keyboard
 
@@ -358,4 +382,7 @@ _HANDLERS: dict[str, Callable[[_Player, Arguments], None]] = {
     "pyautogui.sleep": _Player.sleep,
     "time.sleep": _Player.sleep,
     "pyperclip.copy": _Player.copy,
+}
+_MORE_HANDLERS: dict[str, Callable[[_Player, Arguments], None]] = {
+    "pyautogui.middleClick": lambda p, a: p.click(a, button="middle", clicks=1),
 }

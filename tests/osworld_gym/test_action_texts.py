@@ -65,7 +65,7 @@ def test_bad_arguments_are_refused(text: ActionText) -> None:
 
 def test_names() -> None:
     assert action_text("opencua") is ACTION_TEXTS["opencua"]
-    with pytest.raises(ValueError, match="action_text: expected one of uitars, opencua; got 'qwen'"):
+    with pytest.raises(ValueError, match="action_text: expected one of uitars, opencua, qwen3vl; got 'qwen'"):
         action_text("qwen")
     check_preset("opencua", "thought_history")
     with pytest.raises(ValueError, match=r"action_text=opencua has the presets action_history, .* got preset='paper'"):

@@ -130,12 +130,13 @@ def action_events(actions: Sequence[Action]) -> list[Event]:
             r.moveTo(*a.start)
         if a.kind in ("click", "left_double", "left_triple"):
             r.click(clicks=("click", "left_double", "left_triple").index(a.kind) + 1)
-        elif a.kind == "right_single":
-            r.click(button="right")
+        elif a.kind in ("right_single", "middle_single"):
+            r.click(button=a.kind.partition("_")[0])
         elif a.kind == "drag" and a.end is not None:
             r.dragTo(*a.end)
         elif a.kind == "scroll":
-            clicks = 5 if a.direction in ("up", "right") else -5
+            clicks = 5 if a.clicks is None else a.clicks
+            clicks = clicks if a.direction in ("up", "right") else -clicks
             (r.scroll if a.direction in ("up", "down") else r.hscroll)(clicks)
         elif a.kind == "hotkey":
             r.hotkey(*(a.key or "").split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import closing
 
 from bepa_torchrl.commands.arguments import check_new
 from bepa_torchrl.commands.experts.arguments import (
@@ -23,6 +24,11 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("convert", help=text, description=f"Writes {text}.")
     add_job(parser, "folder for cache.seed, with dropped.json; it must not exist")
     add_endpoint(parser)
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="play each converted trace on the desktops of the settings; keep those that the verifier accepts",
+    )
     parser.set_defaults(program=convert)
 
 
@@ -31,19 +37,21 @@ def convert(options: argparse.Namespace) -> int:
     sources, settings = sources_and_settings(options)
     check_new(options.out, "--out")
     from bepa_torchrl.experiment import preflight
+    from bepa_torchrl.experiment.checks import COMMAND
     from bepa_torchrl.experiment.config import check
     from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.sources import successful_traces
 
-    check(settings, (preflight.checkpoint,))
+    check(settings, COMMAND if options.replay else (preflight.checkpoint,))
     model = chat_model(options, beside(options.out, "answers"))
     tasks = make_tasks(settings)
     traces = successful_traces(sources, tasks.train)
     from rich.console import Console  # torch and others, after what can be checked without them
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
-    from bepa_torchrl.experiment.factory import make_policy
+    from bepa_torchrl.experiment.factory import make_env, make_policy
     from bepa_torchrl.experts.converting import convert_traces, lines, thoughts_of, totals
+    from bepa_torchrl.experts.replay import keep_accepted
     from bepa_torchrl.experts.rows import converted_cache
     from bepa_torchrl.experts.seed import write_seed
     from bepa_torchrl.failures import BAD_INPUT
@@ -57,6 +65,9 @@ def convert(options: argparse.Namespace) -> int:
         try:
             with ConsoleProgress(Console(stderr=True)) as progress:
                 found = convert_traces(traces, scaling, text, complete=complete, at_once=at_once, progress=progress)
+                if options.replay:
+                    with closing(make_env(settings, policy, tasks.suite)) as env:
+                        found = keep_accepted(found, {task.id: task for task in tasks.train}, env.vector, progress)
         finally:
             if model is not None:
                 print(model.usage.summary(model.endpoint.price), file=sys.stderr)

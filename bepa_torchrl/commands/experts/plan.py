@@ -41,7 +41,8 @@ def plan(options: argparse.Namespace) -> int:
     model = chat_model(options, options.out / "answers")
     by = "rule" if model is None else "model"
     method = PlanMethod(by, settings.expert.plan_source, options.model, options.images)
-    traces = successful_traces(sources, make_tasks(settings).train)
+    images = options.images or method.source == "converted"  # only complete traces can be converted
+    traces = successful_traces(sources, make_tasks(settings).train, images=images)
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress

@@ -70,9 +70,9 @@ class PolicySettings:
         dtype: torch dtype of the weights.
         device: torch device, for example ``cpu`` or ``cuda:0``.
         attn: attention implementation of transformers.
-        action_text: the form of prompts and responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`. With
-            ``opencua`` (docs/opencua.md) prompts repeat past responses in a shorter form, so that steps share no
-            forward pass.
+        action_text: the form of prompts and responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`, such as
+            ``uitars`` or ``qwen3vl`` (docs/qwen3vl.md). With ``opencua`` (docs/opencua.md) prompts repeat past
+            responses in a shorter form, so that steps share no forward pass.
         preset: prompt preset of the action text.
         history: the screenshots in the prompt: ``all``; ``evict_block``, k to 2k - 1, of which the oldest k are dropped
             at once; ``last_k``, the newest k, as OSWorld's agent. ``all`` is the cheapest to train, ``last_k`` the

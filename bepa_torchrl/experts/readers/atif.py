@@ -31,6 +31,7 @@ _POINTED = {
     "double_click": "left_double",
     "triple_click": "left_triple",
     "right_click": "right_single",
+    "middle_click": "middle_single",
     "move": "hover",
     "mouse_move": "hover",
 }

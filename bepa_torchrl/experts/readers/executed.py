@@ -55,7 +55,7 @@ def executed_actions(sources: Sequence[str]) -> tuple[tuple[Action, ...], str]:
         if not source.strip():
             continue
         try:
-            actions += from_pyautogui(source, triple_click=True)
+            actions += from_pyautogui(source, every=True)
         except ParseError as error:
             return (), error.reason
     return tuple(actions), "" if same_input(sources, actions) else "not_exact"
@@ -83,11 +83,16 @@ def _describe(action: Action) -> str:
         if action.start is None
         else f" at ({math.floor(action.start[0] + 0.5)}, {math.floor(action.start[1] + 0.5)})"
     )
-    names = {"click": "Click", "left_double": "Double-click", "left_triple": "Triple-click", "hover": "Point"}
+    names = {
+        "click": "Click",
+        "left_double": "Double-click",
+        "left_triple": "Triple-click",
+        "right_single": "Right-click",
+        "middle_single": "Middle-click",
+        "hover": "Point",
+    }
     if action.kind in names:
         return f"{names[action.kind]}{at}"
-    if action.kind == "right_single":
-        return f"Right-click{at}"
     if action.kind == "drag" and action.end is not None:
         return f"Drag{at.replace(' at', ' from')} to ({action.end[0]:.0f}, {action.end[1]:.0f})"
     if action.kind == "type":

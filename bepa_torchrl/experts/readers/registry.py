@@ -42,13 +42,16 @@ class RunReader:
         """All traces of the tasks, by task id, including failed ones; raises as :meth:`read`."""
         return self.read(folder, tasks)
 
-    def read(self, folder: Path, tasks: Iterable[Task], *, successes: bool = False) -> list[ExpertTrace]:
+    def read(
+        self, folder: Path, tasks: Iterable[Task], *, successes: bool = False, images: bool = True
+    ) -> list[ExpertTrace]:
         """The traces of the tasks, by task id. Runs that cannot be read are logged and left out.
 
         Args:
             folder: contains the runs.
             tasks: runs of other tasks are ignored.
             successes: only the successful ones, so that no other screenshots are loaded; there may be none.
+            images: whether to load the screenshots; False: their hashes only, which suffice for plans.
 
         Raises:
             TraceError: there is no run of these tasks, or none that can be read.
@@ -68,7 +71,7 @@ class RunReader:
                 failed += 1
                 continue
             try:
-                traces.append(run.trace(task.instruction, task.id))
+                traces.append(run.trace(task.instruction, task.id, images=images))
             except TraceError as error:
                 reasons.append(run.skipped or str(error))
         if reasons:

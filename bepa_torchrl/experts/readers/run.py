@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -75,15 +77,15 @@ class Run:
         """Whether each step has a form in the policy's action text, and a screenshot to finish on."""
         last = self.steps[-1].actions
         ends = bool(last) and last[-1].kind in ("finished", "call_user")
-        known = all(_has_form(step, last=step is self.steps[-1]) for step in self.steps)
-        return known and not self.inexact and (ends or self.final is not None)
+        return not without_form(self.steps) and not self.inexact and (ends or self.final is not None)
 
-    def trace(self, instruction: str | None = None, task_id: str | None = None) -> ExpertTrace:
+    def trace(self, instruction: str | None = None, task_id: str | None = None, *, images: bool = True) -> ExpertTrace:
         """The run with its screenshots loaded.
 
         Args:
             instruction: the task's in its suite; None: the log's.
             task_id: the task's id in its suite; None: the log's.
+            images: False: the screenshots are not kept, only their hashes.
 
         Raises:
             TraceError: a screenshot cannot be read, or the run was skipped.
@@ -95,17 +97,23 @@ class Run:
             instruction=self.instruction if instruction is None else instruction,
             expert=self.family,
             steps=self.steps,
-            screenshots=tuple(b"" if path is None else _read(path) for path in self.pictures),
+            screenshots=tuple(_read(path) if path and images else b"" for path in self.pictures),
             success=self.outcome == Outcome.success,
-            final_screenshot=None if self.final is None else _read(self.final),
+            final_screenshot=_read(self.final) if self.final and images else None,
             env_seed=self.env_seed,
             run=self.run,
             inexact=self.inexact,
+            left_out=None if images else tuple(_hash(path) if path else None for path in (*self.pictures, self.final)),
         )
 
 
 def _idle(step: ExpertStep) -> bool:
     return bool(step.actions) and all(action.kind in ("wait", "finished") for action in step.actions)
+
+
+def without_form(steps: Sequence[ExpertStep]) -> list[int]:
+    """Indices of the steps that UI-TARS's text cannot represent exactly."""
+    return [index for index, step in enumerate(steps) if not _has_form(step, last=index == len(steps) - 1)]
 
 
 def _has_form(step: ExpertStep, *, last: bool) -> bool:
@@ -118,6 +126,15 @@ def _has_form(step: ExpertStep, *, last: bool) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _hash(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise TraceError(f"{path}: not a readable screenshot ({error})") from error
 
 
 def _read(path: Path) -> bytes:

@@ -27,7 +27,7 @@ from bepa_torchrl.experts.readers.families import FAMILIES
 from bepa_torchrl.experts.readers.family import Family, Sample, plain_texts, response_text
 from bepa_torchrl.experts.readers.log import Line, read_attempts
 from bepa_torchrl.experts.readers.pictures import Pictures, find_pictures
-from bepa_torchrl.experts.readers.run import Outcome, Run
+from bepa_torchrl.experts.readers.run import Outcome, Run, without_form
 from bepa_torchrl.experts.readers.scale import Said, scale_problem
 from bepa_torchrl.experts.trace import TraceError
 from osworld_gym.tasks.oracles.base import ExpertStep
@@ -196,6 +196,8 @@ def _run(found: _Found, family: Family, pictures: Pictures, refused: str) -> Run
     inexact = [(i, step.inexact) for i, step in enumerate(found.steps) if step.inexact]
     inexact += [(i, "code_agent") for i, step in enumerate(steps) if step.call.startswith(_CODE_AGENT)]
     problems = [f"step {i + 1}: {reason}" for i, reason in sorted(inexact)] + pictures.problems
+    known = {i for i, _ in inexact}
+    problems += [f"step {i + 1}: no exact form in UI-TARS's text" for i in without_form(steps) if i not in known]
     if family.scales and pictures.size is None:
         problems.append("unknown screen size: the coordinates of the texts are not compared with the executed ones")
     silent = sum(not (step.plan or step.response) for step in steps)

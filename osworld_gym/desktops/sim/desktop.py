@@ -22,6 +22,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.guest.pixels import pixel_inside
 from osworld_gym.types import Action, CommandResult, Point, Screenshot
 from osworld_gym.uitars.keys import MODIFIERS
+from osworld_gym.uitars.read_pyautogui import scrolls
 
 STATE_FILE = "/state.json"
 _SETUP_KEYS = ("settings", "trash", "open")
@@ -79,6 +80,7 @@ class SimDesktop(Desktop):
             self._state.open_app(app, self.layout.tabs[app][0])
         self._luck = random.Random(f"luck {seed}")
         self._held: list[str] = []  # keys between keydown and keyup
+        self._pointer: Place = self.columns // 2, self.rows // 2
         self._files: dict[str, bytes] = {}
         self._drawn: dict[Place, Look] = {}
         self._scene: Scene | None = None
@@ -169,9 +171,9 @@ class SimDesktop(Desktop):
 
     # -- internal -------------------------------------------------------------------------------------------------
     def _tile(self, point: Point | None) -> Place:
-        """The tile under a point in pixels; points outside are moved to the edge, None is the centre."""
+        """The tile under a point in pixels; points outside are moved to the edge, None is where the pointer is."""
         if point is None:
-            return self.columns // 2, self.rows // 2
+            return self._pointer
         x, y = pixel_inside(point, self.screen_size)
         return x // TILE, y // TILE
 
@@ -179,8 +181,10 @@ class SimDesktop(Desktop):
         state, layout, kind = self._state, self.layout, action.kind
         if kind != "type":
             state.find = ""
+        place = self._tile(action.start)
+        self._pointer = place if action.end is None else self._tile(action.end)
         if kind in ("click", "left_double", "left_triple", "right_single", "drag"):
-            scene, place = self.scene(), self._tile(action.start)
+            scene = self.scene()
             if kind == "click":
                 left_click(state, layout, scene, place)
             elif kind in ("left_double", "left_triple"):  # a third press does nothing more
@@ -188,9 +192,9 @@ class SimDesktop(Desktop):
             elif kind == "right_single":
                 right_click(state, layout, scene, place)
             else:
-                drag(state, scene, place, self._tile(action.end))
+                drag(state, scene, place, self._pointer)
         elif kind == "scroll":
-            self._wheel(action)
+            self._wheel(action, place)
         elif kind == "type":
             type_text(state, layout, action.content or "")
         elif kind == "hotkey":
@@ -206,11 +210,12 @@ class SimDesktop(Desktop):
         if any(key not in MODIFIERS for key in keys):
             hotkey(self._state, self.layout, " ".join(self._held))
 
-    def _wheel(self, action: Action) -> None:
-        """Scrolls the list of the window under the pointer, unless something covers it."""
-        target = self.scene().target_at(self._tile(action.start))
+    def _wheel(self, action: Action, place: Place) -> None:
+        """Scrolls the list of the window under the pointer, unless something covers it: a row for five clicks."""
+        target = self.scene().target_at(place)
         if target and target[0] not in ("app", "menu", "answer", "popup", "text"):
-            scroll(self._state, action.direction or "")
+            for _ in range(1 if action.clicks is None else scrolls(action.clicks)):
+                scroll(self._state, action.direction or "")
 
     def _preset(self, name: str, value: Any) -> None:
         if name not in self._state.settings:

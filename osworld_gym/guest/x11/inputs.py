@@ -16,9 +16,10 @@ from Xlib.ext import xtest
 from ..pixels import pixel_inside
 from .keyboard import Keyboard, name_keysym
 
-LEFT, RIGHT = 1, 3
+LEFT, MIDDLE, RIGHT = 1, 2, 3
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 WHEEL_CLICKS = 5  # OSWorld's UI-TARS adapter scrolls by 5
+MAX_WHEEL_CLICKS = 1000  # of one scroll, as in osworld_gym.types, which a guest does not import
 DOUBLE_CLICK = 0.4  # seconds; the desktop's GTK settings use the same value
 DOUBLE_CLICK_DISTANCE = 8  # pixels
 DRAG_STEPS = 8
@@ -45,14 +46,15 @@ class Inputs:
         self._until = math.inf  # monotonic time in seconds at which the running action is cut off
         self._cut = False  # whether it was cut off
         self.kinds: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "click": lambda a: self.click(a["start"], LEFT, 1),
-            "left_double": lambda a: self.click(a["start"], LEFT, 2),
-            "left_triple": lambda a: self.click(a["start"], LEFT, 3),
-            "right_single": lambda a: self.click(a["start"], RIGHT, 1),
+            "click": lambda a: self.click(a.get("start"), LEFT, 1),
+            "left_double": lambda a: self.click(a.get("start"), LEFT, 2),
+            "left_triple": lambda a: self.click(a.get("start"), LEFT, 3),
+            "right_single": lambda a: self.click(a.get("start"), RIGHT, 1),
+            "middle_single": lambda a: self.click(a.get("start"), MIDDLE, 1),
             "hover": lambda a: self.move(a["start"]),
             "long_press": lambda a: self.long_press(a["start"]),
-            "drag": lambda a: self.drag(a["start"], a["end"]),
-            "scroll": lambda a: self.scroll(a.get("start"), a["direction"]),
+            "drag": lambda a: self.drag(a.get("start"), a["end"]),
+            "scroll": lambda a: self.scroll(a.get("start"), a["direction"], a.get("clicks")),
             "hotkey": lambda a: self.hotkey(a.get("key") or ""),
             "keydown": lambda a: self.hold(a.get("key") or "", X.KeyPress),
             "keyup": lambda a: self.hold(a.get("key") or "", X.KeyRelease),
@@ -62,9 +64,10 @@ class Inputs:
         } | dict.fromkeys(("finished", "call_user", "open_app", "press_home", "press_back"), lambda a: None)  # noqa: ARG005
 
     def perform(self, action: Mapping[str, Any], until: float = math.inf) -> bool:
-        """Performs one action ``{"kind", "start", "end", "key", "content", "direction"}``, points in screen pixels.
+        """Performs one action ``{"kind", "start", "end", "key", "content", "direction", "clicks"}``.
 
         Args:
+            action: its points are in screen pixels.
             until: monotonic time in seconds after which the rest of a long text is not typed.
 
         Returns:
@@ -79,6 +82,9 @@ class Inputs:
         for name in ("key", "content", "direction"):
             if not isinstance(action.get(name), str | None):
                 raise ValueError(f"action {kind!r}: {name!r}: expected text, got {action[name]!r}")
+        clicks = action.get("clicks")
+        if not (clicks is None or (isinstance(clicks, int) and 0 <= clicks <= MAX_WHEEL_CLICKS)):
+            raise ValueError(f"action {kind!r}: 'clicks': expected 0..{MAX_WHEEL_CLICKS}, got {clicks!r}")
         self._until, self._cut = until, False
         try:
             self.kinds[kind](action)
@@ -109,9 +115,12 @@ class Inputs:
             self._display.sync()
         return x, y
 
-    def click(self, point: tuple[float, float], button: int, times: int) -> None:
-        """Clicks; a click soon after another one at the same position waits, so as not to form a double click."""
-        x, y = self.move(point)
+    def click(self, point: tuple[float, float] | None, button: int, times: int) -> None:
+        """Clicks at ``point``, or where the pointer is.
+
+        A click soon after another one at the same position waits, so as not to form a double click.
+        """
+        x, y = self.pointer() if point is None else self.move(point)
         then, last_x, last_y = self._last_click
         near = max(abs(x - last_x), abs(y - last_y)) <= DOUBLE_CLICK_DISTANCE
         if near and (left := then + 1.2 * DOUBLE_CLICK - time.monotonic()) > 0:
@@ -140,10 +149,14 @@ class Inputs:
         with self._held(LEFT):
             time.sleep(LONG_PRESS)  # the duration of the press is the action
 
-    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Presses at ``start``, moves in steps, releases at ``end``; applications get time to follow."""
-        (x0, y0), (x1, y1) = map(float, start), map(float, end)
-        self.move((x0, y0))
+    def drag(self, start: tuple[float, float] | None, end: tuple[float, float]) -> None:
+        """Presses at ``start``, or where the pointer is, moves in steps, releases at ``end``.
+
+        Applications get time to follow.
+        """
+        (x0, y0), (x1, y1) = map(float, self.pointer() if start is None else start), map(float, end)
+        if start is not None:
+            self.move((x0, y0))
         with self._held(LEFT):
             for i in range(1, DRAG_STEPS + 1):
                 self._settle(0.02, 0.1)
@@ -151,14 +164,18 @@ class Inputs:
                 self.move((x0 + part * (x1 - x0), y0 + part * (y1 - y0)))
             self._settle(0.04, 0.4)
 
-    def scroll(self, point: tuple[float, float] | None, direction: str) -> None:
-        """Turns the wheel at ``point``, or where the pointer is; an unknown direction does nothing."""
+    def scroll(self, point: tuple[float, float] | None, direction: str, clicks: int | None) -> None:
+        """Turns the wheel at ``point``, or where the pointer is; an unknown direction does nothing.
+
+        Args:
+            clicks: of the wheel; None: ``WHEEL_CLICKS``.
+        """
         if point is not None:
             self.move(point)
         if direction not in WHEEL:
             return
         with self._lock:
-            for _ in range(WHEEL_CLICKS):
+            for _ in range(WHEEL_CLICKS if clicks is None else clicks):
                 self._fake(X.ButtonPress, WHEEL[direction])
                 self._fake(X.ButtonRelease, WHEEL[direction])
             self._display.sync()

@@ -14,7 +14,9 @@ from PIL import Image
 from bepa_torchrl.analysis.before_after import BASE, draw_before_after, find_pair
 from bepa_torchrl.experiment.run_record import OUTCOMES
 from bepa_torchrl.storage.record_format import image_path
+from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
+from osworld_gym.uitars.format import describe_action
 
 TEXT = "Thought: click mute\nAction: click(start_box='<|box_start|>(32,16)<|box_end|>')"
 
@@ -55,6 +57,12 @@ def test_without_a_learned_one_a_success_that_stays_is_shown_and_it_says_so() ->
     assert pair is not None
     assert pair.after["task_id"] == "c"
     assert "no episode failed before and succeeded after" in str(pair)
+
+
+def test_actions_that_ui_tars_does_not_have_are_shown() -> None:
+    assert describe_action(Action("scroll", direction="down", clicks=3)) == "scroll(direction='down', clicks=3)"
+    assert describe_action(Action("scroll", direction="down")) == "scroll(direction='down')"
+    assert describe_action(Action("middle_single", start=(1, 2))) == "middle_single(start=(1, 2))"
 
 
 def test_episodes_whose_desktop_failed_are_not_shown() -> None:

@@ -161,7 +161,10 @@ def test_provider_options_are_free() -> None:
         ("algo.name=bepaa", "unknown algo 'bepaa' (did you mean 'bepa'?)"),
         ("compare=[lufy]", "compare: unknown algo 'lufy' (did you mean 'luffy'?)"),
         ("env=lokal", "unknown env 'lokal' (did you mean 'local'?); known: desktop, local, osworld, sim"),
-        ("policy=gpt", "unknown policy 'gpt'; known: local, opencua_7b, qwen3vl_8b, tiny, uitars15_7b"),
+        (
+            "policy=gpt",
+            "unknown policy 'gpt'; known: local, opencua_7b, qwen3vl_8b, qwen3vl_8b_tools, tiny, uitars15_7b",
+        ),
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),
         ("algos=grpo", "unknown key 'algos' (did you mean 'algo'?)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from cache_traces import make_trace
 from chat_server import Reply, chat_server
 from repository import ROOT
 from rich.console import Console
+from small_disk import small_disk
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
@@ -289,7 +291,32 @@ def test_the_sets_of_a_run_and_the_tasks_whose_cache_it_refreshed(tmp_path: Path
     assert json.loads((tmp_path / "out" / "updated.json").read_text()) == {suite.task(ids[1]).domain: [ids[1]]}
 
 
-# --- a kill ----------------------------------------------------------------------------------------------------------
+# --- a full disk and a kill ------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fills_keeps_the_self_rolls_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ("expert.selfroll_attempts=2", "env.desktops=2", "policy.max_new_tokens=48", "env.max_steps=4")
+
+    def roll(out: Path) -> int:
+        return main(["experts", "selfroll", LOGS, "--out", str(out), *quick])
+
+    with small_disk(tmp_path, size=16_384, largest_file=2_000) as disk:
+        assert roll(disk / "out") == 3
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bepa experts selfroll:")]
+        assert "No space left" in line or "File too large" in line
+        assert f"continue with: bepa experts selfroll {LOGS}" in line
+        assert not (disk / "out").exists()
+        shutil.copytree(disk / "out.unfinished", tmp_path / "out.unfinished")
+    kept = count_units(tmp_path / "out.unfinished")
+    assert kept > 0
+    assert roll(tmp_path / "out") == 0
+    before = re.findall(r"(\d+) of \d+ were finished before", capsys.readouterr().err)
+    assert sum(map(int, before)) == kept
+    attempts = [json.loads(line) for line in (tmp_path / "out" / "selfroll.jsonl").read_text().splitlines()]
+    assert len(attempts) > kept
+    assert len({(line["task"], line["expert"], line["try"]) for line in attempts}) == len(attempts)
+    assert [line["task"] for line in attempts if line["kept"]] == [TASK]
+    assert set(read_seed(tmp_path / "out").tasks) == {TASK}
 
 
 @pytest.mark.slow

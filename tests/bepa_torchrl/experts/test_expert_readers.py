@@ -273,7 +273,7 @@ def test_a_guarded_import_is_no_obstacle(tmp_path: Path) -> None:
 def test_steps_that_cannot_be_represented_are_named(tmp_path: Path) -> None:
     lines = [
         s2(1, "import subprocess; subprocess.run(['wmctrl'])"),
-        s2(2, "import pyautogui; pyautogui.click(1, 2, button='middle')"),
+        s2(2, "import pyautogui; pyautogui.moveTo(1, 2); pyautogui.dragTo(3, 4, button='right')"),
         s3(3, "import time; time.sleep(2.2)", "agent.call_code_agent('sum up')") | {"code_agent_output": {"steps": 3}},
         s2(4, {"action_type": "tool_use", "name": "computer"}),
         s2(5, "DONE", "agent.done()"),

@@ -18,8 +18,10 @@ from bepa_torchrl.experts import (
     worker_messages,
 )
 from bepa_torchrl.experts.agent_s2_text import says_it_failed, sections, sentences
+from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.types import Action
 from osworld_gym.uitars import ImageScaling, parse
+from osworld_gym.uitars.pyautogui import to_pyautogui
 
 
 def test_plan_keeps_effective_steps_only() -> None:
@@ -80,6 +82,27 @@ def test_an_action_that_the_prompts_do_not_list_makes_a_trace_not_faithful() -> 
     assert "hover(" in converted.pairs[0][1]
     assert converted.inexact == ((0, "not_prompted"),)
     assert not converted.faithful
+
+
+def test_wheel_clicks_are_exact_where_the_text_has_them() -> None:
+    """UI-TARS's text scrolls by five clicks; Qwen3-VL's has a number, a middle click, and drags from the pointer."""
+    turned = [
+        (Action("scroll", start=(1, 2), direction="down", clicks=7),),
+        (Action("scroll", direction="up", clicks=15),),
+        (Action("scroll", direction="up", clicks=1000),),
+        (Action("middle_single", start=(1, 2)),),
+        (Action("drag", end=(3, 4)),),
+    ]
+    steps = tuple(step("Look", to_pyautogui(actions), actions) for actions in turned)
+    trace = ExpertTrace("t", "i", "e", steps, (frame(0),) * 5, True, frame(1))
+    found = convert_trace(trace)
+    calls = [response.count("scroll(") for _, response in found.pairs]
+    assert calls == [1, 3, 10, 0]  # the last is finished()
+    assert found.inexact == ((0, "not_exact"), (2, "not_exact"))
+    assert found.dropped == ((3, "not_convertible"), (4, "not_convertible"))
+    other = convert_trace(trace, action_text="qwen3vl")
+    assert other.faithful
+    assert [ACTION_TEXTS["qwen3vl"].parse(response).actions for _, response in other.pairs[:-1]] == turned
 
 
 def test_conversion_of_every_step() -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, chat_server
-from expert_fixtures import sound_trace
+from expert_fixtures import frame, sound_trace, step
 from repository import ROOT
 from small_disk import small_disk
 
 from bepa_torchrl.cli import main
-from bepa_torchrl.experts import TraceError, load_trace, save_trace
+from bepa_torchrl.experts import ExpertTrace, TraceError, load_trace, plan_from_trace, save_trace
 from bepa_torchrl.experts.plan import plan_hash, plan_messages
 from bepa_torchrl.experts.plans import PLANS, PlanFile, PlanMethod, phi_by_rule, read_plans, write_plans
 from bepa_torchrl.experts.sources import read_source
 from bepa_torchrl.rollout.stages import SilentProgress
 from osworld_gym.tasks.suites.registry import load_suite
+from osworld_gym.types import Action
 
 LOGS = ROOT / "examples" / "experts"
 PAGE = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
@@ -52,6 +53,33 @@ def test_by_rule_a_line_per_successful_run(tmp_path: Path, capsys: pytest.Captur
     assert read(tmp_path / "plans") == lines
     assert plan(tmp_path / "plans", "expert.plan_source=converted") == 2
     assert "has plans by another method (by rule, raw traces, now by rule, converted traces)" in capsys.readouterr().err
+
+
+def test_screenshots_are_kept_only_where_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = load_suite("sim").split("train")
+    loaded = read_source(str(LOGS), tasks, successes=True)
+    stored = tmp_path / "stored"
+    for trace in loaded:
+        save_trace(trace, stored)
+    for source in (str(LOGS), str(stored)):
+        bare = read_source(source, tasks, successes=True, images=False)
+        assert not any(any(trace.screenshots) or trace.final_screenshot for trace in bare)
+        assert sorted(trace.content_hash for trace in bare) == sorted(trace.content_hash for trace in loaded)
+        assert {plan_from_trace(trace) for trace in bare} == {plan_from_trace(trace) for trace in loaded}
+    kept = []
+    monkeypatch.setattr("bepa_torchrl.experts.readers.run._read", lambda path: kept.append(path) or b"")
+    assert plan(tmp_path / "plans") == 0
+    assert not kept
+    assert plan(tmp_path / "converted", "expert.plan_source=converted") == 2  # these pictures are empty
+    assert kept
+
+
+def test_a_step_that_changed_nothing_is_found_without_its_pictures(tmp_path: Path) -> None:
+    click = step("Press next", "pyautogui.click(1, 2)", (Action("click", start=(1, 2)),))
+    frames = (frame(0), frame(0), frame(1))
+    trace = ExpertTrace("t", "i", "e", (click,) * 3, frames, True, frame(1))
+    bare = load_trace(save_trace(trace, tmp_path), images=False)
+    assert plan_from_trace(bare) == plan_from_trace(trace) == "1. Press next\n2. Press next"
 
 
 @pytest.mark.parametrize("action", ["plan", "convert"])

@@ -87,6 +87,11 @@ class RoundsDown(SimDesktop):
         super().perform([replace(a, start=a.start and (a.start[0] // 1, a.start[1] // 1)) for a in actions])
 
 
+class ForgetsThePointer(SimDesktop):
+    def perform(self, actions: Sequence[Action]) -> None:
+        super().perform([replace(a, start=a.start or (0.0, 0.0)) for a in actions])
+
+
 class HasNoMenuKey(SimDesktop):
     unused_keys = frozenset({"menu"})  # its name is apps
 
@@ -136,12 +141,15 @@ class CloseOnce(ScriptedDesktop):
 
 
 KEYS_AND_POINTS = ["points_are_rounded", "every_named_key_is_performed_or_unused"]
+AT_POINTER = "actions_without_a_point_begin_at_the_pointer"
+INPUT = [*KEYS_AND_POINTS, "buttons_and_wheel_clicks_are_performed", AT_POINTER]
 
 
 @pytest.mark.parametrize(
     ("kind", "failing"),
     [
-        (Unseeded, ["same_seed_gives_the_same_screen", "points_are_rounded", "a_line_end_is_one_enter"]),
+        (Unseeded, ["same_seed_gives_the_same_screen", "points_are_rounded", "a_line_end_is_one_enter", AT_POINTER]),
+        (ForgetsThePointer, [AT_POINTER]),
         (StrictPoints, ["points_outside_the_screen_are_accepted"]),
         (StrictKeys, ["unknown_keys_do_nothing"]),
         (RoundsDown, ["points_are_rounded"]),
@@ -151,7 +159,7 @@ KEYS_AND_POINTS = ["points_are_rounded", "every_named_key_is_performed_or_unused
         (StrictKinds, ["every_desktop_action_is_performed"]),
         (Appends, ["files_come_back_as_written"]),
         (AnySetup, ["an_unknown_setup_step_is_a_task_error"]),
-        (Shell, [*KEYS_AND_POINTS, "run_gives_status_and_output", "run_ends_at_its_timeout"]),
+        (Shell, [*INPUT, "run_gives_status_and_output", "run_ends_at_its_timeout"]),
         (Shared, ["desktops_are_apart"]),
         (CloseOnce, ["desktops_are_apart", "close_can_be_called_twice"]),
         (Dirty, ["reset_leaves_nothing"]),
@@ -161,7 +169,7 @@ KEYS_AND_POINTS = ["points_are_rounded", "every_named_key_is_performed_or_unused
 def test_each_check_fails_on_the_desktop_that_breaks_its_rule(
     kind: type[ScriptedDesktop] | type[SimDesktop], failing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("osworld_gym.desktops.checks.KEY_LOG_SECONDS", 1)  # no real program has to start
+    monkeypatch.setattr("osworld_gym.desktops.checks.INPUT_LOG_SECONDS", 1)  # no real program has to start
     assert failures(kind) == failing
 
 

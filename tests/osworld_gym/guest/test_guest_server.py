@@ -140,7 +140,10 @@ def test_files(guest: Guest) -> None:
 
 def test_nonsense_is_refused(guest: Guest) -> None:
     assert guest.post("/actions", json={"actions": [{"kind": "dance"}]}).status_code == 400
-    assert guest.post("/actions", json={"actions": [{"kind": "click", "start": None}]}).status_code == 400
+    assert guest.post("/actions", json={"actions": [{"kind": "drag", "end": None}]}).status_code == 400
+    for clicks in ("5", -1, 1.5, 10**9):
+        scroll = {"kind": "scroll", "direction": "up", "clicks": clicks}
+        assert guest.post("/actions", json={"actions": [scroll]}).status_code == 400
     assert guest.post("/actions", json={"actions": "click"}).status_code == 400
     assert guest.post("/observe", json={"quiet": -1}).status_code == 400
     assert (

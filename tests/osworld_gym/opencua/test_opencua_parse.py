@@ -149,5 +149,5 @@ def test_an_episode_reads_it() -> None:
     assert episode.act("Thought: x\nAction: wait()").parse_error == "no_action"
     end = episode.act(response("computer.terminate(status='success')"))
     assert (end.stop, end.verdict and end.verdict.score) == (StopReason.finished, 1.0)
-    with pytest.raises(ValueError, match="action_text: expected one of uitars, opencua; got 'other'"):
+    with pytest.raises(ValueError, match="action_text: expected one of uitars, opencua, qwen3vl; got 'other'"):
         EpisodeOptions(action_text="other")

@@ -61,26 +61,26 @@ def statement(chance: random.Random) -> str:
     )
 
 
-def outcome(source: str) -> str:
+def outcome(source: str, *, every: bool = False) -> str:
     """``exact``, ``inexact`` or the reason of the refusal; fails if it is said to be exact and is not."""
     try:
-        reading = read_pyautogui(source, triple_click=True)
+        reading = read_pyautogui(source, triple_click=True, every=every)
     except ParseError as error:
         return error.reason
     if reading.inexact:
         with pytest.raises(ParseError, match="not_exact"):
-            from_pyautogui(source, triple_click=True, exact=True)
+            from_pyautogui(source, triple_click=True, every=every, exact=True)
         return "inexact"
-    assert from_pyautogui(source, triple_click=True, exact=True) == reading.actions
+    assert from_pyautogui(source, triple_click=True, every=every, exact=True) == reading.actions
     assert action_events(reading.actions) == source_events(source), reading.actions
     return "exact"
 
 
 @examples(300)
-@given(st.integers(0, 2**32), st.integers(1, 7))
-def test_any_statements_are_the_same_input_or_it_is_said(seed: int, count: int) -> None:
+@given(st.integers(0, 2**32), st.integers(1, 7), st.booleans())
+def test_any_statements_are_the_same_input_or_it_is_said(seed: int, count: int, every: bool) -> None:
     chance = random.Random(seed)
-    assert outcome("\n".join(statement(chance) for _ in range(count))) in (
+    assert outcome("\n".join(statement(chance) for _ in range(count)), every=every) in (
         "exact",
         "inexact",
         "bad_source",
@@ -190,6 +190,35 @@ def test_what_is_not_exact_is_named(source: str, kind: str, why: str) -> None:
     assert from_pyautogui(source)[0].kind == kind
     with pytest.raises(ParseError, match=why):
         from_pyautogui(source, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "actions", "otherwise"),
+    [
+        ("pyautogui.scroll(-3)", [Action("scroll", direction="down", clicks=3)], "not_exact"),
+        ("pyautogui.hscroll(70, 1, 2)", [Action("scroll", start=(1, 2), direction="right", clicks=70)], "not_exact"),
+        ("pyautogui.scroll(10)", [Action("scroll", direction="up")] * 2, ""),
+        ("pyautogui.middleClick(1, 2)", [Action("middle_single", start=(1, 2))], "bad_source"),
+        ("pyautogui.click(button='middle')", [Action("middle_single")], "not_convertible"),
+        ("pyautogui.click(1, 2, clicks=3)", [Action("left_triple", start=(1, 2))], "not_convertible"),
+        ("pyautogui.click()", [Action("click")], "not_convertible"),
+        ("pyautogui.rightClick()", [Action("right_single")], "not_convertible"),
+        ("pyautogui.dragTo(3, 4, duration=0.5)", [Action("drag", end=(3, 4))], "not_convertible"),
+    ],
+)
+def test_what_only_the_whole_table_has(source: str, actions: list[Action], otherwise: str) -> None:
+    assert from_pyautogui(source, every=True, exact=True) == actions
+    assert from_pyautogui(to_pyautogui(actions), every=True, exact=True) == actions
+    if otherwise:
+        with pytest.raises(ParseError) as caught:
+            from_pyautogui(source, exact=True)
+        assert caught.value.reason == otherwise
+
+
+@pytest.mark.parametrize("source", ["pyautogui.mouseDown()", "pyautogui.scroll(-1001)", "pyautogui.drag(3, 4)"])
+def test_what_no_action_has(source: str) -> None:
+    with pytest.raises(ParseError):
+        from_pyautogui(source, every=True, exact=True)
 
 
 _AT = st.tuples(st.integers(0, 3).map(float), st.integers(0, 3).map(float))

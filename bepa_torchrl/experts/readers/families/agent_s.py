@@ -28,7 +28,7 @@ def agent_s_texts(line: Line) -> Texts:
     return Texts(
         plan=plan,
         intent=sentences(sections(plan).get("Next Action", ""), 1).rstrip("."),
-        call=str(call),
+        call=str(call).strip(),  # S3's ends with a line end
         subtask=_text(said.get("subtask") or said.get("current_subtask")) or "",
         reflection=_text(said.get("reflection")),
     )
