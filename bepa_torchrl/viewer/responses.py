@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experiment.shipped import SHIPPED
+from bepa_torchrl.checkpoints import SHIPPED
 from bepa_torchrl.sizing.known_models import KNOWN, ModelFiles, folder_model, known_model
 from bepa_torchrl.viewer.episode import ShownAction, ShownStep
 from osworld_gym.action_text import ACTION_TEXTS

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from bepa_torchrl.analysis.figures.files import Row
-from bepa_torchrl.experiment.resume import leaves
+from bepa_torchrl.experiment.run_folder import leaves
 
 #: settings that say where, when and with which seed a run was trained, not how
 _SAME = ("seed", "name", "runs", "storage", "resume", "compare", "threads", "processes", "record.", "storage_wait")

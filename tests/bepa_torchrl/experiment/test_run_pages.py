@@ -17,9 +17,9 @@ from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases import prepared_run, write_results
+from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord
-from bepa_torchrl.experiment.start.folder import run_folder
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 
 WALKTHROUGH = (ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")
 

@@ -19,11 +19,11 @@ from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases.prepare import prepared_run
+from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import load_preparation
+from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord
-from bepa_torchrl.experiment.start.folder import run_folder
-from bepa_torchrl.experiment.start.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts.seed import read_seed
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.testing import picture
