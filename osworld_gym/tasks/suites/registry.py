@@ -23,7 +23,7 @@ def _sim() -> Suite:
 
 
 def _local() -> Suite:
-    from osworld_gym.tasks.suites.local.suite import local_suite
+    from osworld_gym.tasks.suites.desktop.local import local_suite
 
     return local_suite()
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, launch, type_step
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, keys_step, launch, type_step
 from osworld_gym.tasks.task import Task
 
 Part = tuple[str, Sequence[Data]]  #: a subtask and its steps

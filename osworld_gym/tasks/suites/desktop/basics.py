@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
-    in_window,
-    make,
-    metric,
-    output,
-    play,
-    saved_text,
-    shell,
-    text_step,
-)
-from osworld_gym.tasks.suites.local.builders import (
+from osworld_gym.tasks.suites.authoring import (
     DOCUMENTS,
     MANAGER,
     TERMINAL,
@@ -27,6 +17,16 @@ from osworld_gym.tasks.suites.local.builders import (
     listed,
     mouse,
     type_step,
+)
+from osworld_gym.tasks.suites.desktop.authoring import (
+    in_window,
+    make,
+    metric,
+    output,
+    play,
+    saved_text,
+    shell,
+    text_step,
 )
 from osworld_gym.tasks.task import Task
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, keys_step, mouse, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
@@ -17,7 +18,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     saved_document,
 )
 from osworld_gym.tasks.suites.desktop.content.sheets import Cell, Rows, make_xlsx
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, mouse, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "libreoffice_calc"

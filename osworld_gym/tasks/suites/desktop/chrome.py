@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     cannot,
     file_at,
@@ -14,7 +15,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     started,
     text_step,
 )
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "chrome"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osworld_gym.tasks.suites.authoring import Data, keys_step, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     PICTURES,
     bytes_step,
@@ -17,7 +18,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     when,
 )
 from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, SUN, WALL, make_png
-from osworld_gym.tasks.suites.local.builders import Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "gimp"

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    TERMINAL,
+    Data,
+    every,
+    file_step,
+    icon,
+    in_editor,
+    keys_step,
+    launch,
+    lines,
+    mouse,
+    type_step,
+)
 from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
@@ -22,20 +36,6 @@ from osworld_gym.tasks.suites.desktop.content.decks import make_pptx
 from osworld_gym.tasks.suites.desktop.content.sheets import Rows, make_xlsx
 from osworld_gym.tasks.suites.desktop.content.texts import make_odt
 from osworld_gym.tasks.suites.desktop.thunderbird import inbox, select
-from osworld_gym.tasks.suites.local.builders import (
-    DOCUMENTS,
-    TERMINAL,
-    Data,
-    every,
-    file_step,
-    icon,
-    in_editor,
-    keys_step,
-    launch,
-    lines,
-    mouse,
-    type_step,
-)
 from osworld_gym.tasks.task import Task
 
 DOMAIN = "multi_apps"

@@ -12,11 +12,11 @@ from osworld_gym.tasks.suites.desktop.calc import calc_tasks
 from osworld_gym.tasks.suites.desktop.chrome import chrome_tasks
 from osworld_gym.tasks.suites.desktop.gimp import gimp_tasks
 from osworld_gym.tasks.suites.desktop.impress import impress_tasks
+from osworld_gym.tasks.suites.desktop.local import local_suite
 from osworld_gym.tasks.suites.desktop.multi import multi_tasks
 from osworld_gym.tasks.suites.desktop.thunderbird import thunderbird_tasks
 from osworld_gym.tasks.suites.desktop.vlc import vlc_tasks
 from osworld_gym.tasks.suites.desktop.writer import writer_tasks
-from osworld_gym.tasks.suites.local.suite import local_suite
 from osworld_gym.tasks.task import Task
 
 #: tasks of the split held_out, without ``desktop-``; tasks of the suite ``local`` keep their split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, every, keys_step, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
@@ -17,7 +18,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     text_step,
 )
 from osworld_gym.tasks.suites.desktop.content.media import make_mail, make_mbox
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, every, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "thunderbird"

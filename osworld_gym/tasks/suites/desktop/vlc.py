@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     MUSIC,
     VIDEOS,
@@ -16,7 +17,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     started,
 )
 from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi, make_wav
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "vlc"

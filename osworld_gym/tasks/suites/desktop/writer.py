@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.suites.desktop.authoring import (
     Part,
     bytes_step,
@@ -17,7 +18,6 @@ from osworld_gym.tasks.suites.desktop.authoring import (
     saved_document,
 )
 from osworld_gym.tasks.suites.desktop.content.texts import Paragraph, make_docx, make_odt
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "libreoffice_writer"

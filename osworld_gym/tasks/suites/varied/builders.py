@@ -9,7 +9,7 @@ from typing import Any
 
 from osworld_gym.tasks.setup.arrange import CHOSEN, LISTING, START
 from osworld_gym.tasks.setup.themes import GRID
-from osworld_gym.tasks.suites.local.builders import Data, keys_step, launch, mouse, type_step
+from osworld_gym.tasks.suites.authoring import Data, keys_step, launch, mouse, type_step
 from osworld_gym.tasks.task import Task
 
 KNOWN, UNKNOWN = "known", "unknown"

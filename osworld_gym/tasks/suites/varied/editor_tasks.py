@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from osworld_gym.tasks.suites.local.builders import Data
+from osworld_gym.tasks.suites.authoring import Data
 from osworld_gym.tasks.suites.varied.builders import (
     DOCUMENTS,
     Instance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from osworld_gym.tasks.suites.local.builders import Data, icon
+from osworld_gym.tasks.suites.authoring import Data, icon
 from osworld_gym.tasks.suites.varied.builders import (
     BINARY,
     DOCUMENTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from osworld_gym.tasks.suites.local.builders import Data
+from osworld_gym.tasks.suites.authoring import Data
 from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, click_item, press
 from osworld_gym.tasks.suites.varied.texts import KNOWN_GROUPS, MENU
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.local.builders import (
+from osworld_gym.tasks.suites.authoring import (
     FILES_AREA,
     MANAGER,
     TERMINAL,
@@ -26,7 +26,7 @@ from osworld_gym.tasks.suites.local.builders import (
     script,
     type_step,
 )
-from osworld_gym.tasks.suites.local.editor_tasks import editor_tasks
+from osworld_gym.tasks.suites.desktop.local_editor import editor_tasks
 from osworld_gym.tasks.task import Task
 
 #: setup of a folder with three files, and the names of those that stay as they are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.local.builders import (
+from osworld_gym.tasks.suites.authoring import (
     DOCUMENTS,
     EDITOR,
     every,
