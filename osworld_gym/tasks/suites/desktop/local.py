@@ -46,7 +46,7 @@ def _renaming() -> list[Task]:
     """Tasks that rename or delete a file."""
     return [
         make_task(
-            "files-rename",
+            "local-files-rename",
             "file_manager",
             "Rename the file beta.txt to summary.txt.",
             [*THREE, MANAGER],
@@ -63,7 +63,7 @@ def _renaming() -> list[Task]:
             ),
         ),
         make_task(
-            "files-delete",
+            "local-files-delete",
             "file_manager",
             "Move the file gamma.txt to the trash.",
             [*THREE, MANAGER],
@@ -77,7 +77,7 @@ def _new_folder() -> list[Task]:
     """A task that makes a folder."""
     return [
         make_task(
-            "files-new-folder",
+            "local-files-new-folder",
             "file_manager",
             "Create a folder named Photos in the open folder.",
             [*THREE, MANAGER],
@@ -111,7 +111,7 @@ def _moving() -> list[Task]:
     """Tasks that move or copy a file."""
     return [
         make_task(
-            "files-move",
+            "local-files-move",
             "file_manager",
             "Move the file alpha.txt into the folder Archive.",
             [folder_step("Archive"), *THREE, MANAGER],
@@ -131,7 +131,7 @@ def _moving() -> list[Task]:
             ),
         ),
         make_task(
-            "files-copy",
+            "local-files-copy",
             "file_manager",
             "Copy the file beta.txt into the folder Backup, and keep it here.",
             [folder_step("Backup"), *THREE, MANAGER],
@@ -154,7 +154,7 @@ def _dragging() -> list[Task]:
     """Tasks that drag a file."""
     return [
         make_task(
-            "files-drag",
+            "local-files-drag",
             "file_manager",
             "Drag the file gamma.txt into the folder Inbox.",
             [folder_step("Inbox"), *THREE, MANAGER],
@@ -180,7 +180,7 @@ def _dragging() -> list[Task]:
 def _other_tasks() -> list[Task]:
     return [
         make_task(
-            "terminal-write",
+            "local-terminal-write",
             "terminal",
             "Use the terminal to write the word ready into the file Documents/status.txt.",
             [TERMINAL],
@@ -193,7 +193,7 @@ def _other_tasks() -> list[Task]:
             ),
         ),
         make_task(
-            "open-and-edit",
+            "local-open-and-edit",
             "multi_apps",
             "Open the file todo.txt from the file manager, add the line 'done' at its end, and save it.",
             [file_step("todo.txt", "sweep\n"), file_step("other.txt", "x\n"), MANAGER],

@@ -32,7 +32,7 @@ def _writing() -> list[Task]:
     """Tasks that write into the file."""
     return [
         make_task(
-            "editor-write",
+            "local-editor-write",
             "text_editor",
             "Write the line 'Call Anna at noon' in the open file notes.txt and save it.",
             [file_step("notes.txt", ""), in_editor("notes.txt")],
@@ -43,7 +43,7 @@ def _writing() -> list[Task]:
             ),
         ),
         make_task(
-            "editor-append",
+            "local-editor-append",
             "text_editor",
             "Add 'bread' as the last line of the open shopping list and save it.",
             [file_step("shopping.txt", "milk\neggs\n"), in_editor("shopping.txt")],
@@ -65,7 +65,7 @@ def _changing() -> list[Task]:
     """Tasks that change or delete existing text."""
     return [
         make_task(
-            "editor-config",
+            "local-editor-config",
             "text_editor",
             'Set "theme" to "dark" in the open file config.json and save it; leave the rest as it is.',
             [file_step("config.json", '{\n  "theme": "light",\n  "size": 12\n}\n'), in_editor("config.json")],
@@ -96,7 +96,7 @@ def _changing() -> list[Task]:
             ),
         ),
         make_task(
-            "editor-delete-line",
+            "local-editor-delete-line",
             "text_editor",
             "Delete the first line of the open file tasks.txt and save it.",
             [file_step("tasks.txt", "obsolete\nwater the plants\npay the rent\n"), in_editor("tasks.txt")],
@@ -120,7 +120,7 @@ def _through_menus() -> list[Task]:
     """Tasks that save under a new name or change a setting."""
     return [
         make_task(
-            "editor-save-as",
+            "local-editor-save-as",
             "text_editor",
             "Save the open file draft.txt as final.txt in the same folder, and keep draft.txt.",
             [file_step("draft.txt", "The end.\n"), in_editor("draft.txt")],
@@ -137,7 +137,7 @@ def _through_menus() -> list[Task]:
             ),
         ),
         make_task(
-            "editor-line-numbers",
+            "local-editor-line-numbers",
             "text_editor",
             "Hide the line numbers in the text editor.",
             [file_step("notes.txt", "one\ntwo\n"), in_editor("notes.txt")],
@@ -168,7 +168,7 @@ def _unusual() -> list[Task]:
     """A task with non-ASCII text and an infeasible one."""
     return [
         make_task(
-            "editor-unicode",
+            "local-editor-unicode",
             "text_editor",
             "Write 'Grüße aus 東京' in the open file card.txt and save it.",
             [file_step("card.txt", ""), in_editor("card.txt")],
@@ -179,7 +179,7 @@ def _unusual() -> list[Task]:
             ),
         ),
         make_task(
-            "editor-infeasible",
+            "local-editor-infeasible",
             "text_editor",
             "Make the text editor read the open file aloud with its built-in voice.",
             [file_step("notes.txt", "one\ntwo\n"), in_editor("notes.txt")],

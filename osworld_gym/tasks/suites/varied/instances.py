@@ -1,19 +1,18 @@
-"""Builders of the suite's tasks: setup, verifiers, and the two scripts of an oracle."""
+"""An instance of a template as a task with the oracle's two scripts; setup and verifiers that only this suite has."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from osworld_gym.tasks.setup.arrange import CHOSEN, LISTING, START
 from osworld_gym.tasks.setup.themes import GRID
-from osworld_gym.tasks.suites.authoring import Data, keys_step, launch, mouse, type_step
+from osworld_gym.tasks.suites.authoring import Data, make_task, mouse, prints
 from osworld_gym.tasks.task import Task
 
 KNOWN, UNKNOWN = "known", "unknown"
-DOCUMENTS = "~/Documents"
 #: content of the file manager's files: bytes that no application claims, so that their menu is the same everywhere
 BINARY = "\x00\x01\x02"
 #: where the file manager's icons are in its window of this suite, see ``gui_script.Layout``
@@ -47,20 +46,19 @@ def as_task(instance: Instance, number: int) -> Task:
     def steps(script: Sequence[Data]) -> list[Data]:
         return [step | {"subtask": instance.instruction.rstrip(".")} for step in script]
 
-    return Task(
-        id=f"varied-{instance.template}-{number:02d}",
-        instruction=instance.instruction,
-        config=instance.config,
-        evaluator=instance.evaluator,
-        domain=instance.domain,
-        oracle={
+    return make_task(
+        f"varied-{instance.template}-{number:02d}",
+        instance.domain,
+        instance.instruction,
+        instance.config,
+        instance.evaluator,
+        {
             "type": "local",
             "layout": LAYOUT,
             "steps": steps(instance.expert),
             "native": steps(instance.native),
         },
         tags=(KNOWN if instance.known else UNKNOWN, f"template:{instance.template}"),
-        raw={"snapshot": instance.domain, "related_apps": [instance.domain], "source": "osworld_gym"},
     )
 
 
@@ -72,24 +70,7 @@ def arrange(**parameters: Any) -> Data:
     return {"type": "arrange", "parameters": parameters}
 
 
-def editor(name: str) -> Data:
-    """Setup step: opens a document in the editor."""
-    return launch("mousepad", f"{DOCUMENTS}/{name}")
-
-
-FILE_MANAGER = launch("pcmanfm", DOCUMENTS)
-
-
 # --- verifiers --------------------------------------------------------------------------------------------------------
-
-
-def prints(command: str, text: str) -> Data:
-    """Evaluator: a shell command prints exactly this text."""
-    return {
-        "func": "exact_match",
-        "result": {"type": "vm_command_line", "command": command, "shell": True},
-        "expected": {"type": "rule", "rules": {"expected": text}},
-    }
 
 
 def chosen(*labels: str) -> Data:
@@ -111,26 +92,6 @@ def listed_file(path: str, content: str) -> str:
 # --- steps of the oracles ---------------------------------------------------------------------------------------------
 
 
-def click(on: Mapping[str, Any], what: str, intent: str, kind: str = "click") -> Data:
-    """A step of the mouse on a position."""
-    return mouse(kind, dict(on), what, intent)
-
-
-def click_item(on: Mapping[str, Any], label: str, intent: str, *, menus: int = 1) -> Data:
+def click_item(on: Data, label: str, intent: str, *, menus: int = 1) -> Data:
     """A click on an item of a menu, as soon as so many menus are open."""
-    return click(on, f"the item {label}", intent) | {"when": {"menus": menus}}
-
-
-def in_window(title: str, step: Data) -> Data:
-    """The step, as soon as a window with this in its title has the focus."""
-    return step | {"when": {"active": title}}
-
-
-def press(keys: str, intent: str) -> Data:
-    """A step that presses keys together."""
-    return keys_step(keys, intent)
-
-
-def write(text: str, intent: str) -> Data:
-    """A step that types a text."""
-    return type_step(text, intent)
+    return mouse("click", on, f"the item {label}", intent) | {"when": {"menus": menus}}
