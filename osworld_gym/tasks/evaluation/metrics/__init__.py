@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from osworld_gym.tasks.evaluation.metrics import (
+from osworld_gym.tasks.evaluation.metrics.office import common as office
+from osworld_gym.tasks.evaluation.metrics.sim import sim_state
+from osworld_gym.tasks.evaluation.osworld.metrics import (
     archives,
     browser,
     documents,
@@ -22,8 +24,6 @@ from osworld_gym.tasks.evaluation.metrics import (
     text,
     values,
 )
-from osworld_gym.tasks.evaluation.metrics.office import common as office
-from osworld_gym.tasks.evaluation.metrics.sim import sim_state
 
 Metric = Callable[..., float]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 from osworld_gym.tasks.evaluation.sidecar.calling import Exhausted
 
 Element = ElementTree.Element

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
-from osworld_gym.tasks.evaluation.metrics.rules import matches, record_matches
-from osworld_gym.tasks.evaluation.metrics.text import as_text
+from osworld_gym.tasks.evaluation.osworld.metrics.rules import matches, record_matches
+from osworld_gym.tasks.evaluation.osworld.metrics.text import as_text
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 
 Rules = Mapping[str, Any]
 _OOR = "{http://openoffice.org/2001/registry}"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from osworld_gym.tasks.evaluation.metrics.packages import BROKEN_PACKAGE, read_document_part
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
-from osworld_gym.tasks.evaluation.metrics.rules import likeness
+from osworld_gym.tasks.evaluation.osworld.metrics.packages import BROKEN_PACKAGE, read_document_part
+from osworld_gym.tasks.evaluation.osworld.metrics.rules import likeness
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 
 Element = ElementTree.Element
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from osworld_gym.tasks.evaluation.metrics.parsing import check_lines
-from osworld_gym.tasks.evaluation.metrics.rules import likeness, record_matches
+from osworld_gym.tasks.evaluation.osworld.metrics.rules import likeness, record_matches
+from osworld_gym.tasks.evaluation.parsing import check_lines
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from osworld_gym.tasks.evaluation.getters import chrome_profile, chrome_tabs, guest, programs, values
-from osworld_gym.tasks.evaluation.getters.values import one_or_many
+from osworld_gym.tasks.evaluation.osworld.getters import chrome_profile, chrome_tabs, guest, programs, values
+from osworld_gym.tasks.evaluation.osworld.getters.values import one_or_many
 from osworld_gym.tasks.setup.run import TaskRun
 
 Getter = Callable[[TaskRun, Mapping[str, Any]], Any]

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections import Counter
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.evaluation.getters.values import Config, key, listens, read
+from osworld_gym.tasks.evaluation.osworld.getters.values import Config, key, listens, read
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.types import Action
 

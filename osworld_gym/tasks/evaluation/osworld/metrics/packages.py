@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from xml.etree import ElementTree
 
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 
 Element = ElementTree.Element
 #: what a package that is not complete raises; with ElementTree.ParseError

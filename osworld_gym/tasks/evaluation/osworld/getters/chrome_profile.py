@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from osworld_gym.tasks.evaluation.getters.guest import directory_tree
-from osworld_gym.tasks.evaluation.getters.values import Config, read
+from osworld_gym.tasks.evaluation.osworld.getters.guest import directory_tree
+from osworld_gym.tasks.evaluation.osworld.getters.values import Config, read
 from osworld_gym.tasks.setup.run import TaskRun
 
 CHROME = "/home/user/.config/google-chrome"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from osworld_gym.tasks.evaluation.metrics.documents import compare_docx_files
-from osworld_gym.tasks.evaluation.metrics.pictures import compare_images
-from osworld_gym.tasks.evaluation.metrics.text import compare_csv, compare_text_file
+from osworld_gym.tasks.evaluation.osworld.metrics.documents import compare_docx_files
+from osworld_gym.tasks.evaluation.osworld.metrics.pictures import compare_images
+from osworld_gym.tasks.evaluation.osworld.metrics.text import compare_csv, compare_text_file
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
 #: file_type → metric of one file; pdf, ppt, table, audio and video require OSWorld's evaluators

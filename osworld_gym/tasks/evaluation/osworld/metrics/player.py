@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
 Rules = Mapping[str, Any]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from osworld_gym.desktops.guest_server.http_client import GuestClient, Reply
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.evaluation.getters.values import Config, key
+from osworld_gym.tasks.evaluation.osworld.getters.values import Config, key
 from osworld_gym.tasks.setup.run import TaskRun
 
 ANSWER = 60.0  # seconds; the accessibility tree of many applications takes several

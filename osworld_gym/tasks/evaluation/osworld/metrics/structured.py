@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from osworld_gym.tasks.evaluation.metrics.rules import matches
-from osworld_gym.tasks.evaluation.metrics.text import as_text
+from osworld_gym.tasks.evaluation.osworld.metrics.rules import matches
+from osworld_gym.tasks.evaluation.osworld.metrics.text import as_text
 
 _MISSING = object()
 _FAILED = "__EVALUATION_FAILED__"  # the value of OSWorld's getters for what they could not read

@@ -5,9 +5,9 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 from osworld_gym.errors import DesktopError, FailureReason
-from osworld_gym.tasks.evaluation.getters.guest import accessibility_tree
-from osworld_gym.tasks.evaluation.getters.values import Config, key, listens
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.osworld.getters.guest import accessibility_tree
+from osworld_gym.tasks.evaluation.osworld.getters.values import Config, key, listens
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 from osworld_gym.tasks.setup.chrome import CHROME_PORT, Chrome, Tab
 from osworld_gym.tasks.setup.run import TaskRun
 
