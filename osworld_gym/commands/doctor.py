@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from osworld_gym import __version__
-from osworld_gym.commands.status import BAD_INPUT, FAILED, INFRASTRUCTURE
+from osworld_gym.commands.output import BAD_INPUT, FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.home_template import apt

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
+from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE
 from osworld_gym.desktops.home_template import apt
 from osworld_gym.desktops.home_template.build import build_template
 from osworld_gym.desktops.home_template.find import find_template, template_folder, template_version

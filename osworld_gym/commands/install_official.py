@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from osworld_gym.commands.status import INFRASTRUCTURE
+from osworld_gym.commands.output import INFRASTRUCTURE
 from osworld_gym.folders import data_folder
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from osworld_gym.commands.arguments import screen_size
-from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
+from osworld_gym.commands.output import FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.home_template.find import find_template
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError

@@ -17,9 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from .answers import Answer, BadRequest, Table, as_json, failed
+from .answers import Answer, BadRequest, Table, as_json, failed, multipart_fields
 from .deadline_socket import DeadlineSocket
-from .multipart import multipart_fields
 from .strangers import Connection, Strangers
 
 if TYPE_CHECKING:

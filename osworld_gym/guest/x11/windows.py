@@ -16,6 +16,7 @@ from .x_resource import res
 
 POLL = 0.01  # seconds between two polls of the window list
 NUDGE = 0.15  # seconds between two messages that wake the window manager
+BACKGROUNDS = (0x2E3440, 0x3B5B4A, 0x4A3B5B, 0x5B4A3B, 0x2F4F6F, 0x6F4F2F)  # RGB, chosen by the seed
 
 
 class Window(NamedTuple):
@@ -208,6 +209,10 @@ class Windows:
             context.free()
             pixmap.free()
             self._display.sync()
+
+    def apply_seed(self, seed: int) -> None:
+        """Gives the desktop the background of ``seed``; it shows when this returns. A seed changes nothing else."""
+        self.paint_root(BACKGROUNDS[seed % len(BACKGROUNDS)])
 
     def paint_root(self, colour: int) -> None:
         """Fills the background with ``0xRRGGBB``."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, every, in_editor, keys_step, mouse, prints, type_step
-from osworld_gym.tasks.suites.varied.instances import Instance, arrange, click_item
-from osworld_gym.tasks.suites.varied.texts import TEXTS
+from osworld_gym.tasks.suites.varied.instances import TEXTS, Instance, arrange, click_item
 
 NAME = "notes.txt"
 ITEM = 25  #: height of an item of a menu, pixels; a separator has one

@@ -16,8 +16,18 @@ from osworld_gym.tasks.suites.authoring import (
     type_step,
 )
 from osworld_gym.tasks.suites.varied.editor_tasks import save_by_mouse
-from osworld_gym.tasks.suites.varied.instances import BINARY, Instance, arrange, changed, click_item, listed_file
-from osworld_gym.tasks.suites.varied.texts import FILES, FOLDERS, OTHERS, TEXTS
+from osworld_gym.tasks.suites.varied.instances import (
+    BINARY,
+    FILES,
+    FOLDERS,
+    OTHERS,
+    TEXTS,
+    Instance,
+    arrange,
+    changed,
+    click_item,
+    listed_file,
+)
 
 #: items of a file's menu and of the folder's menu: pixels from the menu's corner
 FILE_MENU = {"Cut": [60, 46], "Copy": [60, 75], "Move to Trash": [60, 104], "Rename": [60, 158]}

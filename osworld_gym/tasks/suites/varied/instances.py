@@ -12,6 +12,26 @@ from osworld_gym.tasks.setup.themes import GRID
 from osworld_gym.tasks.suites.authoring import Data, make_task, mouse, prints
 from osworld_gym.tasks.task import Task
 
+#: files that tasks are about
+FILES = ("apple", "river", "stone", "cloud", "lemon", "tiger")
+#: files that are there by chance
+OTHERS = ("bread", "candle", "desert", "engine", "forest", "garden", "hammer", "island", "jacket", "kettle", "ladder",
+          "marble", "needle", "orange", "pepper", "quartz", "rocket", "saddle", "tunnel", "window")  # fmt: skip
+FOLDERS = ("Archive", "Letters", "Photos")
+#: new names and texts to type
+TEXTS = ("winter", "summer", "silver", "copper", "violin", "guitar")
+
+#: submenu → items of the desktop's menu; first letters differ, since openbox selects by them
+MENU = {
+    "Sound": ("mute", "echo", "bass"),
+    "Display": ("night", "zoom", "blur"),
+    "Power": ("sleep", "timer", "wake"),
+    "Network": ("proxy", "roaming", "hotspot"),
+    "Access": ("camera", "history", "location"),
+    "Input": ("gestures", "repeat", "sticky"),
+}
+KNOWN_GROUPS = ("Sound", "Display", "Power")
+
 KNOWN, UNKNOWN = "known", "unknown"
 #: content of the file manager's files: bytes that no application claims, so that their menu is the same everywhere
 BINARY = "\x00\x01\x02"

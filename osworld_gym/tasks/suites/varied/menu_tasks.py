@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from osworld_gym.tasks.suites.authoring import Data, keys_step, mouse
-from osworld_gym.tasks.suites.varied.instances import Instance, arrange, chosen, click_item
-from osworld_gym.tasks.suites.varied.texts import KNOWN_GROUPS, MENU
+from osworld_gym.tasks.suites.varied.instances import KNOWN_GROUPS, MENU, Instance, arrange, chosen, click_item
 
 #: where the desktop's menu is opened, as fractions of the screen: the menu's items lie on the grid of 640 x 360 pixels
 FREE = {"screen": [170 / 640, 79 / 360]}

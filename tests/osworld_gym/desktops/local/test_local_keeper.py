@@ -19,7 +19,7 @@ from polling import until
 from osworld_gym.desktops.local import keeper_client
 from osworld_gym.desktops.local.guest_process import Limits
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
-from osworld_gym.desktops.local.keeper.users import EACH, FIRST, LAST, NOBODY, desktop_user
+from osworld_gym.desktops.local.keeper.main import EACH, FIRST, LAST, NOBODY, desktop_user
 from osworld_gym.guest.process.processes import MARKER, state_of
 from osworld_gym.guest.server.forward import to_address
 

@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from .errors import Exhausted
-from .limits import Limits
+from .limits import Exhausted, Limits
 
 CHUNK = 1 << 20  # bytes
 HEAD = 512  # bytes that show the format; a tar header
