@@ -25,7 +25,7 @@ LAYERS = {
     ),
     "osworld_gym": (
         "cli __main__ commands",
-        "registration gymnasium_env torchrl_env assignment factory",
+        "gymnasium_env torchrl_env assignment factory",
         "testing vector vector_worker",
         "episode",
         "tasks",

@@ -27,7 +27,6 @@ from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.folders import data_folder
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
 
-Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 MEGABYTE = 1_000_000
 SCREEN = (1920, 1080)  # OSWorld's
 MODULES = ("Xlib", "PIL", "six", "pyautogui")  # modules of the extra "guest"; checked before anything is downloaded
@@ -42,14 +41,14 @@ class Reader:
 '''
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the commands."""
     _add_build_image(commands)
     _add_install_desktop(commands)
     _add_install_official(commands)
 
 
-def _add_build_image(commands: Commands) -> None:
+def _add_build_image(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("build-image", help="build the desktop image of the container provider")
     command.add_argument("--variant", choices=sorted(VARIANTS), default="basic", help="default: %(default)s")
     command.add_argument("--base", help=f"image to build on (default: {DEBIAN}, or one made by debootstrap as root)")
@@ -78,7 +77,7 @@ def _silent(_line: str) -> None:
     """Prints nothing, for ``--quiet``."""
 
 
-def _add_install_desktop(commands: Commands) -> None:
+def _add_install_desktop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "install LibreOffice, Chromium, GIMP, VLC, Thunderbird, … and make the template of their settings"
     parser = commands.add_parser("install-desktop", help=text, description=text)
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -145,7 +144,7 @@ def _agreed() -> bool:
     return input("go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _add_install_official(commands: Commands) -> None:
+def _add_install_official(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "OSWorld's own evaluators, for tasks whose metrics we do not have"
     parser = commands.add_parser("install-official", help=text, description=text)
     parser.add_argument("--folder", type=Path, help="destination (default: the folder in which they are searched)")

@@ -20,7 +20,6 @@ from osworld_gym.tasks.evaluation.osworld.metrics import (
     player,
     settings,
     structured,
-    system,
     text,
     values,
 )
@@ -36,7 +35,7 @@ OURS: tuple[Metric, ...] = (
     office.check_pdf,
     sim_state,
 )
-_OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, system, archives)
+_OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, archives)
 
 METRICS: dict[str, Metric] = {
     metric.__name__: metric for metric in (*(metric for module in _OSWORLDS for metric in module.ALL), *OURS)

@@ -1,7 +1,8 @@
-"""Metrics on applications' settings files: GIMP, LibreOffice, Thunderbird."""
+"""Metrics on settings: files of GIMP, LibreOffice and Thunderbird; the desktop's favourites, text size, clipboard."""
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import io
 import json
@@ -13,7 +14,6 @@ from osworld_gym.tasks.evaluation.osworld.metrics.rules import matches, record_m
 from osworld_gym.tasks.evaluation.osworld.metrics.text import as_text
 from osworld_gym.tasks.evaluation.parsing import parse_xml
 
-Rules = Mapping[str, Any]
 _OOR = "{http://openoffice.org/2001/registry}"
 _PREFERENCE = re.compile(r'^user_pref\("(?P<key>(?:[^"]|\\")+)", (?P<value>.+)\);$')
 _CONDITION = re.compile(r"""\b(?:AND|OR) \((?:[\w ]+),(?:[\w ']+),(?:"(?:(?:[^"]|")+)"|(?:[^)]+))\)|\bALL\b""")
@@ -126,6 +126,37 @@ def _filters(text: str) -> list[dict[str, Any]]:
     return filters
 
 
+Rules = Mapping[str, Any]
+
+
+def check_gnome_favorite_apps(favourites: str, rules: Rules) -> float:
+    """1 when GNOME's favourites (``['a.desktop', …]``) are ``rules["expected"]``, in any order."""
+    names = ast.literal_eval(favourites)
+    return float(len(names) == len(rules["expected"]) and set(names) == set(rules["expected"]))
+
+
+def is_utc_0(output: str) -> float:
+    """1 when the fourth line of ``timedatectl`` ends with ``+0000)``."""
+    return float(output.split("\n")[3].endswith("+0000)"))
+
+
+def check_text_enlarged(factor: str) -> float:
+    """1 when the text scaling factor is above 1."""
+    return float(float(factor) > 1.0)
+
+
+def check_moved_jpgs(folder: Mapping[str, Any], rules: Rules) -> float:
+    """1 when the folder (a directory tree) contains exactly the files ``rules["expected"]``."""
+    names = [node["name"] for node in folder["children"]]
+    return float(len(names) == len(rules["expected"]) and set(names) == set(rules["expected"]))
+
+
+def is_in_vm_clickboard(rules: Rules, output: str) -> float:
+    """1 when the text, or every text, of ``expected`` is in the output. Name and argument order are OSWorld's."""
+    wanted = rules["expected"]
+    return float(all(part in output for part in (wanted if isinstance(wanted, list) else [wanted])))
+
+
 ALL = (
     check_config_status,
     find_default_font,
@@ -135,4 +166,9 @@ ALL = (
     check_left_panel,
     check_thunderbird_prefs,
     check_thunderbird_filter,
+    check_gnome_favorite_apps,
+    is_utc_0,
+    check_text_enlarged,
+    check_moved_jpgs,
+    is_in_vm_clickboard,
 )
