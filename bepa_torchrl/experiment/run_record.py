@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.data.step_rows import episodes_of, number, row_list
+from bepa_torchrl.data.step_rows import episodes_of, int_entry, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
@@ -118,15 +118,15 @@ class RunRecord:
         first = rows[0]
         return {
             "iteration": iteration,
-            "group_id": number(first, K.GROUP_ID),
-            "slot": number(first, K.SLOT),
+            "group_id": int_entry(first, K.GROUP_ID),
+            "slot": int_entry(first, K.SLOT),
             "task_id": first[K.TASK_ID],
             "instruction": first[K.INSTRUCTION],
             "source": first[K.SOURCE],
             "provenance": None if (found := provenance_of(first)) is None else found.to_json(),
             "off_policy": bool(first.get(K.OFF_POLICY)),
             "trained": True,
-            "policy_version": number(first, K.POLICY_VERSION),
+            "policy_version": int_entry(first, K.POLICY_VERSION),
             "stop_reason": first[K.STOP_REASON],
             "reward": float(cast(Tensor, first.get(K.RETURN))),
             "advantage": float(cast(Tensor, first.get(K.ADVANTAGE))),
@@ -146,7 +146,7 @@ class RunRecord:
             "provenance": None,
             "off_policy": False,
             "trained": False,
-            "policy_version": number(rows[0], K.POLICY_VERSION) if rows else None,
+            "policy_version": int_entry(rows[0], K.POLICY_VERSION) if rows else None,
             "stop_reason": result.stop.value,
             "reward": None if result.stop is StopReason.env_error else float(result.success),
             "advantage": None,

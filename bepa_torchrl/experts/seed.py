@@ -108,11 +108,11 @@ class Seed:
         from bepa_torchrl.cache import TaskTraceCache
         from bepa_torchrl.experts.rows import plan_free_rows
 
-        found, cache = TaskTraceCache(), TaskTraceCache()
-        found.loads(self.folder / CACHE)
+        stored, cache = TaskTraceCache(), TaskTraceCache()
+        stored.loads(self.folder / CACHE)
         for task in tasks:
-            if found.contains(task.id):
-                cache.put(task.id, plan_free_rows(policy, found.get_trace(task.id)))
+            if stored.contains(task.id):
+                cache.put(task.id, plan_free_rows(policy, stored.get_trace(task.id)))
         return cache
 
 

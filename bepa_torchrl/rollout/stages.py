@@ -120,19 +120,19 @@ class Stages:
             make: makes them.
             identity: JSON-compatible values that determine them.
         """
-        found = None if self.ledger is None else self.ledger.find(*identity, self.context)
-        if found is not None and found[1] is not None:
-            return found[1]
+        recorded = None if self.ledger is None else self.ledger.find(*identity, self.context)
+        if recorded is not None and recorded[1] is not None:
+            return recorded[1]
         rows = make()
         if self.ledger is not None:
             self.ledger.add(*identity, self.context, data={}, rows=rows)
         return rows
 
     def _kept(self, job: EpisodeJob, determined: tuple[Any, ...]) -> EpisodeResult | None:
-        found = None if self.ledger is None else self.ledger.find(*_identity(job), *determined)
-        if found is None:
+        recorded = None if self.ledger is None else self.ledger.find(*_identity(job), *determined)
+        if recorded is None:
             return None
-        data, rows = found
+        data, rows = recorded
         result = EpisodeResult(
             job,
             rows,

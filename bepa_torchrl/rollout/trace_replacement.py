@@ -16,7 +16,7 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeRows, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import EpisodeRows, int_entry, row_list, stack_rows
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
@@ -145,7 +145,10 @@ class TraceReplacement(Transform):
             report["refreshed"] = True
         trace = self._trace(group, bool(successes))
         if trace is not None:
-            report |= {"injected": trace.rows[0][K.SOURCE], "injected_version": number(trace.rows[0], K.POLICY_VERSION)}
+            report |= {
+                "injected": trace.rows[0][K.SOURCE],
+                "injected_version": int_entry(trace.rows[0], K.POLICY_VERSION),
+            }
             if self.injection is Injection.on_failure:
                 report["replaced_slot"] = trace.slot
                 members[0] = trace

@@ -82,11 +82,11 @@ def _version(name: str) -> str:
 def _try_provider(name: str, probe: Callable[[str], str]) -> bool:
     """Prints one line on whether the provider works; returns whether it does."""
     try:
-        found = probe(name)
+        result = probe(name)
     except (DesktopError, ImportError, OSError) as error:
         print(f"{name:10} does not work here: {error}")
         return False
-    print(f"{name:10} works: {found}")
+    print(f"{name:10} works: {result}")
     return True
 
 

@@ -82,8 +82,8 @@ def build_messages(
 
 
 def _step(number: int, response: str, template: str) -> str:
-    found = sections(response)
-    words = template.replace("{Thought}", found.get("Thought", "")).replace("{Action}", found.get("Action", ""))
+    parts = sections(response)
+    words = template.replace("{Thought}", parts.get("Thought", "")).replace("{Action}", parts.get("Action", ""))
     return _STEP.replace("{number}", str(number)) + words
 
 

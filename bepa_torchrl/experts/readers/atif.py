@@ -85,7 +85,7 @@ class _Reading:
             return  # the final message
         read = [_action(call) for call in calls]
         reasons = [reason for _, reason in read if reason]
-        actions = () if reasons else tuple(action for found, _ in read for action in found)
+        actions = () if reasons else tuple(action for parsed, _ in read for action in parsed)
         if reasons:
             self.inexact.append((len(self.steps), reasons[0]))
         message = _text(step.get("message"))

@@ -152,8 +152,8 @@ def _checked_trace(source: str, trace: ExpertTrace) -> CheckedRun:
     return _checked(source, run, None)
 
 
-def _counts(found: Iterable[str], names: Sequence[str]) -> dict[str, int]:
-    counts = Counter(found)
+def _counts(entries: Iterable[str], names: Sequence[str]) -> dict[str, int]:
+    counts = Counter(entries)
     return {name: counts[name] for name in names}
 
 

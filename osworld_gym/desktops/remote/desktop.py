@@ -278,7 +278,7 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
     try:
         while True:
             try:
-                ours, found = _ask(server, client)
+                ours, screen = _ask(server, client)
                 break
             except _Refused:
                 raise
@@ -287,8 +287,8 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
                     message = f"{server} did not answer within {deadline:g} s; last: {error}"
                     raise DesktopError(FailureReason.never_ready, message) from error
                 time.sleep(POLL)  # a server that is not running yet has no event to wait for
-        if found != size:
-            message = f"{server} has a screen of {found[0]}×{found[1]}; fix: width={found[0]}, height={found[1]}"
+        if screen != size:
+            message = f"{server} has a screen of {screen[0]}×{screen[1]}; fix: width={screen[0]}, height={screen[1]}"
             raise DesktopError(FailureReason.never_ready, message)
     except DesktopError:
         client.close()

@@ -120,11 +120,11 @@ class Running:
             return failed(str(error))
         if window is not False:
             deadline = seconds_of(body, "deadline", LAUNCH_TIMEOUT if window else LAUNCH_LOOK)
-            found = launching.window(child, deadline, demanded=bool(window))
-            if window and found is None:
+            opened = launching.window(child, deadline, demanded=bool(window))
+            if window and opened is None:
                 return failed(f"{command!r} showed no window in {deadline} s")
-            if found is not None:
-                self._screen.wait_painted(found.box, PAINTED)
+            if opened is not None:
+                self._screen.wait_painted(opened.box, PAINTED)
             self._screen.wait_still(QUIET, DEADLINE)
         name = command if isinstance(command, str) or shell else " ".join(command)
         return as_text(f"{name} launched successfully")

@@ -98,7 +98,7 @@ def _wakes(pid: int, now: float) -> float | None:
     try:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             fields = file.read().split()
-        ended = fields[:1] == ["-1"] and (found := state_of(pid)) is not None and found[0] == "Z"
+        ended = fields[:1] == ["-1"] and (state := state_of(pid)) is not None and state.letter == "Z"
         return inf if ended else wakes(pid, fields, now)
     except (FileNotFoundError, ProcessLookupError):
         return inf  # it has ended
@@ -165,8 +165,8 @@ class Reaction:
         """Lists the processes again; whether there are new ones."""
         programs = [pid for pid in self._programs() if pid != os.getpid()]
         new = [pid for pid in programs if pid not in self._seen]
-        found = {pid: self._seen.get(pid) or self._program(pid) for pid in programs}
-        self._seen, self._others = found, {pid: self._others.get(pid) for pid in self._session()}
+        seen = {pid: self._seen.get(pid) or self._program(pid) for pid in programs}
+        self._seen, self._others = seen, {pid: self._others.get(pid) for pid in self._session()}
         return bool(new)
 
     def _program(self, pid: int) -> _Program:

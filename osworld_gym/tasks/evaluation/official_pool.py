@@ -73,13 +73,13 @@ class OfficialEvaluators:
     """
 
     def __init__(self, location: OfficialLocation | None = None, size: int = SIZE) -> None:
-        found = location or find_official()
-        if found is None:
+        place = location or find_official()
+        if place is None:
             raise DesktopError(
                 FailureReason.evaluator_failed, f"OSWorld's evaluators are not installed; {INSTALL_OFFICIAL}"
             )
-        self.location = found
-        self.sidecars = SidecarPool(lambda: _start(found), size)
+        self.location = place
+        self.sidecars = SidecarPool(lambda: _start(place), size)
         self._known: tuple[frozenset[str], frozenset[str]] | None = None
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:

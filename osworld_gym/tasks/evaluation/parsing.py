@@ -16,8 +16,8 @@ def parse_xml(content: bytes | str) -> ElementTree.Element:
         Exhausted: it declares entities, which may expand without bound. None of the formats that are read here does.
         ParseError: it is malformed.
     """
-    found = "<!ENTITY" in content if isinstance(content, str) else b"<!ENTITY" in content.replace(b"\0", b"")
-    if found:
+    entities = "<!ENTITY" in content if isinstance(content, str) else b"<!ENTITY" in content.replace(b"\0", b"")
+    if entities:
         raise Exhausted("its XML declares entities")
     return ElementTree.fromstring(content)
 

@@ -76,11 +76,11 @@ def hidden(pids: Iterable[int]) -> int:
             continue
         for name in names:
             try:
-                found = os.stat(f"/proc/{pid}/fd/{name}")
+                status = os.stat(f"/proc/{pid}/fd/{name}")
             except OSError:
                 continue
-            if found.st_nlink == 0 and found.st_blocks:
-                seen[(found.st_dev, found.st_ino)] = found.st_blocks * 512
+            if status.st_nlink == 0 and status.st_blocks:
+                seen[(status.st_dev, status.st_ino)] = status.st_blocks * 512
     return sum(seen.values())
 
 

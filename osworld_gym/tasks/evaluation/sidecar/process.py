@@ -166,11 +166,11 @@ class Sidecar:
     def _status(self) -> int:
         """How the process ended, as of ``Popen.returncode``, without removing its number; -9 if another has."""
         try:
-            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            result = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             return -signal.SIGKILL
-        assert found is not None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        assert result is not None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
     def _failed(self, what: str) -> DesktopError:
         self._log.seek(0, os.SEEK_END)

@@ -120,29 +120,29 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         return [f"it is {'a' if _is_simulated(task) else 'no'} task of the simulated desktop"]
     if provider == "sim":
         return []
-    found = [*_steps(task), *_accounts(task), *_files(task, machine), *_evaluators(task, machine)]
-    found += _known_issues(task, machine)
+    reasons = [*_steps(task), *_accounts(task), *_files(task, machine), *_evaluators(task, machine)]
+    reasons += _known_issues(task, machine)
     if not machine.network:
-        found += _web(task)
+        reasons += _web(task)
     if provider in ("local", "container"):
-        found += _root(task)
+        reasons += _root(task)
     if provider == "local":
-        found += _applications(task, machine)
-        found += _packages(task, provider, machine)
+        reasons += _applications(task, machine)
+        reasons += _packages(task, provider, machine)
     elif provider == "container":
-        found += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
-        found += _packages(task, provider, machine)
-    return list(dict.fromkeys(found))
+        reasons += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
+        reasons += _packages(task, provider, machine)
+    return list(dict.fromkeys(reasons))
 
 
 def files_of(task: Task) -> list[TaskFile]:
     """Every file that the task's steps and evaluator download."""
     steps = [step for step in _all_steps(task) if step["type"] == "download"]
-    found = [setup_file(task.id, file["url"], file["path"]) for step in steps for file in step["parameters"]["files"]]
+    files = [setup_file(task.id, file["url"], file["path"]) for step in steps for file in step["parameters"]["files"]]
     for config in _getters(task):
         if config["type"] == "cloud_file":
-            found += [gold_file(task.id, url, dest) for url, dest in one_or_many(config)]
-    return list(dict.fromkeys(found))
+            files += [gold_file(task.id, url, dest) for url, dest in one_or_many(config)]
+    return list(dict.fromkeys(files))
 
 
 def _is_simulated(task: Task) -> bool:
@@ -217,9 +217,9 @@ def _root(task: Task) -> Iterator[str]:
     """What only root could do in the task's commands; ``sudo`` alone runs a command as the desktop's user."""
     steps = [step.get("parameters") or {} for step in _all_steps(task)]
     for fields in (*steps, *_getters(task)):
-        found = _ROOT.search(_words(fields.get("command", "")))
-        if found is not None:
-            yield f"{Cause.root}: a command has {found[0].strip()!r}"
+        match = _ROOT.search(_words(fields.get("command", "")))
+        if match is not None:
+            yield f"{Cause.root}: a command has {match[0].strip()!r}"
 
 
 def _words(command: str | Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from bepa_torchrl.analysis.status import method_status, report
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
@@ -127,10 +127,10 @@ def test_rows_have_the_version_that_sampled_them_and_ages_are_reported(order: st
     slow = lambda key: 0.3 if key[1] == 0 else 0.0  # noqa: E731
     with collector(staleness=2, order=order, delay=slow) as made:
         for batch in islice(made, 6):
-            groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
+            groups.update({int_entry(row, K.GROUP_ID) for row in row_list(batch)})
             assert isinstance(made.last, AsyncIteration)
             seen.append(made.last)
-            lags = [made.rollout_policy.version - number(row, K.POLICY_VERSION) for row in row_list(batch)]
+            lags = [made.rollout_policy.version - int_entry(row, K.POLICY_VERSION) for row in row_list(batch)]
             assert sorted(lags) == sorted(made.last.version_lags)
             assert min(lags) >= 0
             made.rollout_policy.version += 1  # the update
@@ -263,7 +263,7 @@ def test_a_group_that_always_fails_is_dropped_and_replaced(caplog: pytest.LogCap
         dropped: list[str] = []
         failed = 0.0
         for batch in islice(made, 3):
-            assert len({number(row, K.GROUP_ID) for row in row_list(batch)}) == GROUPS
+            assert len({int_entry(row, K.GROUP_ID) for row in row_list(batch)}) == GROUPS
             assert made.last is not None
             dropped += made.last.requeued
             failed += made.last.metrics()["failed_setup_failed"]

@@ -24,7 +24,7 @@ from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.engine.errors import EngineError
 from bepa_torchrl.scale.rollouts import ray_cluster, ray_services
@@ -271,7 +271,7 @@ def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
         batches = []
         for batch in islice(run.collector, 4):
             batches.append(summary(batch))
-            versions.append({number(row, K.POLICY_VERSION) for row in row_list(batch)})
+            versions.append({int_entry(row, K.POLICY_VERSION) for row in row_list(batch)})
             run.collector.rollout_policy.version += 1
             if len(batches) in (1, 2):
                 process, *_ = ray.get(service.state.remote(), timeout=120)
@@ -388,7 +388,7 @@ def test_staleness_is_bounded_in_strict_order() -> None:
         for batch in islice(run.collector, 5):
             assert isinstance(run.collector.last, AsyncIteration)
             ages += run.collector.last.ages
-            groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
+            groups.update({int_entry(row, K.GROUP_ID) for row in row_list(batch)})
             run.collector.rollout_policy.version += 1
     finally:
         run.end()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, on_cpu
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
@@ -68,7 +68,7 @@ def collecting(
 
 def returns_and_versions(batch: Any) -> tuple[set[float], set[int]]:
     rows = row_list(batch)
-    return {float(row[K.RETURN]) for row in rows}, {number(row, K.POLICY_VERSION) for row in rows}
+    return {float(row[K.RETURN]) for row in rows}, {int_entry(row, K.POLICY_VERSION) for row in rows}
 
 
 def test_turns_are_sampled_by_the_weights_in_training_and_have_their_version() -> None:

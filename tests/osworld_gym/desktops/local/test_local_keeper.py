@@ -276,8 +276,8 @@ def test_a_desktop_ends_with_its_owner_also_if_the_keeper_is_stopped() -> None:
 
 
 def ended(pid: int) -> bool:
-    found = state_of(pid)
-    return found is None or found[0] == "Z"
+    state = state_of(pid)
+    return state is None or state.letter == "Z"
 
 
 @pytest.mark.usefixtures("own_keeper")

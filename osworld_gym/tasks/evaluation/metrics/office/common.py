@@ -41,13 +41,13 @@ def _read(reader: Callable[[bytes], Read], result: bytes | None) -> Read | None:
         return None
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def _same(value: Any, wanted: Any) -> bool:
     """Whether the values are equal: numbers within 1e-6, ``{"matches": regex}`` by search in the text."""
     if isinstance(wanted, Mapping):
-        return found is not None and re.search(wanted["matches"], str(found)) is not None
+        return value is not None and re.search(wanted["matches"], str(value)) is not None
     if isinstance(wanted, int | float) and not isinstance(wanted, bool):
-        return isinstance(found, int | float) and abs(found - wanted) < 1e-6
-    return bool(found == wanted)
+        return isinstance(value, int | float) and abs(value - wanted) < 1e-6
+    return bool(value == wanted)
 
 
 # --- spreadsheets -----------------------------------------------------------------------------------------------------
@@ -77,8 +77,8 @@ def check_sheet(result: bytes | None, rules: Rules) -> float:
 def _sheet_holds(sheet: Sheet, rules: Rules) -> bool:
     def value(place: str, key: str) -> Any:
         cell = sheet.cells.get(place)
-        found = None if cell is None else getattr(cell, key)
-        return None if key == "value" and found == "" else found
+        entry = None if cell is None else getattr(cell, key)
+        return None if key == "value" and entry == "" else entry
 
     cells = all(_same(value(place, "value"), wanted) for place, wanted in rules.get("cells", {}).items())
     formulas = all(
@@ -115,17 +115,17 @@ def _document_holds(document: Document, rules: Rules) -> bool:
     breaks = sum(paragraph.page_break for paragraph in document.paragraphs)
     tables = [[list(row) for row in table] for table in document.tables]
     whole: dict[str, Any] = {"texts": texts, "page_breaks": breaks, "tables": tables, "pictures": document.pictures}
-    same = all(_same(found, rules.get(key, found)) for key, found in whole.items())
+    same = all(_same(value, rules.get(key, value)) for key, value in whole.items())
     return same and all(
         _paragraph_holds(document, pattern, wanted) for pattern, wanted in rules.get("paragraphs", {}).items()
     )
 
 
 def _paragraph_holds(document: Document, pattern: str, wanted: Rules) -> bool:
-    found: list[Paragraph] = [p for p in document.paragraphs if re.search(pattern, p.text)]
-    if len(found) != 1:
+    matching: list[Paragraph] = [p for p in document.paragraphs if re.search(pattern, p.text)]
+    if len(matching) != 1:
         return False
-    return all(_same(getattr(found[0], key), value) for key, value in wanted.items())
+    return all(_same(getattr(matching[0], key), value) for key, value in wanted.items())
 
 
 # --- presentations ----------------------------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _near(image: Image.Image, x: float, y: float, colour: Sequence[int], tolerance: int) -> bool:
-    found = image.getpixel((int(x * (image.width - 1)), int(y * (image.height - 1))))
-    assert isinstance(found, tuple)
-    return all(abs(int(a) - int(b)) <= tolerance for a, b in zip(found, colour, strict=True))
+    pixel = image.getpixel((int(x * (image.width - 1)), int(y * (image.height - 1))))
+    assert isinstance(pixel, tuple)
+    return all(abs(int(a) - int(b)) <= tolerance for a, b in zip(pixel, colour, strict=True))
 
 
 def check_pdf(result: bytes | None, rules: Rules) -> float:

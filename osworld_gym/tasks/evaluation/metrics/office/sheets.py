@@ -170,9 +170,9 @@ def _ods(root: Element) -> Iterator[Sheet]:
         row_index = 0
         for row in table.iter(f"{TABLE}table-row"):
             repeat = int(row.get(f"{TABLE}number-rows-repeated", "1"))
-            found = list(_ods_row(row, bold))
+            row_cells = list(_ods_row(row, bold))
             for copy in range(repeat if repeat < REPEAT_LIMIT else 0):
-                cells |= {f"{letters(i)}{row_index + copy + 1}": cell for i, cell in found}
+                cells |= {f"{letters(i)}{row_index + copy + 1}": cell for i, cell in row_cells}
                 _check_count(cells)
             row_index += repeat
         yield Sheet(table.get(f"{TABLE}name", ""), cells)

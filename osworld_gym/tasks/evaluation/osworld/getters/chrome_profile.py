@@ -128,14 +128,14 @@ def _of_extensions(run: TaskRun, *path: str) -> list[str] | str:
     preferences = _preferences(run)
     if preferences is None:
         return "Google"
-    found = []
+    extensions = []
     for extension in preferences.get("extensions", {}).get("settings", {}).values():
         for name in path:
             if name not in extension:
                 return "Google"
             extension = extension[name]
-        found.append(extension)
-    return found
+        extensions.append(extension)
+    return extensions
 
 
 def bookmarks(run: TaskRun, config: Config) -> dict[str, Any] | list[Any]:

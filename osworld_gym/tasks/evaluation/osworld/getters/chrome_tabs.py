@@ -73,12 +73,12 @@ def active_tab_url_parse(run: TaskRun, config: Config) -> dict[str, str] | None:
     if url is None:
         return None
     query = parse_qs(urlsplit(url).query)
-    found = {name: query.get(name, [""])[0] for name in key(config, "parse_keys")}
+    parameters = {name: query.get(name, [""])[0] for name in key(config, "parse_keys")}
     for old, new in (config.get("replace") or {}).items():
-        found[new] = found.pop(old)
+        parameters[new] = parameters.pop(old)
     if config.get("split_list"):
-        return {name: value.split(",") for name, value in found.items()}  # type: ignore[misc]
-    return found
+        return {name: value.split(",") for name, value in parameters.items()}  # type: ignore[misc]
+    return parameters
 
 
 ALL = (open_tabs_info, active_url_from_accessTree, active_tab_info, active_tab_url_parse)

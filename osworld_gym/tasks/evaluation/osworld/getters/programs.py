@@ -77,8 +77,8 @@ def default_video_player(run: TaskRun, config: Config) -> str:
     """The ``.desktop`` file that opens most video types (with a line end, as xdg-mime prints it), or ``unknown``."""
     del config
     asks = "; ".join(f"xdg-mime query default video/{kind}" for kind in VIDEO_TYPES)
-    found = Counter(run.desktop.run(asks, shell=True).output.splitlines(keepends=True))
-    return found.most_common(1)[0][0] if found else "unknown"
+    players = Counter(run.desktop.run(asks, shell=True).output.splitlines(keepends=True))
+    return players.most_common(1)[0][0] if players else "unknown"
 
 
 ALL = (vlc_config, vlc_playing_info, gimp_config_file, vscode_config, default_video_player)

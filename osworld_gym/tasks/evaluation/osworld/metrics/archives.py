@@ -31,12 +31,12 @@ def _entries(archive: bytes) -> tuple[str, Entries]:
         kind, members = "zip", list(_zip(archive))
     else:
         kind, members = "tar", list(_tar(archive))
-    found: Entries = {}
+    entries: Entries = {}
     for name, data in members:
         path = PurePosixPath(name)
-        found |= dict.fromkeys(parent for parent in path.parents if parent.name)
-        found[path] = data
-    return kind, found
+        entries |= dict.fromkeys(parent for parent in path.parents if parent.name)
+        entries[path] = data
+    return kind, entries
 
 
 def _zip(archive: bytes) -> Iterator[tuple[str, bytes | None]]:

@@ -57,9 +57,9 @@ def is_expected_tabs(tabs: Sequence[Mapping[str, str]] | None, rules: Rules) -> 
     if not tabs:
         return 0.0
     _kind(rules, "is_expected_tabs", "url")
-    found = [tab["url"] for tab in tabs]
-    every = all(any(same_url(wanted, url) for url in found) for wanted in rules["urls"])
-    return float(len(found) == len(rules["urls"]) and every)
+    urls = [tab["url"] for tab in tabs]
+    every = all(any(same_url(wanted, url) for url in urls) for wanted in rules["urls"])
+    return float(len(urls) == len(rules["urls"]) and every)
 
 
 def is_expected_search_query(tab: Mapping[str, str] | None, rules: Rules) -> float:
@@ -98,15 +98,15 @@ def is_expected_installed_extensions(names: Sequence[str] | None, rules: Rules) 
 def is_cookie_deleted(rows: Iterable[Sequence[Any]], rules: Rules) -> float:
     """1 when no cookie (second column: the domain) is of ``rules["domains"]``."""
     _kind(rules, "is_cookie_deleted", "domains")
-    found = [row[1] for row in rows]
-    return float(not any(same_url(domain, other) for domain in rules["domains"] for other in found))
+    hosts = [row[1] for row in rows]
+    return float(not any(same_url(domain, other) for domain in rules["domains"] for other in hosts))
 
 
 def check_history_deleted(rows: Iterable[Sequence[Any]], rules: Rules) -> float:
     """1 when no address of the history (first column) contains one of ``rules["keywords"]``."""
     _kind(rules, "check_history_deleted", "keywords")
-    found = [row[0] for row in rows]
-    return float(not any(keyword in address for keyword in rules["keywords"] for address in found))
+    addresses = [row[0] for row in rows]
+    return float(not any(keyword in address for keyword in rules["keywords"] for address in addresses))
 
 
 def is_shortcut_on_desktop(shortcuts: Mapping[str, str], rules: Rules) -> float:

@@ -49,8 +49,8 @@ class _Package:
 
     def kind(self, name: str) -> str:
         """The content type of a part. Raises KeyError if it has none."""
-        found = self._by_name.get(f"/{name.lower()}")
-        return found or self._by_end[posixpath.splitext(name)[1].removeprefix(".").lower()]
+        override = self._by_name.get(f"/{name.lower()}")
+        return override or self._by_end[posixpath.splitext(name)[1].removeprefix(".").lower()]
 
     def parts(self) -> str:
         """Reads every part that is referred to, in the package or in one of its parts; the name of the main part."""

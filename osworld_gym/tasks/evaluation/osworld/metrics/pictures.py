@@ -53,8 +53,8 @@ def _similarities(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     over = (2 * mean_x * mean_y + c1) * (2 * cov + c2)
     under = (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
-    found: Floats = over / under
-    return found
+    similarity: Floats = over / under
+    return similarity
 
 
 def _window_mean(values: Floats) -> Floats:

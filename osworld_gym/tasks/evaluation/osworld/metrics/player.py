@@ -99,12 +99,12 @@ def is_vlc_playing(status: bytes, rules: Rules) -> float:
         return float(_info(tree, _FILE_NAMES).endswith(rules["file_name"]) and bool(_info(tree, _FILE_NAMES)))
     if rules["type"] != "url":
         return 0.0
-    found, wanted = _info(tree, _ADDRESSES), urlsplit(rules["url"])
-    if not found:
+    address, wanted = _info(tree, _ADDRESSES), urlsplit(rules["url"])
+    if not address:
         return 0.0
-    actual = urlsplit(found)
-    same_place = "://" in found and actual.netloc == wanted.netloc and wanted.path in actual.path
-    return float(rules["url"] in found or found == PurePosixPath(wanted.path).name or same_place)
+    actual = urlsplit(address)
+    same_place = "://" in address and actual.netloc == wanted.netloc and wanted.path in actual.path
+    return float(rules["url"] in address or address == PurePosixPath(wanted.path).name or same_place)
 
 
 def _info(tree: ElementTree.Element, paths: list[str]) -> str:

@@ -39,8 +39,8 @@ def check_config_status(config: bytes | None, rules: Rules) -> float:
 def _values(config: bytes, path: str, name: str) -> list[str]:
     """Values of a property in LibreOffice's registry file."""
     items = [item for item in parse_xml(config).iter("item") if item.get(f"{_OOR}path") == path]
-    found = [prop for item in items for prop in item.iter("prop") if prop.get(f"{_OOR}name") == name]
-    return [value.text or "" for prop in found for value in prop.findall("value")]
+    properties = [prop for item in items for prop in item.iter("prop") if prop.get(f"{_OOR}name") == name]
+    return [value.text or "" for prop in properties for value in prop.findall("value")]
 
 
 def find_default_font(config: bytes | None, rules: Rules) -> float:
@@ -65,12 +65,12 @@ def check_auto_saving_time(config: bytes, rules: Rules) -> float:
 
 def check_libre_locale(config: bytes, rules: Rules) -> float:
     """1 when LibreOffice's locale matches one of the patterns ``rules["locale_set"]``."""
-    found: dict[str, str] = {}
+    locales: dict[str, str] = {}
     for item in parse_xml(config).iter("item"):
         if item.get(f"{_OOR}path", "").endswith("L10N"):
             for prop in item.findall("prop"):
-                found.setdefault(prop.get(f"{_OOR}name", ""), prop.findtext("value") or "")
-    locale = found["ooSetupSystemLocale"] if "ooSetupSystemLocale" in found else found["ooLocale"]
+                locales.setdefault(prop.get(f"{_OOR}name", ""), prop.findtext("value") or "")
+    locale = locales["ooSetupSystemLocale"] if "ooSetupSystemLocale" in locales else locales["ooLocale"]
     return float(any(fnmatch.fnmatchcase(locale, pattern) for pattern in rules["locale_set"]))
 
 
@@ -85,10 +85,10 @@ def check_thunderbird_prefs(config: bytes | None, rules: Rules) -> float:
         return 0.0
     met = dict.fromkeys(rules.get("expect", {}), False)
     for line in io.StringIO(as_text(config)):
-        found = _PREFERENCE.match(line.strip())
-        if found is None:
+        match = _PREFERENCE.match(line.strip())
+        if match is None:
             continue
-        key, value = found["key"], json.loads(found["value"])
+        key, value = match["key"], json.loads(match["value"])
         if key in met:
             met[key] = matches(value, rules["expect"][key])
         elif key in rules.get("unexpect", {}) and matches(value, rules["unexpect"][key]):
@@ -104,8 +104,8 @@ def check_thunderbird_filter(config: bytes | None, rules: Rules) -> float:
     if config is None:
         return 0.0
     filters = _filters(as_text(config))
-    found = all(any(record_matches(one, wanted) for one in filters) for wanted in rules.get("expect", ()))
-    return float(found and not any(record_matches(one, bad) for one in filters for bad in rules.get("unexpect", ())))
+    included = all(any(record_matches(one, wanted) for one in filters) for wanted in rules.get("expect", ()))
+    return float(included and not any(record_matches(one, bad) for one in filters for bad in rules.get("unexpect", ())))
 
 
 def _filters(text: str) -> list[dict[str, Any]]:

@@ -80,10 +80,10 @@ def check_json_keybindings(actual: bytes | str | None, expected: Mapping[str, An
 
 def is_included_all_json_objects(gold: bytes | None, result: bytes | None) -> float:
     """1 when every key of the first JSON object is in the second, with its value."""
-    wanted, found = _load(gold), _load(result)
-    if not isinstance(wanted, dict) or not isinstance(found, dict):
+    wanted, actual = _load(gold), _load(result)
+    if not isinstance(wanted, dict) or not isinstance(actual, dict):
         return 0.0
-    return float(all(found.get(key, _MISSING) == value for key, value in wanted.items()))
+    return float(all(actual.get(key, _MISSING) == value for key, value in wanted.items()))
 
 
 def _is_part(wanted: Any, value: Any) -> bool:

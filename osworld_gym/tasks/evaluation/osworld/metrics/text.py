@@ -42,9 +42,9 @@ def check_list(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
     if result is None:
         return 0.0
     lines = list(io.StringIO(as_text(result)))  # with line ends, as from a file
-    found = all(any(re.search(pattern, line) for line in lines) for pattern in rules.get("expect", ()))
+    included = all(any(re.search(pattern, line) for line in lines) for pattern in rules.get("expect", ()))
     excluded = any(re.search(pattern, line) for pattern in rules.get("unexpect", ()) for line in lines)
-    return float(found and not excluded)
+    return float(included and not excluded)
 
 
 def compare_text_file(
@@ -84,9 +84,9 @@ def compare_csv(
         return 0.0
 
     def lines(value: bytes | str) -> list[str]:
-        found = as_text(value).splitlines()
-        found = found if strict else [line.strip() for line in found]
-        return [line.lower() for line in found] if ignore_case else found
+        texts = as_text(value).splitlines()
+        texts = texts if strict else [line.strip() for line in texts]
+        return [line.lower() for line in texts] if ignore_case else texts
 
     golds = [expected] if isinstance(expected, bytes | str) else list(expected)
     return float(any(lines(actual) == lines(gold) for gold in golds))
@@ -97,8 +97,8 @@ def check_csv(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
     if result is None:
         return 0.0
     rows = list(csv.DictReader(io.StringIO(as_text(result))))
-    found = all(any(record_matches(row, wanted) for row in rows) for wanted in rules.get("expect", ()))
-    return float(found and not any(record_matches(row, bad) for row in rows for bad in rules.get("unexpect", ())))
+    included = all(any(record_matches(row, wanted) for row in rows) for wanted in rules.get("expect", ()))
+    return float(included and not any(record_matches(row, bad) for row in rows for bad in rules.get("unexpect", ())))
 
 
 def diff_text_file(actual: bytes | str | None, expected: bytes | str) -> float:
