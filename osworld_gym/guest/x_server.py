@@ -10,7 +10,7 @@ import _thread
 import os
 import sys
 
-_FAMILY_WILD = 0xFFFF  #: of an Xauthority entry: any address
+_FAMILY_WILD = 0xFFFF  #: address family of an Xauthority entry: any address
 PROGRAM = "Xvfb"
 
 

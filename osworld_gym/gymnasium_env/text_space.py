@@ -23,7 +23,7 @@ class AnyText(spaces.Text):
     there. This space has neither limit. A flat text is int32 ``[max_length]``: code points, then :data:`PADDING`.
 
     Args:
-        max_length: in characters (code points).
+        max_length: the longest text, in characters (code points).
         seed: seed of :meth:`sample`.
     """
 

@@ -60,7 +60,7 @@ def _joined(keys: Sequence[str]) -> str | None:
 
 
 def _text(action: Action) -> str | None:
-    """What an action appends to the text that was typed before it; None if it is something else."""
+    """The text that an action appends to what was typed before it; None if it is something else."""
     if action.kind == "type":
         return action.content or ""
     return "\n" if action.kind == "hotkey" and action.key == "enter" else None

@@ -71,7 +71,7 @@ _NO_KEY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # control c
 
 
 class Then(Enum):
-    """What to wait for after a batch."""
+    """The event to wait for after a batch."""
 
     still = "still"  #: the screen is still
     waited = "waited"  #: after a ``wait``: the screen has been still for longer
@@ -82,7 +82,7 @@ class Batch:
     """Actions that are sent to the server in one request.
 
     Args:
-        actions: in order.
+        actions: the actions, in the order in which they are performed.
         then: what to wait for afterwards.
         own_keys: characters that pyautogui cannot type. ``actions`` is then the one that types them, or empty if they
             only get their key codes.

@@ -79,7 +79,7 @@ class RemoteDesktop(Desktop):
         ready: seconds for a server to answer after its reset.
         reset_deadline: seconds that ``reset_by`` may take.
         wait: seconds to wait for a server that is not in use.
-        client_password: of the account inside, which setup steps give to ``sudo`` as ``{CLIENT_PASSWORD}``.
+        client_password: password of the account inside; setup steps give it to ``sudo`` as ``{CLIENT_PASSWORD}``.
 
     Raises:
         DesktopError: ``never_ready``: no servers are given.

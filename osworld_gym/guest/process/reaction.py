@@ -50,7 +50,7 @@ def wakes(pid: int, fields: list[str], now: float, memory: Memory = _memory) -> 
 
     Args:
         pid: the process.
-        fields: of its ``/proc/PID/syscall`` on x86-64.
+        fields: the words of its ``/proc/PID/syscall`` on x86-64.
         now: monotonic time in seconds at which it went to sleep.
         memory: reads a time in the process.
 
@@ -88,7 +88,7 @@ def _seconds(parts: tuple[int, int], unit: float = 1e-9) -> float:
 
 
 def _offset(real: bool) -> float:
-    """What to add to a time of the system's clock, or of the monotonic one, to get monotonic time."""
+    """The difference to add to a time of the system's clock, or of the monotonic one, to get monotonic time."""
     return time.monotonic() - time.time() if real else 0.0
 
 
@@ -115,7 +115,7 @@ def used(pid: int) -> int | None:
 
 
 class _Program:
-    """What is known of one process.
+    """The state of one process, as far as it was read.
 
     Args:
         start: monotonic time in seconds of the action.

@@ -94,7 +94,7 @@ _PIP = re.compile(r"(pip3?)\s+install\s+([^&|;]+)")
 
 @dataclass(frozen=True)
 class Machine:
-    """What is installed and cached on this machine. ``network``: whether desktops may reach the live web."""
+    """The programs and files that this machine has. ``network``: whether desktops may reach the live web."""
 
     files: FileCache = field(default_factory=FileCache)
     official: OfficialLocation | None = field(default_factory=find_official)
@@ -214,7 +214,7 @@ def _known_issues(task: Task, machine: Machine) -> Iterator[str]:
 
 
 def _root(task: Task) -> Iterator[str]:
-    """What only root could do in the task's commands; ``sudo`` alone runs a command as the desktop's user."""
+    """Reasons: commands of the task that only root could run; ``sudo`` alone runs one as the desktop's user."""
     steps = [step.get("parameters") or {} for step in _all_steps(task)]
     for fields in (*steps, *_getters(task)):
         match = _ROOT.search(_words(fields.get("command", "")))

@@ -41,7 +41,7 @@ def check_file(file: bytes | IO[bytes], limits: Limits) -> None:
 
     Args:
         file: its bytes, or the file opened for reading.
-        limits: of everything in the file together.
+        limits: limits on everything in the file together.
 
     Raises:
         Exhausted: the file exceeds one of them, which the message names.
@@ -50,7 +50,7 @@ def check_file(file: bytes | IO[bytes], limits: Limits) -> None:
 
 
 class _Count:
-    """What has been counted in one file."""
+    """The counts of one file."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._bytes, self._members = limits, 0, 0

@@ -11,11 +11,11 @@ RUNS_RESULTS = frozenset({"check_python_file_by_test_suite"})
 
 
 class BrokenResult(Exception):
-    """What was read from the desktop is unreadable, for the reason in the message. It scores 0."""
+    """A result is unreadable, for the reason in the message. It scores 0."""
 
 
 class Exhausted(BrokenResult):
-    """What was read from the desktop exceeds a limit of the evaluators. It scores 0 and is counted separately."""
+    """A result exceeds a limit of the evaluators. It scores 0 and is counted separately."""
 
 
 class RuleError(ValueError):
@@ -27,7 +27,7 @@ FILE_SIZE = 256 << 20  # bytes of a file that the process writes: more than it r
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one metric with its getters may use. A result that needs more scores 0: the policy made it.
+    """The resources that one metric with its getters may use. A result that needs more scores 0: the policy made it.
 
     Args:
         cpu: seconds of CPU time; the system rounds it up to a second.
