@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from lamp_groups import GROUPS, SIZE, Learner, lock_step, wins
 from polling import until
-from torch import Tensor
 
 from bepa_torchrl.analysis.status import method_status, report
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.evaluation.success_rate import evaluate
-from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
+from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import env_worker
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, AsyncIteration
@@ -36,24 +36,10 @@ from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
-GROUPS, SIZE = 2, 3
-
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env_worker, "_AFTER_ERROR", 0.01)
-
-
-class Learner(ScriptedPolicy):
-    """A scripted policy without weights that a trainer can publish."""
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(())
-
-
-def wins(key: SeedKey) -> bool:
-    """About half of the episodes, determined by the seed key."""
-    return hash(key) % 2 == 0
 
 
 @contextmanager
@@ -103,15 +89,6 @@ def collector(
             node.stop(10.0)
         service.close()
         made.shutdown()
-
-
-def lock_step(count: int) -> list[list[tuple[Any, ...]]]:
-    made = GroupRolloutCollector(
-        LampEnv(lamp_vector(4)), Learner(wins), [lamp_task(n) for n in range(5)], groups=GROUPS, group_size=SIZE, seed=3
-    )
-    batches = [summary(batch) for batch in islice(made, count)]
-    made.shutdown()
-    return batches
 
 
 def test_without_staleness_the_batches_are_those_of_lock_step() -> None:
