@@ -95,3 +95,12 @@ def test_imports_from_outside(path: Path) -> None:
         ("bepa_torchrl/policies/", "bepa_torchrl/testing/", "bepa_torchrl/scale/")
     ) and not inside.endswith("/factory.py"):
         assert "TransformersPolicy" not in path.read_text(encoding="utf-8")
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several need is in ``tests/support``, or a fixture of a ``conftest.py``."""
+    modules = sorted((ROOT / "tests").rglob("*.py"))
+    names = {path.stem for path in modules if path.name.startswith("test_")}
+    assert {
+        f"{path.name} → {name}" for path in modules for name in imports(path) if name.split(".")[-1] in names
+    } == set()
