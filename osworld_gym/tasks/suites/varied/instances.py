@@ -1,4 +1,4 @@
-"""An instance of a template as a task with the oracle's two scripts; setup and verifiers that only this suite has."""
+"""An instance of a template as a task with the oracle's two scripts; the setup, verifiers and words of this suite."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ class Instance:
     """One task before it is numbered.
 
     Args:
+        template: the name of the template, which is in the task's id.
         topic: template and object, e.g. ``toggle Toolbar``; used for splitting.
         known: whether a base policy that was cloned on the known tasks has seen everything that the task requires.
-        expert, native: scripts of the oracle: keyboard and shortcuts; mouse, and keyboard for texts only.
+        expert: the oracle's script with keyboard and shortcuts.
+        native: its script with the mouse, and with the keyboard for texts only.
     """
 
     template: str

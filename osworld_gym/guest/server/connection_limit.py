@@ -10,8 +10,8 @@ from .deadline_socket import DeadlineSocket
 Connection = DeadlineSocket | Stream
 
 
-class Strangers:
-    """The connections without a token. At the limit, the one that has waited longest for its request gives way.
+class ConnectionLimit:
+    """The connections that have shown no token. At the limit, the one that has waited longest for a request gives way.
 
     Args:
         most: how many there may be.
@@ -39,7 +39,7 @@ class Strangers:
         return True
 
     def waits(self, connection: Connection) -> bool:
-        """Notes that a connection waits for its next request; whether it is a stranger."""
+        """Notes that a connection waits for its next request; returns whether it has shown no token."""
         with self._lock:
             if connection not in self._all:
                 return False
