@@ -16,6 +16,7 @@ from torchrl.envs import EnvBase
 from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.seeding import EpisodeKey
 from bepa_torchrl.data.step_rows import int_entry, stack_rows
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.desktop_use import failure_metrics
@@ -331,7 +332,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self.queue.drop(group.group)
         reasons = {**{r.job.slot: r.failure.value for r in members if r.failure is not None}, **group.reasons}
         why = "; ".join(f"slot {slot}: {reason}" for slot, reason in sorted(reasons.items()))
-        task = self.tasks[members[0].job.key[2]].id
+        task = self.tasks[EpisodeKey(*members[0].job.key).task].id
         self._dropped.add(task)
         if len(self._dropped) >= min(max(_MIN_DROPPED, self.groups), len(self.tasks)):
             problem = f"no group of {len(self._dropped)} tasks in a row had two valid episodes"

@@ -20,7 +20,7 @@ from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
 from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
-from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, find_official
+from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, OfficialNames, find_official
 from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
@@ -189,7 +189,8 @@ def _files(task: Task, machine: Machine) -> Iterator[str]:
 
 
 def _evaluators(task: Task, machine: Machine) -> Iterator[str]:
-    metrics, getters = official_names(machine.official.folder) if machine.official else (frozenset(), frozenset())
+    nothing = OfficialNames(frozenset(), frozenset())
+    metrics, getters = official_names(machine.official.folder) if machine.official else nothing
     for check in read_evaluator(task)[1]:
         if not check.unknown_to_us():
             continue
@@ -273,13 +274,13 @@ def _applications(task: Task, machine: Machine) -> Iterator[str]:
             yield f"{words[0]} is not installed"
 
 
-def official_names(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the metrics and getters of OSWorld's evaluators in ``folder``, read from source."""
+def official_names(folder: Path) -> OfficialNames:
+    """The metrics and getters of OSWorld's evaluators in ``folder``, read from source."""
     evaluators = folder / "desktop_env" / "evaluators"
     metrics = _exported(evaluators / "metrics" / "__init__.py")
     functions = _exported(evaluators / "getters" / "__init__.py")
     getters = {name.removeprefix("get_") for name in functions if name.startswith("get_")}
-    return metrics | {INFEASIBLE}, frozenset(getters)
+    return OfficialNames(metrics | {INFEASIBLE}, frozenset(getters))
 
 
 def _exported(path: Path) -> frozenset[str]:
