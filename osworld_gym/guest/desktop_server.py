@@ -46,7 +46,7 @@ def serve(session: Session, order: dict[str, Any]) -> tuple[Callable[[], set[int
     """Connects to the X server and starts the HTTP servers.
 
     Args:
-        session: ready.
+        session: the X session, which must be ready.
         order: the guest's configuration.
 
     Returns:

@@ -34,7 +34,7 @@ class XServer:
     Args:
         folder: the desktop's private folder, created if missing: for the framebuffer, the cookie and the log.
         size: (width, height) of the screen in pixels.
-        env: its environment.
+        env: the environment of the X server.
     """
 
     def __init__(self, folder: str, size: tuple[int, int], env: dict[str, str]) -> None:

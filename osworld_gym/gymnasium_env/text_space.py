@@ -24,7 +24,7 @@ class AnyText(spaces.Text):
 
     Args:
         max_length: the longest text, in characters (code points).
-        seed: seed of :meth:`sample`.
+        seed: the seed of :meth:`sample`.
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:

@@ -81,7 +81,7 @@ class OSWorldEnv(EnvBase):
 
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
-        num_envs: N.
+        num_envs: N, the number of desktops.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.
         split: split of the suite; ``all`` for every task.
         observation: ``array`` (``screenshot``) or ``png`` (``screenshot_png``).

@@ -50,7 +50,7 @@ def from_pyautogui(source: str, *, triple_click: bool = False, exact: bool = Fal
     """The actions of :func:`read_pyautogui`.
 
     Args:
-        source: the source.
+        source: Python source with calls of pyautogui.
         triple_click: whether a triple click is an action, which UI-TARS's prompts do not have.
         exact: whether to refuse what the actions do not represent exactly.
 

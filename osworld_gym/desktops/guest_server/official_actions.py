@@ -150,7 +150,7 @@ def action_command(batch: Batch, key: str, previous: str) -> list[str]:
     """The command for ``/execute``; empty if there is nothing to do.
 
     Args:
-        batch: one of :func:`batches`.
+        batch: a batch of actions, as :func:`batches` returns them.
         key: unique id of this batch.
         previous: the id of the previous batch, or "".
 

@@ -320,7 +320,7 @@ def compile_once(guest: Path, modules: Sequence[str]) -> None:
     that this user may not write is left as it is.
 
     Args:
-        guest: the guest's folder.
+        guest: the folder of the guest's own modules.
         modules: names of the packages that it imports; a missing one is ignored.
     """
     for folder in (guest, *filter(None, map(_folder, modules))):

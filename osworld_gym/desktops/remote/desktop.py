@@ -36,7 +36,7 @@ class Server:
 
     Args:
         host: address of the server.
-        port: its port.
+        port: the TCP port of the guest server.
         token: its bearer token; empty: none.
         ports: port inside (9222 and 8080) → port of the host.
     """
@@ -267,7 +267,7 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
     """Waits until the server answers, and connects by its kind, ours or official.
 
     Args:
-        server: the server.
+        server: the server to connect to.
         size: the expected screen size (width, height) in pixels.
         deadline: seconds to wait for an answer.
 

@@ -65,7 +65,7 @@ class Commands:
         Args:
             command: program and arguments, or one text, by OSWorld's rule (:meth:`arguments`).
             shell: whether a shell runs it, by OSWorld's rule (:meth:`arguments`).
-            timeout: seconds.
+            timeout: seconds after which the command is killed.
             folder: working directory; None: HOME.
             merged: whether stderr is merged into stdout.
 

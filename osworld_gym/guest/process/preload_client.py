@@ -28,7 +28,7 @@ class PreloadClient:
 
     Args:
         env: the environment of the programs.
-        folder: their working directory.
+        folder: the working directory of the programs.
         log: file for the output of the forking Python.
     """
 

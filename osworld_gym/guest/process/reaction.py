@@ -49,7 +49,7 @@ def wakes(pid: int, fields: list[str], now: float, memory: Memory = _memory) -> 
     """When a sleeping program's first thread wakes at the latest, as far as its system call tells.
 
     Args:
-        pid: the process.
+        pid: process id of the program.
         fields: the words of its ``/proc/PID/syscall`` on x86-64.
         now: monotonic time in seconds at which it went to sleep.
         memory: reads a time in the process.

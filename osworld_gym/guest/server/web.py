@@ -42,7 +42,7 @@ class GuestServer:
     """Serves connections that it is given, or those of a listening socket.
 
     Args:
-        table: the endpoints.
+        table: the endpoints, by method and path.
         token: the required token of ``Authorization: Bearer``; empty: no token is required.
         ending: whether the desktop is being ended. From then on connections are closed without a reply: the result of
             a command that is killed with its desktop is no result.

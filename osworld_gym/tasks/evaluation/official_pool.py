@@ -117,7 +117,7 @@ class OfficialEvaluators:
                 ``on_desktop``: whether it is read from the desktop.
             desktop: ``host``, ``port``, ``token`` of the guest server, ``password`` of its account, ``chromium_port``
                 and ``vlc_port`` (or None), ``folder`` for the files of this evaluation.
-            deadline: seconds.
+            deadline: seconds that the check may take.
             limits: as of our evaluators; OSWorld's have ``SHARE`` times the memory and CPU time.
 
         Returns:

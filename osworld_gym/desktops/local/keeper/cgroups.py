@@ -50,7 +50,7 @@ def make(parents: Mapping[str, Path], name: str, memory: int, processes: int) ->
     Args:
         parents: controller → folder in which to create the group.
         name: name of the groups.
-        memory: limit in bytes.
+        memory: the limit of memory, in bytes.
         processes: limit of the number of processes and threads.
     """
     values: dict[str, str] = {"memory": str(memory), "processes": str(processes), "whole": "1"}

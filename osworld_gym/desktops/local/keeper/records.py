@@ -48,7 +48,7 @@ class Records:
     """The records of one owner.
 
     Args:
-        owner: its process id.
+        owner: the process id of the owner.
     """
 
     def __init__(self, owner: int) -> None:

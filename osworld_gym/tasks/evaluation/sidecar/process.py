@@ -37,9 +37,9 @@ class Sidecar:
 
     Args:
         name: what runs in it, for error messages.
-        command: the program.
-        env: its environment.
-        folder: its working directory.
+        command: the program of the sidecar and its arguments.
+        env: the environment of the sidecar.
+        folder: the working directory of the sidecar.
         fix: the end of the error message when it cannot start.
 
     Raises:
@@ -72,7 +72,7 @@ class Sidecar:
         """Sends one request and returns the reply, within ``deadline`` seconds.
 
         Args:
-            question: JSON.
+            question: the question, as JSON.
             deadline: seconds, those of ``serve`` included; a call of ``serve`` is not interrupted.
             serve: answers the calls ``(name, arguments)`` that the process makes before it replies.
 
