@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from osworld_gym.tasks.evaluation.metrics.office import common as office
+from osworld_gym.tasks.evaluation.metrics import office
 from osworld_gym.tasks.evaluation.metrics.sim import sim_state
 from osworld_gym.tasks.evaluation.osworld.metrics import (
     archives,
