@@ -34,7 +34,7 @@ class Conversion:
     refused: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What was dropped of the trace; steps are counted from 1."""
+        """The result as JSON: the counts, and what was dropped of the trace; steps are counted from 1."""
         trace, converted = self.trace, self.converted
         named = {"task": trace.task_id, "expert": trace.expert, "run": trace.run, "steps": len(trace.steps)}
         if converted is None:
@@ -61,8 +61,8 @@ def convert_traces(
 
     Args:
         traces: expert traces.
-        scaling: of the policy's image processor.
-        action_text: of the responses.
+        scaling: the scaling of the policy's image processor.
+        action_text: the action text in which the responses are written.
         complete: writes the thoughts; None: by rule.
         at_once: maximum number of traces that are converted at the same time.
         progress: shows how far it is.

@@ -75,7 +75,7 @@ class RolloutSeeds:
     """The seeds of a run's rollouts.
 
     Args:
-        seed: of the run.
+        seed: the seed of the run.
         env_seed: ``group``: all rollouts of a group start on the same screen; ``slot``: each on a different one.
     """
 

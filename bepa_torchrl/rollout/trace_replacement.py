@@ -27,7 +27,7 @@ WEIGHTS = ("one", "need")
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What happened to one group.
+    """The record of one group's replacement.
 
     Args:
         valid: rollouts that did not end with an infrastructure failure.

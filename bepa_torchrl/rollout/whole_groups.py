@@ -12,7 +12,8 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeRows, groups_of, int_entry, row_list
 
-_BALANCE = 1e-4  #: of the largest advantage of a group: the sum of float32 numbers whose exact sum is 0
+#: the sum of a group's advantages in float32, whose exact sum is 0, is at most this part of the largest of them
+_BALANCE = 1e-4
 _REQUIRED = (K.TASK_ID, K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.RETURN, K.STOP_REASON)
 
 

@@ -62,7 +62,7 @@ def _runs(path: Path, root: Path) -> Iterator[Run]:
 
 @dataclass
 class _Reading:
-    """What has been read so far: the newest image is the screen before the next step."""
+    """The steps that have been read so far: the newest image is the screen before the next step."""
 
     folder: Path
     newest: Path | None = None

@@ -32,7 +32,7 @@ class RunReader:
     """A reader that finds runs first, so that they can be checked without loading their screenshots.
 
     Args:
-        name: of the format.
+        name: the name of the format.
         scan: a folder → all runs below it, by task id; those that cannot be read have a reason in ``skipped``.
     """
 

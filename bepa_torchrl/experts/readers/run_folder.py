@@ -61,7 +61,7 @@ class _LoggedRun:
     families: tuple[Family, ...]
 
     def said(self, family: Family, size: tuple[int, int] | None) -> list[Said]:
-        """What the texts say about the executed points; nothing if the screen's size is unknown."""
+        """The points that the texts name, next to the executed ones; nothing if the screen's size is unknown."""
         if size is None:
             return []
         texts = ((tuple(family.points(response_text(step.lines[0]))), step.points) for step in self.steps)
@@ -73,7 +73,7 @@ def scan_runs(root: Path, family: Family | None = None) -> list[Run]:
 
     Args:
         root: contains the runs' folders, at any depth.
-        family: of all runs; None: it is recognised, run by run.
+        family: the family of all runs; None: it is recognised, run by run.
     """
     skipped: list[Run] = []
     attempts: list[_LoggedRun] = []
