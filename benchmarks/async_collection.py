@@ -39,7 +39,7 @@ from bepa_torchrl.testing import DONE, LampDesktop, LampEnv, ScriptedPolicy, See
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.tasks.suites.local.suite import local_suite
+from osworld_gym.tasks.suites.desktop.local import local_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 from osworld_gym.vector import DesktopVector

@@ -25,7 +25,7 @@ class Assignment:
     """One episode to run.
 
     Args:
-        task: its task.
+        task: the task that the episode plays.
         seed: seed of the desktop; equal for all episodes of a group.
         group_id: the group's number, unique across environment seeds; -1 for a task given to ``reset``.
         slot: position in the group, 0..N-1.

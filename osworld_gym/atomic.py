@@ -22,7 +22,7 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int | No
 
     Args:
         path: the file; missing parent folders are created.
-        data: its content.
+        data: the new content of the file.
         durable: flush to disk. False for many small files that can be recreated, where flushing would be slow; the
             write is still atomic as long as the machine does not crash.
         mode: its permissions, set before data is written; None: the default for new files.

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from osworld_gym import __version__
-from osworld_gym.commands import build_image, desktop, doctor, install_desktop, install_official, serve, tasks
-from osworld_gym.commands.output import output_closed
-from osworld_gym.commands.status import BAD_INPUT, INFRASTRUCTURE
+from osworld_gym.commands import desktop, doctor, install, serve, tasks
+from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE, output_closed
 from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.extensions import import_modules
 
-COMMANDS = (doctor, desktop, serve, build_image, install_desktop, install_official, tasks)
+COMMANDS = (doctor, desktop, serve, install, tasks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

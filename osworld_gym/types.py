@@ -128,7 +128,7 @@ class Verdict:
     """The verifier's result for a finished episode. ``success`` is ``score == 1`` (paper, section 3).
 
     Args:
-        score: in [0, 1].
+        score: the reward, in [0, 1].
         problem: the reason, if the score is 0 because a result could not be read; else empty.
         exhausted: the problem is that the result exceeds a limit of the evaluators (size, memory, time).
     """

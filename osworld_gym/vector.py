@@ -48,7 +48,7 @@ class DesktopVector:
     Args:
         make: creates one desktop. Called here once, for desktop 0; the others are created at their first reset, on
             their own threads, and whenever one is replaced.
-        num: number of desktops.
+        num: the number of desktops.
         options: options of every episode.
         deadline: seconds for one call (reset with setup, step with verification). If a blocking desktop exceeds it, the
             result is ``env_error`` with ``hung``, and its thread and desktop are replaced. Calls of non-blocking

@@ -26,7 +26,7 @@ LAYERS = {
     ),
     "osworld_gym": (
         "cli __main__ commands",
-        "registration gymnasium_env torchrl_env assignment factory",
+        "gymnasium_env torchrl_env assignment factory",
         "testing vector vector_worker",
         "episode",
         "tasks",
@@ -107,3 +107,12 @@ def test_what_examples_and_how_to_pages_import_is_at_most_one_level_below_a_pack
     ]
     assert len(names) > 30
     assert [each for each in names if each[1].count(".") > 1] == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several need is in ``tests/support``, or a fixture of a ``conftest.py``."""
+    modules = sorted((ROOT / "tests").rglob("*.py"))
+    names = {path.stem for path in modules if path.name.startswith("test_")}
+    assert {
+        f"{path.name} → {name}" for path in modules for name in imports(path) if name.split(".")[-1] in names
+    } == set()

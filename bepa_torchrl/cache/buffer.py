@@ -29,10 +29,10 @@ def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
 
 def _check_task(task_id: str, trace: TensorDictBase) -> None:
     """Raises ValueError for another task's trace; :func:`describe` checks the rest."""
-    found = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
-    if found != task_id:
+    owner = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
+    if owner != task_id:
         raise ValueError(
-            f"expected a trace of task {task_id!r}, got one of {found!r}; put it under {found!r}, or use add, which "
+            f"expected a trace of task {task_id!r}, got one of {owner!r}; put it under {owner!r}, or use add, which "
             "reads the task from its rows"
         )
 

@@ -30,8 +30,8 @@ class KeyedWriter(Writer):
     (read or written) task is evicted, or :class:`CacheFullError` is raised.
 
     Args:
-        traces_per_task: at least 1.
-        max_tasks: at least 1, or None: unlimited.
+        traces_per_task: the most traces that a task may have, at least 1.
+        max_tasks: the most tasks, at least 1; None: unlimited.
         when_full: ``evict`` or ``error``.
     """
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,17 @@ def derive_seed(seed: int, stream: Stream, *key: int) -> int:
     return int(_sequence(seed, stream, key).generate_state(1)[0] >> 1)
 
 
-def episode_key(seed: int, stream: Stream, round: int, task: int, slot: int) -> tuple[int, int, int, int]:
-    """The seed key of one episode: (seed of the stream, round, task number, slot).
+class EpisodeKey(NamedTuple):
+    """The seed key of one episode; a response's has its step in addition."""
+
+    seed: int  #: seed of the stream
+    round: int  #: the iteration, or another counter that the stream defines
+    task: int  #: index of the task
+    slot: int  #: index of the episode among those of the same task and round
+
+
+def episode_key(seed: int, stream: Stream, round: int, task: int, slot: int) -> EpisodeKey:
+    """The seed key of one episode.
 
     Args:
         seed: seed of the run.
@@ -55,7 +65,7 @@ def episode_key(seed: int, stream: Stream, round: int, task: int, slot: int) -> 
         task: index of the task.
         slot: index of the episode among those of the same task and round.
     """
-    return derive_seed(seed, stream), round, task, slot
+    return EpisodeKey(derive_seed(seed, stream), round, task, slot)
 
 
 def desktop_seed(key: Sequence[int]) -> int:

@@ -93,7 +93,7 @@ def stack_rows(rows: Iterable[TensorDictBase]) -> TensorDictBase:
     return cast(TensorDictBase, lazy_stack(members)) if members else TensorDict(batch_size=[0])
 
 
-def number(row: TensorDictBase, key: str) -> int:
+def int_entry(row: TensorDictBase, key: str) -> int:
     """An integer entry of one row as an ``int``."""
     return int(cast(Tensor, row.get(key)))
 
@@ -128,12 +128,12 @@ class EpisodeRows:
 
 def episodes_of(batch: TensorDictBase) -> list[EpisodeRows]:
     """The episodes of a batch ``[R]``, sorted by group, slot and step; the rows may be in any order."""
-    found: dict[tuple[int, int], list[TensorDictBase]] = {}
+    episodes: dict[tuple[int, int], list[TensorDictBase]] = {}
     for row in row_list(batch):
-        found.setdefault((number(row, K.GROUP_ID), number(row, K.SLOT)), []).append(row)
+        episodes.setdefault((int_entry(row, K.GROUP_ID), int_entry(row, K.SLOT)), []).append(row)
     return [
-        EpisodeRows(group, slot, sorted(found[group, slot], key=lambda row: number(row, K.STEP)))
-        for group, slot in sorted(found)
+        EpisodeRows(group, slot, sorted(episodes[group, slot], key=lambda row: int_entry(row, K.STEP)))
+        for group, slot in sorted(episodes)
     ]
 
 

@@ -26,13 +26,13 @@ def token_log_probs(policy: Policy, rows: Sequence[TensorDictBase]) -> Tensor:
     """
     if not rows:
         raise ValueError("expected at least one row whose response is scored, got none")
-    found = []
+    log_probs = []
     with torch.no_grad():
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
             prompts = [Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])) for row in batch]
-            found += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
-    return torch.cat(found)
+            log_probs += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
+    return torch.cat(log_probs)
 
 
 def cache_divergence(policy: Policy, cache: TaskTraceCache, batch: TensorDictBase) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from osworld_gym.types import StopReason
 
@@ -29,10 +29,10 @@ def trained_line(iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, An
         rows: of the episode, after the optimiser steps.
     """
     first = rows[0]
-    version, off_policy = number(first, K.POLICY_VERSION), bool(first.get(K.OFF_POLICY))
+    version, off_policy = int_entry(first, K.POLICY_VERSION), bool(first.get(K.OFF_POLICY))
     copied = cast(str, first[K.COPIED_FROM]) if K.COPIED_FROM in first else ""
     updates = [int(update) for update in cast(Tensor, first.get(K.UPDATES))] if K.UPDATES in first else []
-    group, slot, provenance = number(first, K.GROUP_ID), number(first, K.SLOT), provenance_of(first)
+    group, slot, provenance = int_entry(first, K.GROUP_ID), int_entry(first, K.SLOT), provenance_of(first)
     return {
         "id": K.episode_id(group, slot, injected=off_policy),
         "iteration": iteration,
@@ -79,7 +79,7 @@ def untrained_line(iteration: int, result: EpisodeResult, *, replaced: bool = Fa
         "off_policy": False,
         "replaced": replaced,
         "trained": False,
-        "policy_version": number(rows[0], K.POLICY_VERSION) if rows else None,
+        "policy_version": int_entry(rows[0], K.POLICY_VERSION) if rows else None,
         "updates": [],
         "age": None,
         "stop_reason": result.stop.value,

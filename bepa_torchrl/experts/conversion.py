@@ -84,7 +84,7 @@ def convert_trace(
 
     Args:
         trace: the expert's trace.
-        scaling: of the policy's image processor; None if the policy's coordinates are screen pixels.
+        scaling: the scaling of the policy's image processor; None if the policy's coordinates are screen pixels.
         complete: a language model that writes the thoughts with the paper's prompt; None: by rule, from the
             expert's text.
         action_text: a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.

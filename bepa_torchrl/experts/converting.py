@@ -34,17 +34,17 @@ class Conversion:
     refused: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What was dropped of the trace; steps are counted from 1."""
-        trace, found = self.trace, self.converted
+        """The result as JSON: the counts, and what was dropped of the trace; steps are counted from 1."""
+        trace, converted = self.trace, self.converted
         named = {"task": trace.task_id, "expert": trace.expert, "run": trace.run, "steps": len(trace.steps)}
-        if found is None:
+        if converted is None:
             return {**named, "refused": self.refused}
         return {
             **named,
-            "responses": len(found.pairs),
-            "faithful": found.faithful,
-            "dropped": [[index + 1, reason] for index, reason in found.dropped],
-            "inexact": [[index + 1, reason] for index, reason in found.inexact],
+            "responses": len(converted.pairs),
+            "faithful": converted.faithful,
+            "dropped": [[index + 1, reason] for index, reason in converted.dropped],
+            "inexact": [[index + 1, reason] for index, reason in converted.inexact],
         }
 
 
@@ -61,8 +61,8 @@ def convert_traces(
 
     Args:
         traces: expert traces.
-        scaling: of the policy's image processor.
-        action_text: of the responses.
+        scaling: the scaling of the policy's image processor.
+        action_text: the action text in which the responses are written.
         complete: writes the thoughts; None: by rule.
         at_once: maximum number of traces that are converted at the same time.
         progress: shows how far it is.
@@ -79,11 +79,11 @@ def convert_traces(
         except (TraceError, AnswerError) as error:
             return Conversion(trace, None, str(error))
 
-    found = {}
+    conversions = {}
     for (number, _), conversion in asked(enumerate(traces), work, at_once=at_once):
-        found[number] = conversion
+        conversions[number] = conversion
         progress.advance()
-    return [found[number] for number in range(len(traces))]
+    return [conversions[number] for number in range(len(traces))]
 
 
 def thoughts_of(model: ChatModel) -> Complete:
@@ -103,14 +103,14 @@ def thoughts_of(model: ChatModel) -> Complete:
 
 def totals(conversions: Sequence[Conversion]) -> dict[str, Any]:
     """Counts: ``traces``, ``converted``, ``faithful``, ``responses``; steps ``dropped`` and ``inexact``, by reason."""
-    found = [each.converted for each in conversions if each.converted is not None]
+    converted = [each.converted for each in conversions if each.converted is not None]
     return {
         "traces": len(conversions),
-        "converted": len(found),
-        "faithful": sum(each.faithful for each in found),
-        "responses": sum(len(each.pairs) for each in found),
-        "dropped": dict(Counter(reason for each in found for _, reason in each.dropped)),
-        "inexact": dict(Counter(reason for each in found for _, reason in each.inexact)),
+        "converted": len(converted),
+        "faithful": sum(each.faithful for each in converted),
+        "responses": sum(len(each.pairs) for each in converted),
+        "dropped": dict(Counter(reason for each in converted for _, reason in each.dropped)),
+        "inexact": dict(Counter(reason for each in converted for _, reason in each.inexact)),
     }
 
 

@@ -72,9 +72,9 @@ class Manifest:
         """
         known = {task.id: task.content_hash for task in suite.tasks}
         for task_id, expected in self.hashes.items():
-            found = known.get(task_id)
-            if found != expected:
-                what = "is missing" if found is None else f"has changed (hash {found}, manifest {expected})"
+            actual = known.get(task_id)
+            if actual != expected:
+                what = "is missing" if actual is None else f"has changed (hash {actual}, manifest {expected})"
                 raise TraceError(
                     f"manifest: task {task_id!r} of suite {suite.name!r} {what}; create the manifest again"
                 )

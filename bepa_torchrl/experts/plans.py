@@ -41,7 +41,7 @@ class PlanMethod:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What :func:`write_plans` did: plans that were there, plans it added, and (trace, reason) of those refused."""
+    """The result of :func:`write_plans`: plans that were there, plans added, and (trace, reason) of those refused."""
 
     before: int
     added: int

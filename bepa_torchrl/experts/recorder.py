@@ -5,8 +5,7 @@ from __future__ import annotations
 from bepa_torchrl.experts.trace import ExpertTrace
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.tasks.evaluation.verify import verify
-from osworld_gym.tasks.oracles.base import ExpertStep, Oracle
-from osworld_gym.tasks.oracles.play import play_oracle
+from osworld_gym.tasks.oracles.base import ExpertStep, Oracle, play_oracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.run import prepare
 from osworld_gym.tasks.task import Task

@@ -48,7 +48,7 @@ class Episode:
 
 @dataclass
 class Recorded:
-    """What a run of :func:`record_all` did.
+    """The result of :func:`record_all`.
 
     Args:
         cached: episodes that were on disk already.

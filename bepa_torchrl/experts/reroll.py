@@ -40,7 +40,7 @@ def reroll(
         cache: is filled; where no attempt succeeds, a stale trace stays.
         traces: expert traces; tasks without one are left out.
         tasks: all training tasks.
-        seed: of the run.
+        seed: the seed of the run.
         iteration: differs for each call, so that the episodes do.
         version: optimiser steps of the policy.
         stale_after: as of :func:`is_due`.

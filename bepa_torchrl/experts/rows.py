@@ -20,7 +20,7 @@ from osworld_gym.types import PromptContext, StopReason
 
 
 class EncodingPolicy(Protocol):
-    """What this module requires of a policy: prompts from contexts, and tokens of a given response text."""
+    """The part of a policy that this module requires: prompts from contexts, and tokens of a given response text."""
 
     version: int
 

@@ -36,14 +36,14 @@ _PROBE = "Thought: I öffne Omega_2, then Ctrl+S.\nAction: click(start_box='<|bo
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What the traces of a folder are of.
+    """The traces of a folder, with the tasks and the policy that they are of.
 
     Args:
         folder: the folder.
         kind: ``self_rolled`` (D_self) or ``converted`` (D_conv).
         suite: name of the suite.
         tasks: task id → content hash of each task with a trace.
-        action_text: of the responses.
+        action_text: the action text in which the responses are written.
         scaling: the policy's image scaling, as a mapping.
         tokens: hash of a text's tokens, which tells tokenizers apart.
     """
@@ -108,16 +108,16 @@ class Seed:
         from bepa_torchrl.cache import TaskTraceCache
         from bepa_torchrl.experts.rows import plan_free_rows
 
-        found, cache = TaskTraceCache(), TaskTraceCache()
-        found.loads(self.folder / CACHE)
+        stored, cache = TaskTraceCache(), TaskTraceCache()
+        stored.loads(self.folder / CACHE)
         for task in tasks:
-            if found.contains(task.id):
-                cache.put(task.id, plan_free_rows(policy, found.get_trace(task.id)))
+            if stored.contains(task.id):
+                cache.put(task.id, plan_free_rows(policy, stored.get_trace(task.id)))
         return cache
 
 
 def read_seed(folder: Path) -> Seed:
-    """What is in a folder.
+    """Reads a folder.
 
     Raises:
         TraceError: it is no such folder.

@@ -137,7 +137,8 @@ def self_roll(
         vector: desktops; their options hold the step limit and the policy's scaling.
         traces: successful traces of any number of experts, the preferred expert's first; failed ones are skipped.
         tasks: the tasks to run; traces of other tasks are skipped.
-        seed: of desktops and sampling; episode keys are (stream SELF_ROLLOUT, expert index, task number, attempt).
+        seed: the seed of desktops and sampling; an episode's key is (stream SELF_ROLLOUT, expert index, task number,
+            attempt).
         tries: maximum number of attempts per task and expert, the first expert's before the second's.
         budget: episodes of all tasks together, instead of ``tries``: open tasks are tried again, with one expert after
             the other, until it is spent; episodes lost to infrastructure failures count. None: no such limit.

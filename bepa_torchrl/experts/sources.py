@@ -67,13 +67,13 @@ def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: b
         return [trace for trace in read(folder, tasks) if trace.success or not successes]
     known = {task.id for task in tasks}
     traces = load_traces(folder, images=images)
-    found = [trace for trace in traces if trace.task_id in known]
-    if not found:
+    wanted = [trace for trace in traces if trace.task_id in known]
+    if not wanted:
         raise TraceError(
             f"{folder}: none of its {len(traces)} traces is of one of the {len(known)} tasks; it has traces of "
             f"{', '.join(sorted({trace.task_id for trace in traces})[:3])}: choose the suite and split of these tasks"
         )
-    return [trace for trace in found if trace.success or not successes]
+    return [trace for trace in wanted if trace.success or not successes]
 
 
 def successful_traces(sources: Sequence[str], tasks: Sequence[Task], *, images: bool = True) -> list[ExpertTrace]:

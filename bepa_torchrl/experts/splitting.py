@@ -133,8 +133,8 @@ def read_pass_k(path: Path, tasks: Sequence[Task]) -> tuple[int, dict[str, tuple
 
 def solved_by_experts(sources: Sequence[str], tasks: Iterable[Task]) -> set[str]:
     """Ids of the tasks that a run of the sources solved; no screenshot is loaded. Raises TraceError as their check."""
-    found = check_sources(sources, tasks).runs if sources else ()
-    return {run.task for run in found if run.outcome == Outcome.success and not run.skipped}
+    runs = check_sources(sources, tasks).runs if sources else ()
+    return {run.task for run in runs if run.outcome == Outcome.success and not run.skipped}
 
 
 def write_split(folder: Path, split: Split, tasks: Iterable[Task]) -> None:

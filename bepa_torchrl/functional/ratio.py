@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CORRECTION_LEVELS = ("token", "sequence")  #: of :func:`truncated_importance`
+CORRECTION_LEVELS = ("token", "sequence")  #: levels of :func:`truncated_importance`
 #: largest absolute log ratio that is exponentiated, nats; above 88.7 float32 has no exp. Beyond it the gradient is 0.
 #: The bound is verl's (``verl/trainer/ppo/core_algos.py``)
 MAX_LOG_RATIO = 20.0

@@ -93,8 +93,8 @@ def response_mask(dist: torch.distributions.Distribution, log_prob: Tensor) -> T
 
 def scoring_keys(actor: Any) -> list[NestedKey]:
     """The entries that the actor's ``get_dist`` reads: its ``scoring_keys``, or without them its ``in_keys``."""
-    found = getattr(actor, "scoring_keys", None) or getattr(actor, "in_keys", None)
-    return list(found or ())
+    keys = getattr(actor, "scoring_keys", None) or getattr(actor, "in_keys", None)
+    return list(keys or ())
 
 
 def row_name(row: TensorDictBase) -> str:
@@ -109,6 +109,6 @@ def row_name(row: TensorDictBase) -> str:
 
 def row_names(rows: TensorDictBase, chosen: Tensor) -> str:
     """The rows ``[B]`` where ``chosen`` bool ``[B]`` is true, the first :data:`NAMED_ROWS` by name."""
-    found = [row for row, wanted in zip(rows.unbind(0), chosen.tolist(), strict=True) if wanted]
-    more = f" and {len(found) - NAMED_ROWS} more" if len(found) > NAMED_ROWS else ""
-    return ", ".join(map(row_name, found[:NAMED_ROWS])) + more
+    named = [row for row, wanted in zip(rows.unbind(0), chosen.tolist(), strict=True) if wanted]
+    more = f" and {len(named) - NAMED_ROWS} more" if len(named) > NAMED_ROWS else ""
+    return ", ".join(map(row_name, named[:NAMED_ROWS])) + more

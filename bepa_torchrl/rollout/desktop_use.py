@@ -12,7 +12,7 @@ from osworld_gym.vector import DesktopVector
 
 @dataclass(frozen=True, slots=True)
 class DesktopUse:
-    """What the desktops of a vector did in a period.
+    """The work of the desktops of a vector in a period.
 
     Args:
         desktops: their number.
@@ -26,11 +26,11 @@ class DesktopUse:
 
     @classmethod
     def of(cls, vector: DesktopVector) -> DesktopUse:
-        """What they have done until now."""
+        """Their work until now."""
         return cls(len(vector), vector.busy_seconds, Counter(vector.failures))
 
     def since(self, earlier: DesktopUse) -> DesktopUse:
-        """What they have done between ``earlier`` and this."""
+        """Their work between ``earlier`` and this."""
         failures = Counter(self.failures)
         failures.subtract(earlier.failures)
         return DesktopUse(self.desktops, self.busy_seconds - earlier.busy_seconds, failures)

@@ -19,7 +19,7 @@ from torchrl.envs import EnvBase
 from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
+from bepa_torchrl.data.seeding import EpisodeKey, Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
 from bepa_torchrl.rollout.desktop_use import DesktopUse
@@ -75,7 +75,7 @@ class RolloutSeeds:
     """The seeds of a run's rollouts.
 
     Args:
-        seed: of the run.
+        seed: the seed of the run.
         env_seed: ``group``: all rollouts of a group start on the same screen; ``slot``: each on a different one.
     """
 
@@ -232,7 +232,7 @@ class GroupRolloutCollector(Collector):
         for members in by_group.values():
             episodes = [member.rows for member in members if member.rows is not None]
             if len(episodes) < 2:
-                requeued.append(members[0].job.key[2])
+                requeued.append(EpisodeKey(*members[0].job.key).task)
             else:
                 rows.extend(row for episode in episodes for row in row_list(episode))
         return rows, requeued

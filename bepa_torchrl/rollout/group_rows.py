@@ -23,7 +23,7 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import Turn, episode_rows, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import Turn, episode_rows, int_entry, row_list, stack_rows
 from osworld_gym.types import Screenshot, StopReason
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class GroupRows(Transform):
 
     def _take(self, step: TensorDictBase) -> None:
         self._check_keys(step)
-        group_id = number(step, K.GROUP_ID)
+        group_id = int_entry(step, K.GROUP_ID)
         if group_id < 0 or _flag(step, "done") or not _flag(step, _PADDING_MASK, default=True):
             return  # reset() was called with a task, the row awaits its reset, or it is padding
         episode = self._episode(step)
@@ -121,7 +121,7 @@ class GroupRows(Transform):
             response = Response(step[self.action_key], tokens, cast(Tensor, step[K.ROLLOUT_LOG_PROB]))
             prompt = Prompt(cast(Tensor, step[K.PROMPT_TOKENS]), tuple(cast(Any, step[K.IMAGES])))
             episode.turns.append(Turn(_screenshot(step), prompt, response))
-            episode.versions.append(number(step, K.POLICY_VERSION))
+            episode.versions.append(int_entry(step, K.POLICY_VERSION))
         episode.steps += 1
         if _flag(step, ("next", "done")):
             del self._running[episode.group_id, episode.slot]
@@ -139,7 +139,7 @@ class GroupRows(Transform):
 
     def _episode(self, step: TensorDictBase) -> PartialEpisode:
         """The running episode of this step; a new one at step 0."""
-        group_id, slot, position = (number(step, key) for key in (K.GROUP_ID, K.SLOT, "step_count"))
+        group_id, slot, position = (int_entry(step, key) for key in (K.GROUP_ID, K.SLOT, "step_count"))
         if position == 0:
             self._running[group_id, slot] = PartialEpisode(group_id, slot, step[K.TASK_ID], step[K.INSTRUCTION])
         episode = self._running.get((group_id, slot))
@@ -158,7 +158,7 @@ class GroupRows(Transform):
                 "limit its length by EpisodeOptions(max_steps=...), not by StepCounter or max_frames_per_traj"
             )
         failed = stop == StopReason.env_error.value
-        if failed and number(step, "retries_left"):
+        if failed and int_entry(step, "retries_left"):
             return  # the environment retries it
         rows = None
         if episode.turns and not failed:

@@ -15,7 +15,7 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.packing import MAX_TOKENS, pack_rows
-from bepa_torchrl.data.step_rows import contexts_of, episodes_of, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, row_list, stack_rows
 from bepa_torchrl.policies.base import RolloutPolicy
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
 
@@ -84,7 +84,7 @@ def render_plan_free(policy: RolloutPolicy, rows: Sequence[TensorDictBase]) -> N
     for row, prompt in zip(rows, policy.render(contexts_of(rows)), strict=True):
         if prompt is None:
             raise ValueError(
-                f"the trace of task {row[K.TASK_ID]!r} does not fit the model at step {number(row, K.STEP)}; "
+                f"the trace of task {row[K.TASK_ID]!r} does not fit the model at step {int_entry(row, K.STEP)}; "
                 "raise the policy's prompt limit or leave the trace out"
             )
         row.set(K.PROMPT_TOKENS, prompt.tokens)

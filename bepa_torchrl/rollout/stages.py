@@ -53,7 +53,7 @@ class SilentProgress:
 
 
 class Stages:
-    """What a job has finished, also in an earlier process that was killed, and how far it is.
+    """The episodes that a job has finished, also in an earlier process that was killed, and how far it is.
 
     Args:
         ledger: where finished units are kept; None: nowhere, then everything is done.
@@ -82,7 +82,7 @@ class Stages:
         An episode that was lost to the infrastructure is not finished.
 
         Args:
-            name: of the stage; further calls are numbered as its attempts.
+            name: the name of the stage; further calls are numbered as its attempts.
             rows: whether a result is read with its rows later; only then are they kept.
         """
         calls = 0
@@ -120,19 +120,19 @@ class Stages:
             make: makes them.
             identity: JSON-compatible values that determine them.
         """
-        found = None if self.ledger is None else self.ledger.find(*identity, self.context)
-        if found is not None and found[1] is not None:
-            return found[1]
+        recorded = None if self.ledger is None else self.ledger.find(*identity, self.context)
+        if recorded is not None and recorded[1] is not None:
+            return recorded[1]
         rows = make()
         if self.ledger is not None:
             self.ledger.add(*identity, self.context, data={}, rows=rows)
         return rows
 
     def _kept(self, job: EpisodeJob, determined: tuple[Any, ...]) -> EpisodeResult | None:
-        found = None if self.ledger is None else self.ledger.find(*_identity(job), *determined)
-        if found is None:
+        recorded = None if self.ledger is None else self.ledger.find(*_identity(job), *determined)
+        if recorded is None:
             return None
-        data, rows = found
+        data, rows = recorded
         result = EpisodeResult(
             job,
             rows,
@@ -162,7 +162,7 @@ class Stages:
 
 
 def _identity(job: EpisodeJob) -> tuple[Any, ...]:
-    """What determines an episode, apart from the policy and the temperature."""
+    """The values that determine an episode, apart from the policy and the temperature."""
     place = [list(job.key), job.env_seed, job.group_id, job.slot]
     handover = (job.handover,) if job.handover else ()  # the ledgers of earlier versions have none
     return "episode", job.task.id, job.task.content_hash, *place, job.plan, *handover

@@ -16,7 +16,7 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeRows, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import EpisodeRows, int_entry, row_list, stack_rows
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
@@ -27,7 +27,7 @@ WEIGHTS = ("one", "need")
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What happened to one group.
+    """The record of one group's replacement.
 
     Args:
         valid: rollouts that did not end with an infrastructure failure.
@@ -145,7 +145,10 @@ class TraceReplacement(Transform):
             report["refreshed"] = True
         trace = self._trace(group, bool(successes))
         if trace is not None:
-            report |= {"injected": trace.rows[0][K.SOURCE], "injected_version": number(trace.rows[0], K.POLICY_VERSION)}
+            report |= {
+                "injected": trace.rows[0][K.SOURCE],
+                "injected_version": int_entry(trace.rows[0], K.POLICY_VERSION),
+            }
             if self.injection is Injection.on_failure:
                 report["replaced_slot"] = trace.slot
                 members[0] = trace
@@ -199,4 +202,4 @@ def _origin_of(row: TensorDictBase) -> str:
     """The rollout of this run that a cached row is of; empty for a self-rolled or converted trace."""
     if row[K.SOURCE] != K.Source.on_policy.value:
         return ""
-    return K.episode_id(number(row, K.GROUP_ID), number(row, K.SLOT))
+    return K.episode_id(int_entry(row, K.GROUP_ID), int_entry(row, K.SLOT))

@@ -10,9 +10,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import EpisodeRows, groups_of, number, row_list
+from bepa_torchrl.data.step_rows import EpisodeRows, groups_of, int_entry, row_list
 
-_BALANCE = 1e-4  #: of the largest advantage of a group: the sum of float32 numbers whose exact sum is 0
+#: the sum of a group's advantages in float32, whose exact sum is 0, is at most this part of the largest of them
+_BALANCE = 1e-4
 _REQUIRED = (K.TASK_ID, K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.RETURN, K.STOP_REASON)
 
 
@@ -30,7 +31,7 @@ def whole_groups(batch: TensorDictBase) -> list[list[EpisodeRows]]:
             raise KeyError(f"training rows require {', '.join(_REQUIRED)}; missing: {', '.join(missing)}")
         if K.ADVANTAGE in row or (K.OFF_POLICY in row and bool(row.get(K.OFF_POLICY))):
             raise ValueError(
-                f"expected rows as they were sampled, got group {number(row, K.GROUP_ID)} with an advantage or an "
+                f"expected rows as they were sampled, got group {int_entry(row, K.GROUP_ID)} with an advantage or an "
                 "injected row: finalise every batch exactly once"
             )
     groups = list(groups_of(batch))
@@ -53,8 +54,8 @@ def _check_group(group: Sequence[EpisodeRows]) -> None:
 
 def _check_episode(episode: EpisodeRows) -> None:
     where = f"group {episode.group_id}, slot {episode.slot}"
-    steps = [number(row, K.STEP) for row in episode.rows]
-    counts = sorted({number(row, K.N_STEPS) for row in episode.rows})
+    steps = [int_entry(row, K.STEP) for row in episode.rows]
+    counts = sorted({int_entry(row, K.N_STEPS) for row in episode.rows})
     if counts != [len(steps)] or steps != list(range(len(steps))):
         raise ValueError(
             f"{where}: expected the whole episode, steps 0 to n_steps - 1 once each; got steps {steps} with n_steps "
@@ -96,11 +97,11 @@ def check_whole_groups(rows: TensorDictBase, sizes: Mapping[int, int], *, superv
 
 def _advantage(episode: EpisodeRows) -> float:
     """The advantage of a whole episode. Raises RuntimeError: steps are missing, or have different ones."""
-    steps = [number(row, K.STEP) for row in episode.rows]
-    found = {float(cast(Tensor, row.get(K.ADVANTAGE))) for row in episode.rows}
-    if steps != list(range(number(episode.rows[0], K.N_STEPS))) or len(found) != 1:
+    steps = [int_entry(row, K.STEP) for row in episode.rows]
+    advantages = {float(cast(Tensor, row.get(K.ADVANTAGE))) for row in episode.rows}
+    if steps != list(range(int_entry(episode.rows[0], K.N_STEPS))) or len(advantages) != 1:
         raise RuntimeError(
-            f"group {episode.group_id}, slot {episode.slot}: expected all {number(episode.rows[0], K.N_STEPS)} steps "
-            f"with one advantage in the update, got steps {steps} with {sorted(found)}"
+            f"group {episode.group_id}, slot {episode.slot}: expected all {int_entry(episode.rows[0], K.N_STEPS)} "
+            f"steps with one advantage in the update, got steps {steps} with {sorted(advantages)}"
         )
-    return found.pop()
+    return advantages.pop()

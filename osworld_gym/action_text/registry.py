@@ -45,7 +45,7 @@ class ActionText:
     """One protocol.
 
     Args:
-        build_messages: writes prompts.
+        build_messages: the function that writes the prompt of a turn.
         parse: reads a response; its only exception is :class:`osworld_gym.ParseError`.
         thought_of: the thought of any response, also of one that cannot be parsed; never raises on a string.
         format_response: writes a response with this thought and these actions, points in the model's coordinates;

@@ -18,10 +18,10 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 def screen_size(text: str) -> tuple[int, int]:
     """Parses ``1920x1080`` into (width, height) in pixels."""
-    found = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
-    if found is None:
+    size = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
+    if size is None:
         raise argparse.ArgumentTypeError(f"expected WIDTHxHEIGHT in pixels, as 1920x1080, got {text!r}")
-    return int(found[1]), int(found[2])
+    return int(size[1]), int(size[2])
 
 
 def port_number(text: str) -> int:

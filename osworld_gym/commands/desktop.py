@@ -93,8 +93,8 @@ def _task(name: str | None) -> Task | None:
     if not colon:
         raise TaskError(f"--task: expected SUITE:ID, such as desktop:{name}, got {name!r}")
     suite = load_suite(suite_name)
-    found = [task for task in suite.tasks if ident and task.id.startswith(ident)]
-    return found[0] if len(found) == 1 else suite.task(ident)
+    matches = [task for task in suite.tasks if ident and task.id.startswith(ident)]
+    return matches[0] if len(matches) == 1 else suite.task(ident)
 
 
 def _lines() -> Iterator[str]:

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from osworld_gym import __version__
 from osworld_gym.commands.arguments import add_import
-from osworld_gym.commands.status import BAD_INPUT, FAILED, INFRASTRUCTURE
+from osworld_gym.commands.output import BAD_INPUT, FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.home_template import apt
@@ -84,11 +84,11 @@ def _version(name: str) -> str:
 def _try_provider(name: str, probe: Callable[[str], str]) -> bool:
     """Prints one line on whether the provider works; returns whether it does."""
     try:
-        found = probe(name)
+        result = probe(name)
     except (DesktopError, ExtensionError, ImportError, OSError) as error:
         print(f"{name:10} does not work here: {error}")
         return False
-    print(f"{name:10} works: {found}")
+    print(f"{name:10} works: {result}")
     return True
 
 

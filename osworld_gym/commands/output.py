@@ -1,4 +1,4 @@
-"""Standard output that its reader may close early, as ``head`` does."""
+"""How a command ends: its exit status, and a standard output that its reader may close early, as ``head`` does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import select
 import sys
+
+FAILED, BAD_INPUT, INFRASTRUCTURE = 1, 2, 3  # exit statuses; 0 means success
 
 
 def output_closed() -> bool:

@@ -5,12 +5,59 @@ from __future__ import annotations
 import argparse
 import secrets
 import signal
+from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from osworld_gym.commands.arguments import port_number, require_free, screen_size
-from osworld_gym.commands.status import INFRASTRUCTURE
-from osworld_gym.desktops.local.served_desktop import ServedDesktop
+from osworld_gym.commands.output import INFRASTRUCTURE
+from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.guest.ports import CHROME, VLC
+
+PASSWORD_FILE = ".config/osworld-gym-password"  # read by the desktop's sudo (guest/shims/bin/sudo)
+
+
+class ServedDesktop(LocalDesktop):
+    """The desktop of ``osworld-gym serve``.
+
+    Args:
+        width: screen width in pixels.
+        height: screen height in pixels.
+        port: port of the guest server on 127.0.0.1; 0: a free one, a different one after each reset.
+        token: required bearer token of every request; empty: none is required, as on OSWorld's machine.
+        client_password: the password that ``sudo`` accepts inside.
+        options: further options of :class:`LocalDesktop`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        *,
+        port: int,
+        token: str,
+        client_password: str = LocalDesktop.client_password,
+        **options: Any,
+    ) -> None:
+        super().__init__(width, height, **options)
+        self.client_password = client_password
+        self._setting = replace(self._setting, port=port)
+        self._fixed_token = token
+
+    def reset(self, seed: int) -> None:
+        super().reset(seed)
+        if self.client_password != LocalDesktop.client_password:
+            self.write_file(PASSWORD_FILE, self.client_password.encode())
+
+    def _new_token(self) -> str:
+        return self._fixed_token
+
+    @property
+    def running(self) -> bool:
+        """Whether the desktop is running."""
+        process = self._guest_process
+        return process is not None and process.running
+
 
 CHECK = 1.0  # seconds between two checks that the desktop is running
 NOTES = """The server speaks OSWorld's protocol (docs/guest.md) and listens on 127.0.0.1 only. OSWorld's own client

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from osworld_gym.commands.arguments import add_import, screen_size
-from osworld_gym.commands.status import FAILED, INFRASTRUCTURE
+from osworld_gym.commands.output import FAILED, INFRASTRUCTURE
 from osworld_gym.desktops.home_template.find import find_template
 from osworld_gym.desktops.registry import PROVIDERS, check_provider, make_desktop
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
@@ -188,20 +188,20 @@ def _official(arguments: argparse.Namespace) -> int:
 
 def _choose(suite: Suite, arguments: argparse.Namespace) -> list[Task]:
     """The tasks of the split with the given domain and tag."""
-    found = [
+    chosen = [
         task
         for task in suite.split(arguments.split)
         if arguments.domain in (None, task.domain) and (arguments.tag is None or arguments.tag in task.tags)
     ]
-    if not found:
+    if not chosen:
         domains = ", ".join(sorted({task.domain for task in suite.tasks}))
         tags = ", ".join(sorted({tag for task in suite.tasks for tag in task.tags})) or "none"
         raise TaskError(f"no task of suite {suite.name!r} is left; its domains: {domains}; its tags: {tags}")
-    return found
+    return chosen
 
 
 def _with_oracle(suite: Suite, tasks: Sequence[Task]) -> list[Task]:
-    found = [task for task in tasks if task.oracle is not None]
-    if not found:
+    solvable = [task for task in tasks if task.oracle is not None]
+    if not solvable:
         raise TaskError(f"no task of suite {suite.name!r} has an oracle, so none can be checked")
-    return found
+    return solvable

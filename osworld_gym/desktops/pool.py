@@ -150,7 +150,7 @@ class WarmPool:
                 started.close()
 
     def _next(self) -> Desktop | Callable[[], Desktop] | None:
-        """What to start next: a used desktop or a function that creates one; None if the pool is closed."""
+        """The next desktop to start, a used one or a function that creates one; None if the pool is closed."""
         with self._changed:
             while not self._closed:
                 if self._to_start() > 0:

@@ -1,4 +1,4 @@
-"""Connects to the X session and starts the HTTP servers of a desktop."""
+"""Connects to the X session and starts the servers of a desktop: its HTTP endpoints, and the socket of stillness."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from Xlib.display import Display
 
-from .endpoints.observation import DEADLINE, QUIET
+from .endpoints.accessibility import Accessibility
+from .endpoints.files import Files
+from .endpoints.observation import DEADLINE, QUIET, Observing
+from .endpoints.opening import Opening
 from .endpoints.recording import Recording
+from .endpoints.running import Running
+from .endpoints.wallpaper import Wallpaper
 from .ports import SERVER
 from .process.commands import Commands
 from .process.preload_server import STILL_SOCKET
 from .process.processes import descendants, watch_time
 from .process.reaction import Reaction
-from .process.still_socket import serve_still
-from .seeds import apply_seed
 from .server import forward
+from .server.answers import Table
 from .server.channels import Stream
-from .server.handlers import endpoints
 from .server.web import GuestServer
 from .session import READY_DEADLINE, Session
 from .x11.inputs import Inputs
@@ -33,6 +37,7 @@ from .x11.liveness import XServerLiveness
 from .x11.screen import Screen, Workload
 from .x11.windows import Windows
 
+MANY = 8  # simultaneous connections that wait for a still screen; further ones wait for one of them to end
 #: handles a connection of the owner, which it opened to a port
 Accept = Callable[[Stream, int], None]
 
@@ -41,7 +46,7 @@ def serve(session: Session, order: dict[str, Any]) -> tuple[Callable[[], set[int
     """Connects to the X server and starts the HTTP servers.
 
     Args:
-        session: ready.
+        session: the X session, which must be ready.
         order: the guest's configuration.
 
     Returns:
@@ -73,7 +78,7 @@ def serve(session: Session, order: dict[str, Any]) -> tuple[Callable[[], set[int
         GuestServer(table, "", session.ending).listen(socket.create_server(("127.0.0.1", order["inner"])))
     if "proxy" in order:
         forward.pass_proxy(order["proxy"])
-    apply_seed(order["seed"], windows)
+    windows.apply_seed(order["seed"])
     return lambda: session.own() | commands.own() | recording.own(), partial(_accept, server)
 
 
@@ -98,3 +103,55 @@ def _await_manager(session: Session) -> None:
         if time.monotonic() > end:
             raise RuntimeError(f"openbox was not ready within {READY_DEADLINE} s")
         time.sleep(0.002)  # polls for the file
+
+
+def serve_still(path: Path, wait_still: Callable[[], object]) -> None:
+    """Closes each connection to a Unix socket when the screen is still, in threads, until the process ends.
+
+    Args:
+        path: path of the socket; removed with the desktop's private folder.
+        wait_still: returns when the screen is still, or at its own deadline.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    threading.Thread(target=_answer_when_still, args=(listener, wait_still), name="still", daemon=True).start()
+
+
+def _answer_when_still(listener: socket.socket, wait_still: Callable[[], object]) -> None:
+    slots = threading.Semaphore(MANY)
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            wait_still()
+        slots.release()
+
+    with listener:
+        while True:
+            slots.acquire()
+            connection, _ = listener.accept()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def endpoints(
+    screen: Screen,
+    inputs: Inputs,
+    windows: Windows,
+    commands: Commands,
+    liveness: XServerLiveness,
+    recording: Recording,
+) -> Table:
+    """The table of every endpoint of one desktop. The handlers are called from many threads."""
+    groups = (
+        Observing(screen, inputs, windows, liveness),
+        Running(screen, windows, commands),
+        Opening(screen, windows, commands),
+        Files(commands),
+        Wallpaper(commands, windows, screen.size),
+        Accessibility(commands, windows),
+        recording,
+    )
+    table: Table = {}
+    for group in groups:
+        table |= group.routes()
+    return table

@@ -13,9 +13,9 @@ def full_place(places: Iterable[str] = PLACES) -> str:
     """The first of these folders whose file system has no space left; empty when there is none."""
     for place in places:
         try:
-            found = os.statvfs(place)
+            space = os.statvfs(place)
         except FileNotFoundError:
             continue  # a bare desktop's HOME is elsewhere
-        if found.f_blocks and found.f_bavail * found.f_frsize < SCANT:
+        if space.f_blocks and space.f_bavail * space.f_frsize < SCANT:
             return place
     return ""

@@ -27,7 +27,7 @@ CLOSED_PIPE = 1.0  # seconds for a program that closed its pipe to end
 ACCESSIBILITY = ("/usr/libexec/at-spi-bus-launcher", "--launch-immediately", "--a11y=1")
 TIME_ZONE = "Asia/Hong_Kong"  #: not UTC, because a task of OSWorld asks to set UTC; has no daylight saving time
 _OPTIONAL = "at-spi"  # the session goes on without it
-_FAMILY_LOCAL = 256  #: of an Xauthority entry: an address is a host name
+_FAMILY_LOCAL = 256  #: address family of an Xauthority entry: its address is a host name
 
 #: a session bus that starts the services of shims.SERVICES only
 _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"

@@ -10,7 +10,7 @@ import _thread
 import os
 import sys
 
-_FAMILY_WILD = 0xFFFF  #: of an Xauthority entry: any address
+_FAMILY_WILD = 0xFFFF  #: address family of an Xauthority entry: any address
 PROGRAM = "Xvfb"
 
 
@@ -34,7 +34,7 @@ class XServer:
     Args:
         folder: the desktop's private folder, created if missing: for the framebuffer, the cookie and the log.
         size: (width, height) of the screen in pixels.
-        env: its environment.
+        env: the environment of the X server.
     """
 
     def __init__(self, folder: str, size: tuple[int, int], env: dict[str, str]) -> None:

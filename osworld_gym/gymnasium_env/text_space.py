@@ -23,8 +23,8 @@ class AnyText(spaces.Text):
     there. This space has neither limit. A flat text is int32 ``[max_length]``: code points, then :data:`PADDING`.
 
     Args:
-        max_length: in characters (code points).
-        seed: seed of :meth:`sample`.
+        max_length: the longest text, in characters (code points).
+        seed: the seed of :meth:`sample`.
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:

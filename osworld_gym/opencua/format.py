@@ -52,10 +52,10 @@ def format_response(thought: str, actions: Sequence[Action]) -> str:
 def _same(text: str, actions: Sequence[Action]) -> bool:
     """Whether the response has these actions, with rounded points."""
     try:
-        found = parse(text).actions
+        reread = parse(text).actions
     except ParseError:
         return False
-    return _normal(found) == _normal(actions)
+    return _normal(reread) == _normal(actions)
 
 
 def _normal(actions: Sequence[Action]) -> list[Action]:
@@ -63,17 +63,17 @@ def _normal(actions: Sequence[Action]) -> list[Action]:
 
     A hotkey of enter or tab alone is that character typed, which performs the same.
     """
-    found: list[Action] = []
+    joined: list[Action] = []
     for action in actions:
         key = None if action.key is None else " ".join(split_keys(action.key))
         text = _TYPED.get(key or "") if action.kind == "hotkey" else action.content
         if action.kind in ("type", "hotkey") and text is not None:
-            before = found.pop().content or "" if found and found[-1].kind == "type" else ""
-            found += [Action("type", content=before + text)] if before + text else []
+            before = joined.pop().content or "" if joined and joined[-1].kind == "type" else ""
+            joined += [Action("type", content=before + text)] if before + text else []
             continue
         start, end = (None if point is None else _round(point) for point in (action.start, action.end))
-        found.append(replace(action, start=start, end=end, key=key))
-    return [replace(action, content=None) if action.kind == "finished" else action for action in found]
+        joined.append(replace(action, start=start, end=end, key=key))
+    return [replace(action, content=None) if action.kind == "finished" else action for action in joined]
 
 
 def _literal(text: str) -> str:

@@ -51,8 +51,8 @@ def parse(text: str) -> Parsed:
     if len(text) > MAX_CHARS:
         raise ParseError("too_long", text)
     blocks = text.split(_FENCE)
-    found = sections(text)
-    if len(blocks) < 3 or not found.get("Action"):
+    parts = sections(text)
+    if len(blocks) < 3 or not parts.get("Action"):
         raise ParseError("no_action", text)
     last = blocks[-2] if len(blocks) % 2 else blocks[-3]  # an even number of parts: the last fence is not closed
     code = _LANGUAGE.sub("", last.strip(), count=1) if _LANGUAGE.match(last.strip()) else last
@@ -62,8 +62,8 @@ def parse(text: str) -> Parsed:
 
 def thought_of(text: str) -> str:
     """The thought of any response, also an unparsable one: ``Thought`` and ``Action``. Never raises on a string."""
-    found = sections(text)
-    return "\n\n".join(part for part in (found.get("Thought"), found.get("Action")) if part)
+    parts = sections(text)
+    return "\n\n".join(part for part in (parts.get("Thought"), parts.get("Action")) if part)
 
 
 def sections(text: str) -> dict[str, str]:

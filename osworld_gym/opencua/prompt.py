@@ -36,7 +36,7 @@ def system_text(password: str = "osworld-public-evaluation") -> str:  # noqa: S1
     """The system prompt.
 
     Args:
-        password: of the desktop's user, which the prompt states.
+        password: the password of the desktop's user, which the prompt states.
     """
     return prompt_text("system_l2", "osworld_gym.opencua").replace("{password}", password)
 
@@ -57,7 +57,7 @@ def build_messages(
             (``Thought`` and ``Action``).
         history: one of :data:`osworld_gym.uitars.history.HISTORIES`; OSWorld's agent has ``last_k``, with 3 images.
         history_images: k of that module, the current screenshot included; None with ``all``.
-        password: of the desktop's user, which the system prompt states.
+        password: the password of the desktop's user, which the system prompt states.
 
     Raises:
         ValueError: an unknown preset or history, or a context whose number of screenshots is not that of the responses
@@ -82,8 +82,8 @@ def build_messages(
 
 
 def _step(number: int, response: str, template: str) -> str:
-    found = sections(response)
-    words = template.replace("{Thought}", found.get("Thought", "")).replace("{Action}", found.get("Action", ""))
+    parts = sections(response)
+    words = template.replace("{Thought}", parts.get("Thought", "")).replace("{Action}", parts.get("Action", ""))
     return _STEP.replace("{number}", str(number)) + words
 
 

@@ -6,7 +6,7 @@ from PIL import Image, ImageChops
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.tasks.evaluation.verify import verify
-from osworld_gym.tasks.oracles.play import play_oracle
+from osworld_gym.tasks.oracles.base import play_oracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.run import prepare
 from osworld_gym.tasks.task import Task

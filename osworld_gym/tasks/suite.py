@@ -17,7 +17,7 @@ class Suite:
 
     Args:
         name: the suite's name, for error messages.
-        tasks: with unique ids.
+        tasks: the tasks; their ids are unique.
         splits: split name (``train``, ``held_out``) → task ids, in order. Not every task needs to be in a split.
         revision: the commit of the checkout that the tasks are from; empty if they are from none.
 
@@ -85,7 +85,7 @@ class Suite:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     def fingerprint(self, tasks: Iterable[Task]) -> dict[str, Any]:
-        """What a result on some of the tasks was measured on: the suite's name, revision and digest, each task's hash.
+        """States which tasks a result was measured on: the suite's name, revision and digest, each task's hash.
 
         Tasks with an id of OSWorld differ between its versions.
         """

@@ -81,7 +81,7 @@ class OSWorldEnv(EnvBase):
 
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
-        num_envs: N.
+        num_envs: N, the number of desktops.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.
         split: split of the suite; ``all`` for every task.
         observation: ``array`` (``screenshot``) or ``png`` (``screenshot_png``).
@@ -95,7 +95,7 @@ class OSWorldEnv(EnvBase):
             episodes of this environment form groups with the same task and desktop seed, run by whichever rows are
             free (``num_envs`` need not be a multiple); ``bepa_torchrl.GroupRows`` collects them. An episode that a
             reset interrupts is run again.
-        episode_retries: with ``group_size`` > 1: how often an episode is run again if its desktop fails.
+        episode_retries: how often an episode is run again if its desktop fails, with ``group_size`` > 1.
 
     Raises:
         ValueError: unknown provider or option, or an argument out of range.

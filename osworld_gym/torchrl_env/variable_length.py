@@ -20,7 +20,7 @@ class VariableLength(NonTensor):
     Args:
         shape: the batch dimensions, and -1.
         device: any; text is on none.
-        dtype: always None.
+        dtype: always None, since text has none.
         example_data: the value of ``rand``, ``zero`` and ``one``.
         feature_dims: set by TorchRL on copies, not used.
     """

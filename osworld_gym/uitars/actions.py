@@ -45,7 +45,7 @@ class ActionSpec:
 
     Args:
         name: its name in responses.
-        arguments: its keyword arguments.
+        arguments: the keyword arguments of the action.
         platforms: the platforms that have it.
         description: what it does, for the documentation.
         remark: the comment in its prompt line.

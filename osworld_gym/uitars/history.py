@@ -16,8 +16,8 @@ def check_history(history: str, images: int | None, *, preset: str | None = None
     Args:
         history: one of :data:`HISTORIES`.
         images: k, the number of screenshots with ``evict_block`` and ``last_k``; None with ``all``.
-        preset: of the prompt, if the settings were given for it: ``compact`` shows the current screenshot whatever they
-            are, so that it accepts ``last_k`` and 1 only. None: any.
+        preset: the preset of the prompt that the settings are for; None: any. ``compact`` shows the current screenshot
+            whatever they are, so it accepts ``last_k`` and 1 only.
 
     Raises:
         ValueError: an unknown history, or a number of images or a preset that does not go with it.

@@ -60,7 +60,7 @@ def _joined(keys: Sequence[str]) -> str | None:
 
 
 def _text(action: Action) -> str | None:
-    """What an action appends to the text that was typed before it; None if it is something else."""
+    """The text that an action appends to what was typed before it; None if it is something else."""
     if action.kind == "type":
         return action.content or ""
     return "\n" if action.kind == "hotkey" and action.key == "enter" else None
@@ -68,17 +68,17 @@ def _text(action: Action) -> str | None:
 
 def _chords(inputs: Sequence[Input]) -> list[Input]:
     """Keys pressed, at most one hotkey, and the same keys released in reverse are one hotkey."""
-    found: list[Input] = []
+    merged: list[Input] = []
     for each in inputs:
         released = each.keys("keyup")
-        inner = found[-1] if found and found[-1].action.kind == "hotkey" else None
-        before = found[-2:-1] if inner else found[-1:]
+        inner = merged[-1] if merged and merged[-1].action.kind == "hotkey" else None
+        before = merged[-2:-1] if inner else merged[-1:]
         pressed = before[0].keys("keydown") if before else None
         keys = [*(pressed or []), *((inner.keys("hotkey") if inner else None) or [])]
         joined = _joined(keys) if released == pressed and len(set(keys)) == len(keys) else None
         if released is None or joined is None:
-            found.append(each)
+            merged.append(each)
             continue
-        del found[-2 if inner else -1 :]
-        found.append(Input(Action("hotkey", key=joined), inner.clipboard if inner else None))
-    return found
+        del merged[-2 if inner else -1 :]
+        merged.append(Input(Action("hotkey", key=joined), inner.clipboard if inner else None))
+    return merged

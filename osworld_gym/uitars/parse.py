@@ -22,7 +22,7 @@ from osworld_gym.uitars.actions import DIRECTIONS, GRAMMAR, ActionSpec, Argument
 from osworld_gym.uitars.keys import is_key, split_keys
 
 MAX_CHARS = 100_000  #: longer responses are parse errors
-MAX_KEY_CHARS = 200  #: of one ``hotkey``
+MAX_KEY_CHARS = 200  #: most characters of the keys of one ``hotkey``
 MAX_COORDINATE = 100_000.0  #: pixels; no screen is larger
 
 _LINE_MARKER = re.compile(r"^[ \t]*Action[ \t]*[:：]", re.MULTILINE)

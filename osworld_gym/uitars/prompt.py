@@ -69,8 +69,8 @@ PRESETS = (*CHAT_PRESETS, "compact")
 
 def preset_text(preset: str) -> str:
     """The text of a preset before the first screenshot, with the placeholder ``{instruction}``; "" for ``compact``."""
-    found = CHAT_PRESETS.get(preset)
-    return "" if found is None else (found.system or "") + found.template
+    chat = CHAT_PRESETS.get(preset)
+    return "" if chat is None else (chat.system or "") + chat.template
 
 
 def instruction_text(context: PromptContext) -> str:

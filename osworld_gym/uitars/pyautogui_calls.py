@@ -38,7 +38,7 @@ class Arguments:
         x, y = self.get(place, "x"), self.get(place + 1, "y")
         if x is None and y is None:
             return None
-        return number(x), number(y)
+        return coordinate(x), coordinate(y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ class Call:
     source: str
 
 
-def number(value: Any, default: float | None = None) -> float:
-    """A coordinate, in pixels. Raises ValueError if it is no number or beyond any screen."""
-    value = default if value is None else value
+def coordinate(value: Any) -> float:
+    """A coordinate or a distance, in pixels. Raises ValueError if it is no number or beyond any screen."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_COORDINATE:
         raise ValueError(f"expected a coordinate of at most {MAX_COORDINATE}, got {value!r}")
     return float(value)

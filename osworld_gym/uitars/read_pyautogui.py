@@ -14,14 +14,14 @@ from osworld_gym.errors import ParseError
 from osworld_gym.types import MAX_WHEEL_CLICKS, Action, Point
 from osworld_gym.uitars.join_input import PASTE, Input, join_input
 from osworld_gym.uitars.keys import is_key, key_name, split_keys
-from osworld_gym.uitars.pyautogui_calls import RENAMED, Arguments, number, read_calls
+from osworld_gym.uitars.pyautogui_calls import RENAMED, Arguments, coordinate, read_calls
 
 SCROLL_CLICKS = 5  #: wheel clicks of one scroll action, as in OSWorld's adapter
 _WORDS = {"DONE": "finished", "FAIL": "call_user", "WAIT": "wait"}
 MAX_SCROLLS = 10  #: scroll actions that are read of one call
 _MAX_PRESSES = 50
-_MAX_KEYS = 10  #: of one hotkey
-_MAX_INPUTS = 2000  #: of one source
+_MAX_KEYS = 10  # most keys of one hotkey
+_MAX_INPUTS = 2000  # most inputs of one source
 _CHARACTERS = {"\n": "enter", "\r": "enter", "\t": "tab", " ": "space", "\b": "backspace"}
 _BUTTONS = {"left": "left", "primary": "left", "right": "right", "secondary": "right", "middle": "middle"}
 #: other spellings in keys.py that pyautogui has on X
@@ -35,7 +35,7 @@ _PYAUTOGUI = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of a source.
+    """The result of reading a source.
 
     Args:
         actions: the actions, in screen pixels.
@@ -57,7 +57,7 @@ def from_pyautogui(
     """The actions of :func:`read_pyautogui`.
 
     Args:
-        source: the source.
+        source: Python source with calls of pyautogui.
         triple_click: whether a triple click is an action, which UI-TARS's prompts do not have.
         every: whether all actions are read, also those of :mod:`osworld_gym.qwen3vl`.
         exact: whether to refuse what the actions do not represent exactly.
@@ -176,8 +176,8 @@ class _Player:
     def offset(self, a: Arguments) -> Point:
         if self.pointer is None:
             raise self.refuse()
-        dx, dy = number(a.get(0, "xOffset"), 0.0), number(a.get(1, "yOffset"), 0.0)
-        return number(self.pointer[0] + dx), number(self.pointer[1] + dy)
+        dx, dy = (coordinate(0.0 if d is None else d) for d in (a.get(0, "xOffset"), a.get(1, "yOffset")))
+        return coordinate(self.pointer[0] + dx), coordinate(self.pointer[1] + dy)
 
     def click(self, a: Arguments, *, button: Any = None, clicks: Any = None) -> None:
         self.move(a.point())
@@ -273,7 +273,7 @@ class _Player:
         self.follow_clipboard([*self.held, *keys])
 
     def follow_clipboard(self, pressed: list[str]) -> None:
-        """What the keys do with the clipboard."""
+        """Follows the clipboard through the keys that change or use it."""
         if " ".join(pressed) in PASTE and self.clipboard is not None:
             self.pastes, self.unpasted = self.pastes + 1, ""
             if set("\n\r\t") & set(self.clipboard):

@@ -13,7 +13,7 @@ from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episode
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.varied.builders import KNOWN, UNKNOWN
+from osworld_gym.tasks.suites.varied.instances import KNOWN, UNKNOWN
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 from recipes.tiny.evaluate import ScalingPolicy

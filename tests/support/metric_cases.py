@@ -17,6 +17,17 @@ WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org"
 
 
+def as_paths(value, folder, name):
+    """Writes bytes to files, because OSWorld's metrics take paths."""
+    if isinstance(value, bytes):
+        path = folder / f"{len(list(folder.iterdir()))}{SUFFIX.get(name, '.png' if value[1:4] == b'PNG' else '.txt')}"
+        path.write_bytes(value)
+        return str(path)
+    if isinstance(value, list):
+        return [as_paths(member, folder, name) for member in value]
+    return value
+
+
 def packed(files: dict[str, str | bytes], kind: str = "zip") -> bytes:
     """A zip or tar file."""
     buffer = io.BytesIO()

@@ -72,7 +72,7 @@ def _run(line: Line, path: Path, name: str) -> Run:
     missing = sum(picture is None for picture in pictures)
     if missing:
         problems.append(f"no images of {missing} of {len(pictures)} steps")
-    size = next((found for picture in pictures if picture is not None and (found := png_size(picture))), None)
+    size = next((screen for picture in pictures if picture is not None and (screen := png_size(picture))), None)
     read = [_step(value, size) for _, value in values]
     inexact = tuple((index, reason) for index, (_, reason) in enumerate(read) if reason)
     return Run(

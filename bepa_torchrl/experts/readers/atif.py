@@ -64,7 +64,7 @@ def _runs(path: Path, root: Path) -> Iterator[Run]:
 
 @dataclass
 class _Reading:
-    """What has been read so far: the newest image is the screen before the next step."""
+    """The steps that have been read so far: the newest image is the screen before the next step."""
 
     folder: Path
     newest: Path | None = None
@@ -90,7 +90,7 @@ class _Reading:
             return  # the final message
         read = [_action(call) for call in calls] if own is None else _own_actions(step["extra"])
         reasons = [reason for _, reason in read if reason]
-        actions = () if reasons else tuple(action for found, _ in read for action in found)
+        actions = () if reasons else tuple(action for parsed, _ in read for action in parsed)
         if reasons:
             self.inexact.append((len(self.steps), reasons[0]))
         message = _text(step.get("message"))

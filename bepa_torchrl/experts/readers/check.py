@@ -1,4 +1,4 @@
-"""What is in folders of logs, run by run, before anything is made of them: ``bepa experts check``."""
+"""Checks folders of logs, run by run, before anything is made of them: ``bepa experts check``."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def check_sources(sources: Sequence[str], tasks: Iterable[Task] | None = None) -
 
     Args:
         sources: as in ``expert.logs``: ``NAME:FOLDER``, or FOLDER, which is ``auto:FOLDER`` here.
-        tasks: of a suite; runs of other tasks have that as a problem and are skipped. None: any task. A reader that is
-            a plain function requires them.
+        tasks: the tasks of a suite; runs of other tasks have that as a problem and are skipped. None: any task. A
+            reader that is a plain function requires them.
 
     Raises:
         TraceError: a source does not exist, or no run is in any of them.
@@ -135,7 +135,7 @@ def _checked(source: str, run: Run, known: dict[str, Task] | None) -> CheckedRun
 
 
 def _checked_trace(source: str, trace: ExpertTrace) -> CheckedRun:
-    """What a reader of traces, without runs, has found; its pictures are in memory already."""
+    """The result of a reader of traces, which has no runs; its pictures are in memory already."""
     outcome = Outcome.success if trace.success else Outcome.failure
     here = Path()
     run = Run(
@@ -152,8 +152,8 @@ def _checked_trace(source: str, trace: ExpertTrace) -> CheckedRun:
     return _checked(source, run, None)
 
 
-def _counts(found: Iterable[str], names: Sequence[str]) -> dict[str, int]:
-    counts = Counter(found)
+def _counts(entries: Iterable[str], names: Sequence[str]) -> dict[str, int]:
+    counts = Counter(entries)
     return {name: counts[name] for name in names}
 
 

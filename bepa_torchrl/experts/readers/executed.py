@@ -1,4 +1,4 @@
-"""What a step executed: the sources of a line's ``action``, their actions and points. Nothing is run here."""
+"""Reads what a step executed: the sources of a line's ``action``, their actions and points. Nothing is run here."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Texts:
         intent: what the step does, in one sentence.
         call: the tool-level call.
         subtask: the manager's subtask.
-        reflection: on the step before, or None.
+        reflection: the reflection on the step before, or None.
         response: the whole text of a runner other than Agent S2's, or None.
     """
 
@@ -34,7 +34,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a family is recognised by: one run, and the settings of ``args.json`` (empty if there is none)."""
+    """One run, by which a family is recognised, and the settings of ``args.json`` (empty if there is none)."""
 
     attempt: Attempt
     args: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Family:
     """One runner family.
 
     Args:
-        name: in ``NAME:FOLDER``, and as the traces' ``expert``.
+        name: the name in ``NAME:FOLDER``, which is also the traces' ``expert``.
         title: the runner, for the documentation.
         detect: whether a run is of this family.
         texts: a step's first line → its texts.

@@ -65,20 +65,20 @@ def find_pictures(
         taken: whether a line's ``screenshot_file`` shows the screen before or after its action.
         newest: whether this is the last run in the folder, whose first screenshot has replaced earlier ones.
     """
-    found = Pictures()
+    pictures = Pictures()
     files = {number: _file_of(step[0 if taken == "before" else -1], number) for number, step in enumerate(steps, 1)}
-    checked = [_checked(folder, files[number], f"step {number}", found) for number in files]
+    checked = [_checked(folder, files[number], f"step {number}", pictures) for number in files]
     if taken == "before":
-        found.before = checked
-        return found
+        pictures.before = checked
+        return pictures
     name = _first(folder, notes) if newest else None
     first = None
     if name is None:
-        found.problems.append("no first screenshot (step_0*.png): no images of step 1")
+        pictures.problems.append("no first screenshot (step_0*.png): no images of step 1")
     else:
-        first = _checked(folder, name, "first screenshot", found)
-    found.before, found.final = [first, *checked[:-1]], checked[-1] if checked else first
-    return found
+        first = _checked(folder, name, "first screenshot", pictures)
+    pictures.before, pictures.final = [first, *checked[:-1]], checked[-1] if checked else first
+    return pictures
 
 
 def _file_of(line: Line, number: int) -> object:
@@ -96,20 +96,22 @@ def _first(folder: Path, notes: Sequence[Line]) -> object:
     return next((note["initial_state"] for note in notes if "initial_state" in note), None)
 
 
-def _checked(folder: Path, name: object, what: str, found: Pictures) -> Path | None:
+def _checked(folder: Path, name: object, what: str, pictures: Pictures) -> Path | None:
     """The file if it is a complete PNG of the screen's size, else None with a problem."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        found.problems.append(f"{what}: expected the name of a screenshot in the run's folder, got {name!r:.80}")
+        pictures.problems.append(f"{what}: expected the name of a screenshot in the run's folder, got {name!r:.80}")
         return None
     path = folder / name
     try:
         size = png_size(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        found.problems.append(f"{what}: {name} is not a readable screenshot ({reason})")
+        pictures.problems.append(f"{what}: {name} is not a readable screenshot ({reason})")
         return None
-    found.size = found.size or size
-    if size != found.size:
-        found.problems.append(f"{what}: {name} has {size[0]}x{size[1]} pixels, others {found.size[0]}x{found.size[1]}")
+    pictures.size = pictures.size or size
+    if size != pictures.size:
+        pictures.problems.append(
+            f"{what}: {name} has {size[0]}x{size[1]} pixels, others {pictures.size[0]}x{pictures.size[1]}"
+        )
         return None
     return path

@@ -31,7 +31,7 @@ class RunReader:
     """A reader that finds runs first, so that they can be checked without loading their screenshots.
 
     Args:
-        name: of the format.
+        name: the name of the format.
         scan: a folder → all runs below it, by task id; those that cannot be read have a reason in ``skipped``.
     """
 
@@ -57,11 +57,11 @@ class RunReader:
             TraceError: there is no run of these tasks, or none that can be read.
         """
         known = {task.id: task for task in tasks}
-        found = self.scan(folder)
-        runs = [(task, run) for run in found if (task := known.get(task_of(run, known))) is not None]
+        scanned = self.scan(folder)
+        runs = [(task, run) for run in scanned if (task := known.get(task_of(run, known))) is not None]
         if not runs:
             raise TraceError(
-                f"{folder}: no run of any of the {len(known)} tasks ({len(found)} other runs found); name the folder "
+                f"{folder}: no run of any of the {len(known)} tasks ({len(scanned)} other runs found); name the folder "
                 "of each run by its task's id, as in <task id>/traj.jsonl, or choose the suite and split of these runs"
             )
         traces, reasons = [], []

@@ -39,8 +39,8 @@ class Run:
         inexact: (index of a step, reason) of steps that ``actions`` does not represent exactly.
         pictures: the file of the screenshot before each step; None where there is none.
         final: the file of the screenshot after the last step, or None.
-        instruction: of the task, where the log has it.
-        env_seed: of the desktop, where the log has it.
+        instruction: the instruction of the task, where the log has it.
+        env_seed: the seed of the desktop, where the log has it.
         judged: a model, and no evaluator, calls the run a success. It is then usable, but never a verified success.
         problems: sentences for the user about what is missing.
         skipped: why the run cannot be read as a trace; empty if it can.
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """What the run serves for, of :data:`USES`; nothing unless it is a success."""
+        """The uses of the run, of :data:`USES`; nothing unless it is a success."""
         if self.skipped or not (self.outcome == Outcome.success or self.judged):
             return ()
         images = bool(self.steps) and None not in self.pictures

@@ -51,7 +51,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _LoggedRun:
     """One run before its family is known."""
 
     folder: Path
@@ -63,7 +63,7 @@ class _Found:
     families: tuple[Family, ...]
 
     def said(self, family: Family, size: tuple[int, int] | None) -> list[Said]:
-        """What the texts say about the executed points; nothing if the screen's size is unknown."""
+        """The points that the texts name, next to the executed ones; nothing if the screen's size is unknown."""
         if size is None:
             return []
         texts = ((tuple(family.points(response_text(step.lines[0]))), step.points) for step in self.steps)
@@ -75,19 +75,19 @@ def scan_runs(root: Path, family: Family | None = None) -> list[Run]:
 
     Args:
         root: contains the runs' folders, at any depth.
-        family: of all runs; None: it is recognised, run by run.
+        family: the family of all runs; None: it is recognised, run by run.
     """
     skipped: list[Run] = []
-    found: list[_Found] = []
+    attempts: list[_LoggedRun] = []
     for log in _logs(root, skipped):
         try:
-            found += _read(log, root, family)
+            attempts += _read(log, root, family)
         except TraceError as error:
             name = "unknown" if family is None else family.name
             reason = str(error).removeprefix(f"{log.parent}{os.sep}")
             skipped.append(Run(name, _task_of(log), _name_of(log, root), Outcome.no_result, skipped=reason))
-    groups: defaultdict[tuple[Path, tuple[str, ...]], list[_Found]] = defaultdict(list)
-    for run in found:
+    groups: defaultdict[tuple[Path, tuple[str, ...]], list[_LoggedRun]] = defaultdict(list)
+    for run in attempts:
         groups[run.group, tuple(each.name for each in run.families)].append(run)
     runs = [run for group in groups.values() for run in _read_group(group)]
     return sorted([*runs, *skipped], key=lambda run: (run.task_id, run.run))
@@ -116,18 +116,18 @@ def _name_of(log: Path, root: Path) -> str:
     return _task_of(log) if name == "." else name
 
 
-def _read(log: Path, root: Path, family: Family | None) -> list[_Found]:
+def _read(log: Path, root: Path, family: Family | None) -> list[_LoggedRun]:
     args_folder, args = _args(log.parent, root)
     group = args_folder or (log.parent.parent.parent if len(log.relative_to(root).parts) > 3 else root)
     attempts = read_attempts(log)
-    found = []
+    records = []
     for number, attempt in enumerate(attempts, 1):
         name = _name_of(log, root) + (f"#{number}" if len(attempts) > 1 else "")
         sample = Sample(attempt, args)
         families = (family,) if family is not None else _candidates(sample, log)
         steps = tuple(_step(lines) for lines in attempt.steps)
-        found.append(_Found(log.parent, name, group, sample, steps, number == len(attempts), families))
-    return found
+        records.append(_LoggedRun(log.parent, name, group, sample, steps, number == len(attempts), families))
+    return records
 
 
 def _args(folder: Path, root: Path) -> tuple[Path | None, Mapping[str, Any]]:
@@ -169,7 +169,7 @@ def _step(lines: tuple[Line, ...]) -> _Step:
     return _Step(lines, "\n".join(sources), actions, points, inexact)
 
 
-def _read_group(group: Sequence[_Found]) -> list[Run]:
+def _read_group(group: Sequence[_LoggedRun]) -> list[Run]:
     """The runs of one folder of runs, all of the first family whose scale fits; refused if none does."""
     families = group[0].families
     pictures = [_pictures(run, families[0]) for run in group]
@@ -182,18 +182,18 @@ def _read_group(group: Sequence[_Found]) -> list[Run]:
     return [_run(run, families[0], seen, problems[0]) for run, seen in zip(group, pictures, strict=True)]
 
 
-def _pictures(run: _Found, family: Family) -> Pictures:
+def _pictures(run: _LoggedRun, family: Family) -> Pictures:
     lines = [step.lines for step in run.steps]
-    found = find_pictures(run.folder, lines, run.sample.attempt.notes, family.picture, newest=run.last)
+    pictures = find_pictures(run.folder, lines, run.sample.attempt.notes, family.picture, newest=run.last)
     width, height = run.sample.args.get("screen_width"), run.sample.args.get("screen_height")
-    if found.size is None and isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
-        found.size = width, height
-    return found
+    if pictures.size is None and isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+        pictures.size = width, height
+    return pictures
 
 
-def _run(found: _Found, family: Family, pictures: Pictures, refused: str) -> Run:
-    steps = tuple(_expert_step(step, family) for step in found.steps)
-    inexact = [(i, step.inexact) for i, step in enumerate(found.steps) if step.inexact]
+def _run(record: _LoggedRun, family: Family, pictures: Pictures, refused: str) -> Run:
+    steps = tuple(_expert_step(step, family) for step in record.steps)
+    inexact = [(i, step.inexact) for i, step in enumerate(record.steps) if step.inexact]
     inexact += [(i, "code_agent") for i, step in enumerate(steps) if step.call.startswith(_CODE_AGENT)]
     problems = [f"step {i + 1}: {reason}" for i, reason in sorted(inexact)] + pictures.problems
     known = {i for i, _ in inexact}
@@ -203,11 +203,13 @@ def _run(found: _Found, family: Family, pictures: Pictures, refused: str) -> Run
     silent = sum(not (step.plan or step.response) for step in steps)
     if silent:
         problems.append(f"no texts in {silent} of {len(steps)} steps: plans tell their actions only")
-    outcome, why = _outcome(found)
+    outcome, why = _outcome(record)
     reason = why if outcome in (Outcome.crashed, Outcome.no_result) else ("" if steps else "the log has no step")
-    run = Run(family.name, found.folder.resolve().name, found.name, outcome, steps, tuple(sorted(inexact)))
+    run = Run(family.name, record.folder.resolve().name, record.name, outcome, steps, tuple(sorted(inexact)))
     notes = [
-        str(note["instruction"]) for note in (*found.sample.attempt.notes, *found.sample.lines) if "instruction" in note
+        str(note["instruction"])
+        for note in (*record.sample.attempt.notes, *record.sample.lines)
+        if "instruction" in note
     ]
     return replace(
         run,
@@ -233,16 +235,16 @@ def _expert_step(step: _Step, family: Family) -> ExpertStep:
     )
 
 
-def _outcome(found: _Found) -> tuple[Outcome, str]:
+def _outcome(record: _LoggedRun) -> tuple[Outcome, str]:
     """The outcome, and why there is no result."""
-    if found.sample.attempt.error:
-        return Outcome.crashed, f"crashed: {found.sample.attempt.error:.200}"
-    if not found.last:
+    if record.sample.attempt.error:
+        return Outcome.crashed, f"crashed: {record.sample.attempt.error:.200}"
+    if not record.last:
         return Outcome.no_result, "no result: a later run in the same log has replaced it"
     try:
-        text = (found.folder / "result.txt").read_text(encoding="utf-8").strip()
+        text = (record.folder / "result.txt").read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        failed = any(line.get("step_status") is False for line in found.sample.lines)
+        failed = any(line.get("step_status") is False for line in record.sample.lines)
         return Outcome.no_result, f"no result.txt ({'a step failed' if failed else 'interrupted'})"
     except (OSError, ValueError) as error:
         return Outcome.no_result, f"result.txt is not readable ({error})"

@@ -37,19 +37,19 @@ def distances(steps: Sequence[Said], scale: str) -> list[float]:
 
     Points are compared in order; where a step has another number of them, each with the nearest executed one.
     """
-    found = []
+    gaps = []
     for step in steps:
         points = [SCALES[scale](point, step.size) for point in step.text]
         if len(points) == len(step.executed):
-            found += [math.dist(*pair) for pair in zip(points, step.executed, strict=True)]
+            gaps += [math.dist(*pair) for pair in zip(points, step.executed, strict=True)]
         elif step.executed:
-            found += [min(math.dist(point, other) for other in step.executed) for point in points]
-    return found
+            gaps += [min(math.dist(point, other) for other in step.executed) for point in points]
+    return gaps
 
 
 def scale_problem(steps: Sequence[Said], allowed: Sequence[str]) -> str:
     """Why the texts' coordinates are in none of the allowed scales; empty if they are, or if there are none."""
-    by_scale = {scale: median(found) for scale in SCALES if (found := distances(steps, scale))}
+    by_scale = {scale: median(gaps) for scale in SCALES if (gaps := distances(steps, scale))}
     known = {scale: by_scale[scale] for scale in allowed if scale in by_scale}
     if not known or min(known.values()) <= MAX_PIXELS:
         return ""

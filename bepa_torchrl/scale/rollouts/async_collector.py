@@ -16,7 +16,8 @@ from torchrl.envs import EnvBase
 from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import number, stack_rows
+from bepa_torchrl.data.seeding import EpisodeKey
+from bepa_torchrl.data.step_rows import int_entry, stack_rows
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.desktop_use import failure_metrics
 from bepa_torchrl.rollout.episodes import EpisodeResult
@@ -188,9 +189,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
             rows += found
             ages.append(group.age)
         self._taken_batch = True
-        lags = tuple(self._trainable.version - number(row, K.POLICY_VERSION) for row in rows)
+        lags = tuple(self._trainable.version - int_entry(row, K.POLICY_VERSION) for row in rows)
         self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics())
-        return stack_rows(sorted(rows, key=lambda row: number(row, K.GROUP_ID)))
+        return stack_rows(sorted(rows, key=lambda row: int_entry(row, K.GROUP_ID)))
 
     def update_policy_weights_(self, policy_or_weights: Any = None, **options: Any) -> None:
         """Sends the trainer's weights by the scheme; is called before a batch if they changed, and by TorchRL's hooks.
@@ -331,7 +332,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self.queue.drop(group.group)
         reasons = {**{r.job.slot: r.failure.value for r in members if r.failure is not None}, **group.reasons}
         why = "; ".join(f"slot {slot}: {reason}" for slot, reason in sorted(reasons.items()))
-        task = self.tasks[members[0].job.key[2]].id
+        task = self.tasks[EpisodeKey(*members[0].job.key).task].id
         self._dropped.add(task)
         if len(self._dropped) >= min(max(_MIN_DROPPED, self.groups), len(self.tasks)):
             problem = f"no group of {len(self._dropped)} tasks in a row had two valid episodes"

@@ -60,8 +60,8 @@ def build(client: docker.DockerClient, variant: str, base: str | None, mirror: s
 
 def host_template(variant: str) -> Path | None:
     """This machine's home template, if it has one and the variant is ``full``."""
-    found = find_template() if variant == "full" else None
-    return None if found is None else found.path
+    template = find_template() if variant == "full" else None
+    return None if template is None else template.path
 
 
 def _build_with(
@@ -174,9 +174,9 @@ def sources(folder: Path = Path("/etc/apt"), release: Path = Path("/etc/os-relea
 def host_mirrors(text: str) -> tuple[str | None, str | None]:
     """(mirror, security mirror) in apt sources, in the one-line or deb822 format; None for a missing one."""
     lines = [line for line in text.splitlines() if re.match(r"(deb\s|URIs:)", line)]
-    found = [url.rstrip("/") for line in lines for url in re.findall(r"https?://\S+", line)]
-    main = [url for url in found if url.endswith("/debian")]
-    security = [url for url in found if url.endswith("debian-security")]
+    urls = [url.rstrip("/") for line in lines for url in re.findall(r"https?://\S+", line)]
+    main = [url for url in urls if url.endswith("/debian")]
+    security = [url for url in urls if url.endswith("debian-security")]
     return (main[0] if main else None), (security[0] if security else None)
 
 

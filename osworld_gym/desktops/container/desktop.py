@@ -186,13 +186,13 @@ def find_image(client: docker.DockerClient, name: str | None) -> str:
     with engine_errors(FailureReason.never_ready, "looking for the image"):
         held = {name: image for image in client.images.list() for name in image.tags}
     wanted = [name] if name is not None else [tag(variant) for variant in VARIANTS]
-    found = next((each for each in wanted if each in held), None)
-    if found is None:
+    image = next((each for each in wanted if each in held), None)
+    if image is None:
         fix = "osworld-gym build-image" if name is None or name.startswith(REPOSITORY) else f"docker pull {name}"
         raise DesktopError(FailureReason.never_ready, f"no image {' or '.join(wanted)}; fix: {fix}")
-    inside = held[found].labels.get(CONTENT)
+    inside = held[image].labels.get(CONTENT)
     if inside != guest_content():
-        variant = found.rpartition(":")[2] if found.startswith(REPOSITORY) else "basic"
-        message = f"{found} contains guest {inside}, expected this package's {guest_content()}"
+        variant = image.rpartition(":")[2] if image.startswith(REPOSITORY) else "basic"
+        message = f"{image} contains guest {inside}, expected this package's {guest_content()}"
         raise DesktopError(FailureReason.never_ready, f"{message}; fix: osworld-gym build-image --variant {variant}")
-    return found
+    return image

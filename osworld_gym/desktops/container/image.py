@@ -96,8 +96,8 @@ def guest_content(folder: Path = GUEST) -> str:
 
 def guest_files(folder: Path) -> list[Path]:
     """The guest's files, sorted, without ``__pycache__``."""
-    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(path for path in files if "__pycache__" not in path.parts)
 
 
 def write_context(folder: Path, variant: str, base: str = DEBIAN, template: Path | None = None) -> None:

@@ -52,7 +52,7 @@ class ContainerPipe:
         """Sends the guest's configuration, waits for its reply, and starts forwarding the ports.
 
         Args:
-            order: the configuration.
+            order: the configuration of the guest.
             deadline: seconds to wait for the reply.
 
         Raises:

@@ -82,7 +82,7 @@ class GuestClient:
 
     Args:
         host: address of the server.
-        port: its port.
+        port: the TCP port of the server.
         token: its bearer token; empty if it requires none.
         dial: opens a connection to the server that is used instead of TCP; None: TCP to ``host`` and ``port``.
     """

@@ -71,7 +71,7 @@ _NO_KEY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # control c
 
 
 class Then(Enum):
-    """What to wait for after a batch."""
+    """The event to wait for after a batch."""
 
     still = "still"  #: the screen is still
     waited = "waited"  #: after a ``wait``: the screen has been still for longer
@@ -82,7 +82,7 @@ class Batch:
     """Actions that are sent to the server in one request.
 
     Args:
-        actions: in order.
+        actions: the actions, in the order in which they are performed.
         then: what to wait for afterwards.
         own_keys: characters that pyautogui cannot type. ``actions`` is then the one that types them, or empty if they
             only get their key codes.
@@ -150,7 +150,7 @@ def action_command(batch: Batch, key: str, previous: str) -> list[str]:
     """The command for ``/execute``; empty if there is nothing to do.
 
     Args:
-        batch: one of :func:`batches`.
+        batch: a batch of actions, as :func:`batches` returns them.
         key: unique id of this batch.
         previous: the id of the previous batch, or "".
 

@@ -18,8 +18,7 @@ from typing import Any
 from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import Batch, Then, action_command, batches
-from osworld_gym.desktops.guest_server.program_activity import LIST, Ident, Process, read_processes, works
-from osworld_gym.desktops.guest_server.stillness import Pixels, await_still
+from osworld_gym.desktops.guest_server.stillness import LIST, Ident, Pixels, Process, await_still, read_processes, works
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action, CommandResult, Screenshot
 

@@ -23,7 +23,7 @@ UNTIL_INTERVAL = 0.3  # seconds between two attempts
 
 
 class Filling(Protocol):
-    """What the placeholders of a command stand for."""
+    """The values of the placeholders of a command."""
 
     client_password: str
 

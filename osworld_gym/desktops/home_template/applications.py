@@ -13,7 +13,7 @@ class App:
     """One application.
 
     Args:
-        name: short name.
+        name: the short name of the application.
         package: Debian package that provides it.
         program: its program on PATH.
         command: program and arguments with which a task starts it.

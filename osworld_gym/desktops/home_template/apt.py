@@ -19,7 +19,7 @@ INSTALL = ("apt-get", "install", "-y", "--no-install-recommends")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an installation would add: packages including dependencies, bytes to download, bytes on disk."""
+    """The cost of an installation: packages including dependencies, bytes to download, bytes on disk."""
 
     packages: tuple[str, ...]
     fetch: int
@@ -45,7 +45,7 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def plan(packages: Sequence[str]) -> Plan:
-    """What ``apt-get install`` of these packages would add. Requires no root and changes nothing.
+    """The cost of ``apt-get install`` of these packages. Requires no root and changes nothing.
 
     Raises:
         DesktopError: ``setup_failed``: apt does not know one of them; the message is apt's.

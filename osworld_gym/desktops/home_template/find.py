@@ -74,5 +74,5 @@ def _version(package: str, program: str) -> str:
     path = shutil.which(program)
     if path is None:
         return "unknown"
-    found = Path(path).resolve().stat()
-    return f"{found.st_size}-{int(found.st_mtime)}"
+    status = Path(path).resolve().stat()
+    return f"{status.st_size}-{int(status.st_mtime)}"

@@ -212,7 +212,7 @@ def vlc(text: str) -> str:
         ValueError: the file lacks one of the options.
     """
     for name, value in _VLC.items():
-        text, found = re.subn(rf"(?m)^#?{re.escape(name)}=.*$", f"{name}={value}", text)
-        if not found:
+        text, replaced = re.subn(rf"(?m)^#?{re.escape(name)}=.*$", f"{name}={value}", text)
+        if not replaced:
             raise ValueError(f"vlcrc: expected the option {name!r}, which this version of VLC does not have")
     return text

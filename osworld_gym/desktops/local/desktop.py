@@ -143,8 +143,8 @@ def _template(wanted: str | Path | None, isolated: bool) -> Path | None:
             "template requires the sandbox: with isolated=False HOME is always the bare one; fix: template=None"
         )
     if wanted == "auto":
-        found = find_template()
-        return None if found is None else found.path
+        template = find_template()
+        return None if template is None else template.path
     path = Path(wanted).resolve()
     if not path.is_dir():
         raise ValueError(f"template: expected a folder, got {wanted}; fix: osworld-gym install-desktop")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import compileall
+import importlib.util
 import json
 import os
 import secrets
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +20,6 @@ from typing import Any, Literal
 
 import osworld_gym.guest
 from osworld_gym.desktops.local import sandbox
-from osworld_gym.desktops.local.bytecode import compile_once
 from osworld_gym.desktops.local.guest_link import LINE, GuestLink
 from osworld_gym.desktops.local.keeper.launch import FIRST_DESCRIPTOR, Plan
 from osworld_gym.desktops.local.keeper.records import owner_folder
@@ -306,3 +308,28 @@ def _home(setting: Setting) -> Home:
 @cache
 def _why_no_overlay(_keeper: int, template: Path) -> str:
     return keeper().why_no_overlay(template)
+
+
+@cache
+def compile_once(guest: Path, modules: Sequence[str]) -> None:
+    """Compiles the guest's folder and its packages if that is missing or old; without it every reset would.
+
+    Inside a sandbox they are read-only, so a guest cannot write their bytecode.
+
+    An editable installation, or one by uv, has no bytecode of modules that this machine never imported. A folder
+    that this user may not write is left as it is.
+
+    Args:
+        guest: the folder of the guest's own modules.
+        modules: names of the packages that it imports; a missing one is ignored.
+    """
+    for folder in (guest, *filter(None, map(_folder, modules))):
+        compileall.compile_dir(folder, quiet=2)
+
+
+def _folder(module: str) -> Path | None:
+    """The folder of a package; None for a module of one file, or a missing one."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.origin).parent

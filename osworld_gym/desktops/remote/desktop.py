@@ -36,7 +36,7 @@ class Server:
 
     Args:
         host: address of the server.
-        port: its port.
+        port: the TCP port of the guest server.
         token: its bearer token; empty: none.
         ports: port inside (9222 and 8080) → port of the host.
     """
@@ -79,7 +79,7 @@ class RemoteDesktop(Desktop):
         ready: seconds for a server to answer after its reset.
         reset_deadline: seconds that ``reset_by`` may take.
         wait: seconds to wait for a server that is not in use.
-        client_password: of the account inside, which setup steps give to ``sudo`` as ``{CLIENT_PASSWORD}``.
+        client_password: password of the account inside; setup steps give it to ``sudo`` as ``{CLIENT_PASSWORD}``.
 
     Raises:
         DesktopError: ``never_ready``: no servers are given.
@@ -267,7 +267,7 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
     """Waits until the server answers, and connects by its kind, ours or official.
 
     Args:
-        server: the server.
+        server: the server to connect to.
         size: the expected screen size (width, height) in pixels.
         deadline: seconds to wait for an answer.
 
@@ -278,7 +278,7 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
     try:
         while True:
             try:
-                ours, found = _ask(server, client)
+                ours, screen = _ask(server, client)
                 break
             except _Refused:
                 raise
@@ -287,8 +287,8 @@ def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _
                     message = f"{server} did not answer within {deadline:g} s; last: {error}"
                     raise DesktopError(FailureReason.never_ready, message) from error
                 time.sleep(POLL)  # a server that is not running yet has no event to wait for
-        if found != size:
-            message = f"{server} has a screen of {found[0]}×{found[1]}; fix: width={found[0]}, height={found[1]}"
+        if screen != size:
+            message = f"{server} has a screen of {screen[0]}×{screen[1]}; fix: width={screen[0]}, height={screen[1]}"
             raise DesktopError(FailureReason.never_ready, message)
     except DesktopError:
         client.close()

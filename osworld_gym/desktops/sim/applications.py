@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 TOGGLE, CHOICE, SLIDER, LIST, FIELD = "toggle", "choice", "slider", "list", "field"
 Value = bool | str
@@ -47,6 +47,14 @@ class App:
     tabs: tuple[Tab, ...]
 
 
+class ControlPlace(NamedTuple):
+    """Where a control is: the application, the tab, and the control itself."""
+
+    app: str
+    tab: str
+    control: Control
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """The inventory of a desktop: settings applications, and the files by folder."""
@@ -55,17 +63,19 @@ class Catalogue:
     folders: tuple[tuple[str, tuple[str, ...]], ...]
 
     @cached_property
-    def places(self) -> dict[str, tuple[str, str, Control]]:
-        """Control name → (application, tab, control)."""
-        return {c.name: (app.name, tab.name, c) for app in self.apps for tab in app.tabs for c in tab.controls}
+    def places(self) -> dict[str, ControlPlace]:
+        """Control name → its place."""
+        return {
+            c.name: ControlPlace(app.name, tab.name, c) for app in self.apps for tab in app.tabs for c in tab.controls
+        }
 
-    def place(self, name: str) -> tuple[str, str, Control]:
-        """(application, tab, control) of a setting, or of the list with that mark. Raises KeyError if unknown."""
+    def place(self, name: str) -> ControlPlace:
+        """The place of a setting, or of the list with that mark. Raises KeyError if unknown."""
         if name in self.places:
             return self.places[name]
-        for found in self.places.values():
-            if name in found[2].marks:
-                return found
+        for place in self.places.values():
+            if name in place.control.marks:
+                return place
         raise KeyError(name)
 
     def app(self, name: str) -> App | None:
@@ -80,11 +90,11 @@ class Catalogue:
 
     def pages(self, app: str) -> tuple[Tab, ...]:
         """The tabs of a settings application; none for ``files`` and ``trash``."""
-        found = self.app(app)
-        return found.tabs if found else ()
+        application = self.app(app)
+        return application.tabs if application else ()
 
     def controls(self) -> list[Control]:
-        return [found[2] for found in self.places.values()]
+        return [place.control for place in self.places.values()]
 
     def folder_of(self, file: str) -> str:
         """The initial folder of a file. Raises KeyError if there is none."""

@@ -220,8 +220,9 @@ class SimDesktop(Desktop):
     def _preset(self, name: str, value: Any) -> None:
         if name not in self._state.settings:
             raise TaskError(f"setup step 'sim': no setting {name!r}; known: {', '.join(sorted(self._state.settings))}")
-        control = self.catalogue.places.get(name, (None, None, None))[2]
-        if control is not None:
+        place = self.catalogue.places.get(name)
+        if place is not None:
+            control = place.control
             options = (True, False) if control.kind == TOGGLE else control.options
             if (options and value not in options) or (not options and not isinstance(value, str)):
                 raise TaskError(f"setup step 'sim': {name!r}: expected {options or 'a text'}, got {value!r}")

@@ -73,7 +73,7 @@ def allowed_changes(goal: Goal, catalogue: Catalogue) -> list[str]:
     if kind == "set":
         return list(goal["values"])
     if kind == "mark":
-        return [goal["mark"], catalogue.place(goal["mark"])[2].name]
+        return [goal["mark"], catalogue.place(goal["mark"]).control.name]
     if kind == "open":
         return ["opened"]
     if kind == "empty":

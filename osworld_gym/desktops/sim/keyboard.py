@@ -70,10 +70,10 @@ def _look_for(state: SimState, layout: Layout, text: str) -> None:
         item = text if text in listing else next((name for name in listing if name.startswith(text)), "")
         reveal(state, item)
     labels = [(c.target, _spoken(c)) for _, c in build_scene(state, layout).reachable() if c.target[0] != "app"]
-    found = [target for target, label in labels if label == text]
-    found += [target for target, label in labels if label.startswith(text)]
-    if found:
-        state.focus = found[0]
+    matches = [target for target, label in labels if label == text]
+    matches += [target for target, label in labels if label.startswith(text)]
+    if matches:
+        state.focus = matches[0]
         if state.focus[0] == "file":
             state.selected = state.focus[1]
 
@@ -185,13 +185,13 @@ def _move_focus(state: SimState, layout: Layout, by: int) -> None:
 
 def _stops(scene: Scene) -> list[Target]:
     """Widgets that can be focused, each once: not the dock, the empty space or the window's own buttons."""
-    found: dict[Target, None] = {}
+    targets: dict[Target, None] = {}
     for _, cell in scene.reachable():
         if cell.target[0] not in ("app", "blank", "text", "scroll", "x") and not (
             scene.top == DESK and cell.target[0] == "tab"
         ):
-            found[cell.target] = None
-    return list(found)
+            targets[cell.target] = None
+    return list(targets)
 
 
 def _space(state: SimState, layout: Layout) -> None:

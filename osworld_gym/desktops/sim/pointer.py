@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from osworld_gym.desktops.sim.applications import FILE_MENU, FILES, START, TRASH, TRASH_MENU
 from osworld_gym.desktops.sim.layout import FILE_COLUMNS, FILE_ROWS, LIST_COLUMNS, LIST_ROWS, Layout, Place
 from osworld_gym.desktops.sim.scene import MENU, Scene, Target
@@ -12,41 +14,14 @@ def activate(state: SimState, layout: Layout, target: Target) -> None:
     """Presses a widget, by a click or by the keyboard. An empty target does nothing."""
     if not target:
         return
-    kind, rest = target[0], target[1:]
+    kind, *names = target
     if kind not in ("text", "field", "scroll"):
         state.editing = None
     state.find = ""
     if kind == "app":
-        _dock(state, layout, rest[0])
-    elif kind == "x":
-        state.close_window()
-    elif kind == "tab":
-        if rest[0] != state.tab:
-            state.go_to(rest[0])
-    elif kind == "toggle":
-        state.put(rest[0], not state.shown(rest[0]))
-    elif kind == "choose":
-        state.put(rest[0], rest[1])
-    elif kind == "field":
-        state.editing, state.fresh, state.focus = rest[0], True, target
-    elif kind == "commit":
-        state.commit()
-    elif kind == "mark":
-        _mark(state, rest[0])
-    elif kind == "file":
-        state.selected, state.focus = rest[0], target
-    elif kind == "blank":
-        state.selected, state.focus = None, None
-    elif kind == "scroll":
-        scroll(state, rest[0])
-    elif kind == "empty":
-        state.dialog = Dialog("empty", TRASH)
-    elif kind == "menu":
-        _menu_entry(state, rest[0])
-    elif kind == "answer":
-        answer(state, rest[0])
-    elif kind == "popup":
-        state.popup = None
+        _dock(state, layout, names[0])
+    elif kind in PRESSES:
+        PRESSES[kind](state, *names)
 
 
 def _dock(state: SimState, layout: Layout, icon: str) -> None:
@@ -75,6 +50,35 @@ def _menu_entry(state: SimState, entry: str) -> None:
         state.dialog = Dialog("rename", file, file)
     else:
         state.dialog = Dialog(entry, file)
+
+
+def _go_to(state: SimState, tab: str) -> None:
+    if tab != state.tab:
+        state.go_to(tab)
+
+
+def _toggle(state: SimState, control: str) -> None:
+    state.put(control, not state.shown(control))
+
+
+def _edit(state: SimState, control: str) -> None:
+    state.editing, state.fresh, state.focus = control, True, ("field", control)
+
+
+def _select(state: SimState, file: str) -> None:
+    state.selected, state.focus = file, ("file", file)
+
+
+def _unselect(state: SimState) -> None:
+    state.selected, state.focus = None, None
+
+
+def _ask_to_empty(state: SimState) -> None:
+    state.dialog = Dialog("empty", TRASH)
+
+
+def _close_popup(state: SimState) -> None:
+    state.popup = None
 
 
 def answer(state: SimState, word: str) -> None:
@@ -155,3 +159,22 @@ def reveal(state: SimState, item: str) -> None:
         columns, rows = (FILE_COLUMNS, FILE_ROWS) if state.app in (FILES, TRASH) else (LIST_COLUMNS, LIST_ROWS)
         row = listing.index(item) // columns
         state.scroll = min(max(state.scroll, row - rows + 1), row)
+
+
+#: kind of a target → what pressing it does, called with the state and the rest of the target; ``app`` needs the layout
+PRESSES: dict[str, Callable[..., None]] = {
+    "x": SimState.close_window,
+    "tab": _go_to,
+    "toggle": _toggle,
+    "choose": SimState.put,
+    "field": _edit,
+    "commit": SimState.commit,
+    "mark": _mark,
+    "file": _select,
+    "blank": _unselect,
+    "scroll": scroll,
+    "empty": _ask_to_empty,
+    "menu": _menu_entry,
+    "answer": answer,
+    "popup": _close_popup,
+}

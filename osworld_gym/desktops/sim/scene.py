@@ -60,8 +60,8 @@ class Scene:
 
     def reachable(self) -> list[tuple[Place, Cell]]:
         """Tiles that accept input, in reading order, which is the keyboard's focus order."""
-        found = [(p, c) for p, c in self.cells.items() if c.target and c.layer == self.top]
-        return sorted(found, key=lambda pair: (pair[0][1], pair[0][0]))
+        cells = [(p, c) for p, c in self.cells.items() if c.target and c.layer == self.top]
+        return sorted(cells, key=lambda pair: (pair[0][1], pair[0][0]))
 
     def where(self, target: Target) -> Place | None:
         """The first tile with that target that accepts input; None if there is none."""

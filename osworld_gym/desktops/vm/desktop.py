@@ -47,7 +47,7 @@ class VmDesktop(OfficialDesktop):
         kvm: ``auto`` (use it if a probe runs on it), ``on`` or ``off``.
         ready: seconds for the machine to boot; with emulation it takes many times longer.
         network: a network of the engine; ``bridge``, Docker's default, has Internet access.
-        client_password: of the disk's account, which setup steps give to ``sudo`` as ``{CLIENT_PASSWORD}``.
+        client_password: password of the disk's account; setup steps give it to ``sudo`` as ``{CLIENT_PASSWORD}``.
 
     Raises:
         DesktopError: ``never_ready``: no SDK, engine, image or disk; the message has the command that fixes it.

@@ -26,7 +26,7 @@ class ReaderFailed(Exception):
 
 
 class Accessibility:
-    """What programs publish through AT-SPI. One reader at a time: two would only slow each other down."""
+    """The tree that programs publish through AT-SPI. One reader at a time: two would only slow each other down."""
 
     def __init__(self, commands: Commands, windows: Windows) -> None:
         self._commands, self._windows = commands, windows

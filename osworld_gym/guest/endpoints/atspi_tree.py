@@ -112,8 +112,8 @@ class Tree:
         in_sheet = in_sheet or role == "document spreadsheet"
         try:
             if depth < DEPTH:
-                found = cells(node) if in_sheet and role == "table" else children(node)
-                for child in found:
+                inner = cells(node) if in_sheet and role == "table" else children(node)
+                for child in inner:
                     self.node(child, depth + 1, in_sheet)
         finally:  # also when time runs out: every opened element is closed
             if self.parts[-1] == "" and len(self.parts) == start + 2:
@@ -123,8 +123,8 @@ class Tree:
 
 
 def states_of(node: Any) -> set[str]:
-    found = ask(node.get_state_set)
-    return {state.value_nick.replace("-", "_") for state in found.get_states()} if found is not None else set()
+    states = ask(node.get_state_set)
+    return {state.value_nick.replace("-", "_") for state in states.get_states()} if states is not None else set()
 
 
 def attributes(node: Any, role: str, states: set[str]) -> Pairs:
@@ -216,7 +216,7 @@ def cells(table: Any) -> Iterator[Any]:
 
 def terminal() -> str | None:
     """The text of the focused GNOME terminal in the active window; None if there is not exactly one."""
-    found = []
+    texts = []
     for program in children(Atspi.get_desktop(0)):
         if ask(program.get_name) != "gnome-terminal-server":
             continue
@@ -224,10 +224,10 @@ def terminal() -> str | None:
         while queue:
             node, depth = queue.pop()
             if ask(node.get_role_name) == "terminal" and "focused" in states_of(node):
-                found.append(text_of(node).rstrip())
+                texts.append(text_of(node).rstrip())
             elif depth < DEPTH:
                 queue += [(child, depth + 1) for child in children(node)]
-    return found[0] if len(found) == 1 else None
+    return texts[0] if len(texts) == 1 else None
 
 
 def main(what: str, seconds: float) -> None:

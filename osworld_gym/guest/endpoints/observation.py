@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..disk_space import full_place
-from ..seeds import apply_seed
 from ..server.answers import Answer, BadRequest, Table, as_json, as_text, failed, seconds_of
 from ..x11.inputs import Inputs
 from ..x11.liveness import XServerLiveness
@@ -85,7 +84,7 @@ class Observing:
         seed = body.get("seed")
         if not isinstance(seed, int):
             raise BadRequest(f"'seed': expected an integer, got {seed!r}")
-        apply_seed(seed, self._windows)
+        self._windows.apply_seed(seed)
         return as_json({"seed": seed})
 
     def actions(self, body: Mapping[str, Any]) -> Answer:

@@ -42,9 +42,9 @@ class Opening:
         shown: list[Window] = []
 
         def there(windows: list[Window]) -> bool:
-            found = [window for window in windows if shows(window.title, path)]
-            shown[:] = [window for window in found if (window.id, window.title) not in old]
-            shown.extend(window for window in found if window.active and self._screen.still_for() >= SETTLED)
+            matching = [window for window in windows if shows(window.title, path)]
+            shown[:] = [window for window in matching if (window.id, window.title) not in old]
+            shown.extend(window for window in matching if window.active and self._screen.still_for() >= SETTLED)
             return bool(shown)
 
         if not self._windows.wait(there, deadline):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..process.commands import Commands
-from ..process.launching import Launching
+from ..process.processes import any_running, descendants
 from ..server.answers import (
     Answer,
     BadRequest,
@@ -35,6 +36,8 @@ VERIFY_WAIT, VERIFY_INTERVAL = 10.0, 1.0  # the same
 VERIFY_COMMAND = 5.0  # the same
 LAUNCH_TIMEOUT = 20.0  # seconds for the window, if the request requires one
 LAUNCH_LOOK = 3.0  # seconds for the window, if the request does not state whether there is one
+LOOK = 0.05  # seconds between two checks of the program's processes
+IDLE = 0.3  # seconds of idling without a connection to the X server after which a program is assumed to have no window
 
 
 class Running:
@@ -117,11 +120,11 @@ class Running:
             return failed(str(error))
         if window is not False:
             deadline = seconds_of(body, "deadline", LAUNCH_TIMEOUT if window else LAUNCH_LOOK)
-            found = launching.window(child, deadline, demanded=bool(window))
-            if window and found is None:
+            opened = launching.window(child, deadline, demanded=bool(window))
+            if window and opened is None:
                 return failed(f"{command!r} showed no window in {deadline} s")
-            if found is not None:
-                self._screen.wait_painted(found.box, PAINTED)
+            if opened is not None:
+                self._screen.wait_painted(opened.box, PAINTED)
             self._screen.wait_still(QUIET, DEADLINE)
         name = command if isinstance(command, str) or shell else " ".join(command)
         return as_text(f"{name} launched successfully")
@@ -180,3 +183,57 @@ class Running:
 
 def _script_failed(output: str, status: int) -> Answer:
     return as_json({"status": "error", "output": output, "error": "", "returncode": -1}, status)
+
+
+class Launching:
+    """Waits for the first window of one program.
+
+    Create it before the program is started: it records the windows that exist at that time.
+
+    Args:
+        windows: the windows of the desktop.
+        others: process ids of programs started before; their new windows are not this program's.
+    """
+
+    def __init__(self, windows: Windows, others: Iterable[int]) -> None:
+        self._windows, self._others = windows, tuple(others)
+        self._before = {window.id for window in windows.all()}
+        self._looked = self._active = 0.0
+
+    def window(self, child: subprocess.Popen[bytes], deadline: float, *, demanded: bool) -> Window | None:
+        """The program's window; None after ``deadline`` seconds, or earlier if no window can be expected.
+
+        No window can be expected if the program failed; and, unless a window is ``demanded``, if the program sleeps
+        without a connection to the X server (a server, a relay).
+        """
+        windows_of_program: list[Window] = []
+        self._active = time.monotonic()
+
+        def done(windows: list[Window]) -> bool:
+            status = child.poll()
+            if status not in (None, 0):
+                return True
+            new = [window for window in windows if window.id not in self._before]
+            if new and status is None:
+                theirs = _trees(self._others)
+                new = [window for window in new if window.pid not in theirs]
+            windows_of_program[:] = new
+            return bool(new) or (not demanded and status is None and self._windowless(child.pid))
+
+        self._windows.wait(done, deadline)
+        return windows_of_program[0] if windows_of_program else None
+
+    def _windowless(self, pid: int) -> bool:
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return False
+        self._looked = now
+        tree, clients = _trees([pid]), self._windows.clients()
+        if clients is None or tree & clients or any_running(tree):
+            self._active = now
+        return now - self._active >= IDLE
+
+
+def _trees(roots: Iterable[int]) -> set[int]:
+    """The processes and all their descendants."""
+    return {pid for root in roots for pid in (root, *descendants(root))}

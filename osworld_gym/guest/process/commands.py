@@ -63,9 +63,9 @@ class Commands:
         """Runs a command to its end; returns (exit status, stdout, stderr). Its children may go on running.
 
         Args:
-            command: by OSWorld's rule, see :meth:`arguments`.
-            shell: by OSWorld's rule, see :meth:`arguments`.
-            timeout: seconds.
+            command: program and arguments, or one text, by OSWorld's rule (:meth:`arguments`).
+            shell: whether a shell runs it, by OSWorld's rule (:meth:`arguments`).
+            timeout: seconds after which the command is killed.
             folder: working directory; None: HOME.
             merged: whether stderr is merged into stdout.
 

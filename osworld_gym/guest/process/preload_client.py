@@ -28,7 +28,7 @@ class PreloadClient:
 
     Args:
         env: the environment of the programs.
-        folder: their working directory.
+        folder: the working directory of the programs.
         log: file for the output of the forking Python.
     """
 
@@ -42,9 +42,9 @@ class PreloadClient:
         """Whether the command is ``python -c <code> ...`` and the desktop's python is the one that runs the guest."""
         if len(command) < 3 or command[0] not in NAMES or command[1] != "-c" or "\0" in command[2]:
             return False
-        found = shutil.which(command[0], path=self._env["PATH"])
+        program = shutil.which(command[0], path=self._env["PATH"])
         here = Path(sys.executable)
-        return found is not None and Path(found).parent == here.parent and os.path.samefile(found, here)
+        return program is not None and Path(program).parent == here.parent and os.path.samefile(program, here)
 
     def run(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], timeout: float) -> int:
         """Runs a command that :meth:`fits`; returns its exit status, negative for a signal as in ``subprocess``.

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 MARKER = "OSWORLD_GYM_DESKTOP"
 WORK, TIMER = 1.0, 0.4  #: seconds that an unchanged screen is watched: for a running program, for one with a timer
@@ -40,14 +41,21 @@ def _prctl(name: str, number: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({name}) failed")
 
 
-def state_of(pid: int | str) -> tuple[str, int] | None:
-    """(state letter, parent's process id) of a process or ``pid/task/thread``; None if it has ended."""
+class ProcessState(NamedTuple):
+    """The kernel's letter for what a process does (``R`` runs, ``D`` waits for a disk, ``Z`` ended), and its parent."""
+
+    letter: str
+    parent: int
+
+
+def state_of(pid: int | str) -> ProcessState | None:
+    """The state of a process or of a thread (``pid/task/thread``); None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else None
+    return ProcessState(fields[0].decode(), int(fields[1])) if len(fields) > 1 else None
 
 
 def descendants(root: int) -> dict[int, str]:
@@ -55,9 +63,9 @@ def descendants(root: int) -> dict[int, str]:
     children: dict[int, list[int]] = {}
     states: dict[int, str] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (found := state_of(int(name))) is not None:
-            states[int(name)] = found[0]
-            children.setdefault(found[1], []).append(int(name))
+        if name.isdigit() and (state := state_of(int(name))) is not None:
+            states[int(name)] = state.letter
+            children.setdefault(state.parent, []).append(int(name))
     out: dict[int, str] = {}
     queue = list(children.get(root, ()))
     while queue:
@@ -106,8 +114,8 @@ def any_running(pids: Iterable[int]) -> bool:
         except OSError:
             continue  # it has ended
         for thread in threads:
-            found = state_of(f"{pid}/task/{thread}")
-            if found is not None and found[0] in "RD":
+            state = state_of(f"{pid}/task/{thread}")
+            if state is not None and state.letter in "RD":
                 return True
     return False
 
@@ -164,12 +172,12 @@ def end_tree(root: int, gentle: Sequence[int] = (), patience: float = 1.0) -> No
 
 def end_marked(value: str, patience: float = 1.0) -> int:
     """Ends every process with this marker (SIGTERM, after ``patience`` seconds SIGKILL); returns their number."""
-    found = marked(value)
-    send(found, signal.SIGTERM)
+    pids = marked(value)
+    send(pids, signal.SIGTERM)
     deadline = time.monotonic() + patience
-    while left := [pid for pid in marked(value) if (state := state_of(pid)) is not None and state[0] != "Z"]:
+    while left := [pid for pid in marked(value) if (state := state_of(pid)) is not None and state.letter != "Z"]:
         if time.monotonic() > deadline:
             send(left, signal.SIGKILL)
         reap(left)
         time.sleep(0.005)
-    return len(found)
+    return len(pids)

@@ -45,7 +45,7 @@ def clock_rate(pid: int) -> float:
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            found = _FAKETIME.search(file.read())
+            match = _FAKETIME.search(file.read())
     except OSError:
         return 1.0
-    return 1.0 if found is None else min(max(float(found[1]), SLOWEST), FASTEST)
+    return 1.0 if match is None else min(max(float(match[1]), SLOWEST), FASTEST)

@@ -49,8 +49,8 @@ def wakes(pid: int, fields: list[str], now: float, memory: Memory = _memory) -> 
     """When a sleeping program's first thread wakes at the latest, as far as its system call tells.
 
     Args:
-        pid: the process.
-        fields: of its ``/proc/PID/syscall`` on x86-64.
+        pid: process id of the program.
+        fields: the words of its ``/proc/PID/syscall`` on x86-64.
         now: monotonic time in seconds at which it went to sleep.
         memory: reads a time in the process.
 
@@ -88,7 +88,7 @@ def _seconds(parts: tuple[int, int], unit: float = 1e-9) -> float:
 
 
 def _offset(real: bool) -> float:
-    """What to add to a time of the system's clock, or of the monotonic one, to get monotonic time."""
+    """The difference to add to a time of the system's clock, or of the monotonic one, to get monotonic time."""
     return time.monotonic() - time.time() if real else 0.0
 
 
@@ -98,7 +98,7 @@ def _wakes(pid: int, now: float) -> float | None:
     try:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             fields = file.read().split()
-        ended = fields[:1] == ["-1"] and (found := state_of(pid)) is not None and found[0] == "Z"
+        ended = fields[:1] == ["-1"] and (state := state_of(pid)) is not None and state.letter == "Z"
         return inf if ended else wakes(pid, fields, now)
     except (FileNotFoundError, ProcessLookupError):
         return inf  # it has ended
@@ -115,7 +115,7 @@ def used(pid: int) -> int | None:
 
 
 class _Program:
-    """What is known of one process.
+    """The state of one process, as far as it was read.
 
     Args:
         start: monotonic time in seconds of the action.
@@ -165,8 +165,8 @@ class Reaction:
         """Lists the processes again; whether there are new ones."""
         programs = [pid for pid in self._programs() if pid != os.getpid()]
         new = [pid for pid in programs if pid not in self._seen]
-        found = {pid: self._seen.get(pid) or self._program(pid) for pid in programs}
-        self._seen, self._others = found, {pid: self._others.get(pid) for pid in self._session()}
+        seen = {pid: self._seen.get(pid) or self._program(pid) for pid in programs}
+        self._seen, self._others = seen, {pid: self._others.get(pid) for pid in self._session()}
         return bool(new)
 
     def _program(self, pid: int) -> _Program:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email.message
+import email.parser
 import json
 import math
 import os
@@ -9,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+PARTS = 64  # most parts of one multipart form
 LONGEST = 3600.0  # longest time in seconds that a request may ask for
 LONGEST_PATH, LONGEST_NAME = 3072, 255  # bytes; Linux has 4095 for a path with HOME in it, and 255
 
@@ -93,3 +96,44 @@ def seconds_of(body: Mapping[str, Any], key: str, default: float) -> float:
         raise BadRequest(f"{key!r}: expected 0 to {LONGEST:g} seconds, got {value!r}")
     assert math.isfinite(value)
     return float(value)
+
+
+def multipart_fields(kind: str, body: bytes) -> dict[str, Any]:
+    """The fields of a multipart form: texts as str, files as bytes, without transfer decoding.
+
+    Args:
+        kind: the Content-Type header with the form's boundary.
+        body: the request's body.
+
+    Raises:
+        BadRequest: the boundary is missing, a part has no headers or no end, or there are too many parts.
+    """
+    header = email.message.Message()
+    header["Content-Type"] = kind
+    boundary = header.get_boundary()
+    if not boundary:
+        raise BadRequest(f"Content-Type: expected a multipart form with a boundary, got {kind!r}")
+    mark = b"--" + boundary.encode("latin-1", "replace")
+    fields: dict[str, Any] = {}
+    at = 0 if body.startswith(mark) else body.find(b"\r\n" + mark) + 2
+    if at == 1:
+        raise BadRequest("the form's boundary does not occur in it")
+    for _ in range(PARTS):
+        at += len(mark)
+        if body[at : at + 2] == b"--":
+            return fields
+        end, head_end = body.find(b"\r\n" + mark, at), body.find(b"\r\n\r\n", at)
+        if end < 0 or not 0 <= head_end <= end:
+            raise BadRequest("the form ends within a part")
+        _add_part(fields, body[at + 2 : head_end], body, head_end + 4, end)
+        at = end + 2
+    raise BadRequest(f"expected a form of at most {PARTS} parts, got more")
+
+
+def _add_part(fields: dict[str, Any], head: bytes, body: bytes, start: int, end: int) -> None:
+    headers = email.parser.HeaderParser().parsestr(head.decode("utf-8", "replace"))
+    name = headers.get_param("name", header="content-disposition")
+    if not isinstance(name, str):
+        return
+    data = body[start:end]
+    fields[name] = data if headers.get_filename() is not None else data.decode("utf-8", "replace")

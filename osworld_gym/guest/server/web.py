@@ -17,10 +17,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from .answers import Answer, BadRequest, Table, as_json, failed
+from .answers import Answer, BadRequest, Table, as_json, failed, multipart_fields
+from .connection_limit import Connection, ConnectionLimit
 from .deadline_socket import DeadlineSocket
-from .multipart import multipart_fields
-from .strangers import Connection, Strangers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -32,7 +31,7 @@ BIG_BODY = 8 << 20  # bytes from which requests are handled one at a time, to li
 BODY_TIMEOUT = 60.0  # seconds without data after which a request's body is given up
 HEAD = 10.0  # seconds from the first byte of a request to the end of its head
 IDLE = 60.0  # seconds without a request after which a connection that has shown no token is closed
-STRANGERS = 128  # most connections that have shown no token
+MAX_WITHOUT_TOKEN = 128  # most connections that have shown no token
 DIGITS = 12  # most digits of a Content-Length
 PART = 1 << 20  # bytes of a body that are read at once
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)  # accept() works again later
@@ -43,7 +42,7 @@ class GuestServer:
     """Serves connections that it is given, or those of a listening socket.
 
     Args:
-        table: the endpoints.
+        table: the endpoints, by method and path.
         token: the required token of ``Authorization: Bearer``; empty: no token is required.
         ending: whether the desktop is being ended. From then on connections are closed without a reply: the result of
             a command that is killed with its desktop is no result.
@@ -52,7 +51,7 @@ class GuestServer:
     def __init__(self, table: Table, token: str, ending: Callable[[], bool]) -> None:
         self.table, self.token, self.ending = table, token, ending
         self.big = threading.Lock()
-        self.strangers = Strangers(STRANGERS)
+        self.without_token = ConnectionLimit(MAX_WITHOUT_TOKEN)
 
     def listen(self, listener: socket.socket) -> None:
         """Serves each connection of a listening socket, each in a thread, until it is closed."""
@@ -80,14 +79,14 @@ class GuestServer:
 
     def serve(self, connection: Connection) -> None:
         """Serves the requests of a connection until it ends; the caller closes it."""
-        if not self.strangers.admit(connection):
+        if not self.without_token.admit(connection):
             return
         try:
             GuestRequest(connection, ("", 0), self)  # type: ignore[arg-type]  # the base class wants a socket and server
         except OSError:
             LOG.debug("a connection broke", exc_info=True)  # handling it is up to the client
         finally:
-            self.strangers.remove(connection)
+            self.without_token.remove(connection)
 
 
 class GuestRequest(BaseHTTPRequestHandler):
@@ -103,8 +102,8 @@ class GuestRequest(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """One request. Its head has a time limit; and so has waiting for it, if the connection has shown no token."""
-        stranger = self.server.strangers.waits(self.request)
-        self.request.until = monotonic() + IDLE if stranger else inf
+        limited = self.server.without_token.waits(self.request)
+        self.request.until = monotonic() + IDLE if limited else inf
         try:
             self._reader.peek(1)
         except TimeoutError:
@@ -123,7 +122,7 @@ class GuestRequest(BaseHTTPRequestHandler):
         LOG.debug(format, *args)
 
     def _answer(self, method: str) -> None:
-        self.server.strangers.works(self.request)
+        self.server.without_token.works(self.request)
         self.request.until = inf
         kind = self.headers.get("Content-Type", "")
         try:
@@ -150,7 +149,7 @@ class GuestRequest(BaseHTTPRequestHandler):
             given = self.headers.get("Authorization", "")
             if not compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
                 return as_json({"error": "the bearer token is missing or wrong"}, 401)
-            self.server.strangers.remove(self.request)
+            self.server.without_token.remove(self.request)
         if (method, path) not in self.server.table:
             known = any(other == path for _, other in self.server.table)
             return as_json({"error": f"no {method} {path}"}, 405 if known else 404)

@@ -137,8 +137,8 @@ class Keyboard:
             keysym = char_keysym(char)
             if keysym is None:
                 continue
-            found = self._codes.get(keysym)
-            own = found is not None and found[0] not in self._spare
+            codes = self._codes.get(keysym)
+            own = codes is not None and codes[0] not in self._spare
             if not own and keysym not in extra and len(extra) == self.spare:
                 yield keysyms, extra
                 keysyms, extra = [], set()

@@ -30,7 +30,7 @@ KEPT = 64  # regions remembered
 
 
 class _Region:
-    """What a region looked like before its last change, and when that was."""
+    """The pixels of a region before its last change, and the time of that change."""
 
     __slots__ = ("at", "box", "earlier")
 

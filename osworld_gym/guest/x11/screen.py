@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -21,6 +22,14 @@ PAINT_POLL = 0.03  # seconds between two reads of a window that is still plain
 REFRESH = 0.25  # seconds between two listings of the desktop's processes
 CALM = 0.03  # seconds without work and without new content after which a reaction is over
 ASLEEP = 0.01  # seconds without work after which the window manager is woken once more, before the reaction is over
+
+
+class Frame(NamedTuple):
+    """One picture of the screen."""
+
+    png: bytes  #: compressed with zlib level 1
+    changes: int  #: how often the screen had changed when it was taken
+    black: bool  #: whether every pixel is black
 
 
 class Screen:
@@ -68,16 +77,16 @@ class Screen:
         data = self.raw() if raw is None else raw
         return Image.frombuffer("RGB", self.size, data, "raw", "BGRX", self._stride, 1)
 
-    def frame(self) -> tuple[bytes, int, bool]:
-        """The current screen: (PNG with zlib level 1, this frame's change counter, whether it is all black)."""
+    def frame(self) -> Frame:
+        """The current screen."""
         raw, changes = self._read()
         image, buffer = self.image(raw), io.BytesIO()
         image.save(buffer, format="PNG", compress_level=1)
-        return buffer.getvalue(), changes, image.getbbox() is None
+        return Frame(buffer.getvalue(), changes, image.getbbox() is None)
 
     def png(self) -> bytes:
         """The current screen as PNG."""
-        return self.frame()[0]
+        return self.frame().png
 
     def still_for(self) -> float:
         """Seconds since more than a caret or a clock changed."""

@@ -16,6 +16,7 @@ from .x_resource import res
 
 POLL = 0.01  # seconds between two polls of the window list
 NUDGE = 0.15  # seconds between two messages that wake the window manager
+BACKGROUNDS = (0x2E3440, 0x3B5B4A, 0x4A3B5B, 0x5B4A3B, 0x2F4F6F, 0x6F4F2F)  # RGB, chosen by the seed
 
 
 class Window(NamedTuple):
@@ -96,8 +97,8 @@ class Windows:
             ids = self._property(self._root, "_NET_CLIENT_LIST")
             active = self._property(self._root, "_NET_ACTIVE_WINDOW")
             front = int(active[0]) if active is not None and len(active) else 0
-            found = (self._window(int(i), int(i) == front) for i in (ids if ids is not None else ()))
-            return [window for window in found if window is not None]
+            windows = (self._window(int(i), int(i) == front) for i in (ids if ids is not None else ()))
+            return [window for window in windows if window is not None]
 
     def popups(self) -> list[dict[str, int]]:
         """The menus that are open now, the topmost last, as x, y, width and height in screen pixels.
@@ -107,8 +108,8 @@ class Windows:
         with self._lock:
             ids = self._property(self._root, "_NET_CLIENT_LIST")
             clients = {int(i) for i in (ids if ids is not None else ())}
-            found = (self._popup(window, clients) for window in self._root.query_tree().children)
-            return [box for box in found if box is not None]
+            boxes = (self._popup(window, clients) for window in self._root.query_tree().children)
+            return [box for box in boxes if box is not None]
 
     def _popup(self, window: Any, clients: set[int]) -> dict[str, int] | None:
         try:
@@ -129,11 +130,11 @@ class Windows:
     def _title(self, window: Any) -> str:
         """The EWMH title, in UTF-8; if missing, WM_NAME, in Latin-1 if its type is STRING."""
         for name in ("_NET_WM_NAME", "WM_NAME"):
-            found = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
-            if found is not None and found.value:
-                if not isinstance(found.value, bytes):
-                    return str(found.value)
-                return found.value.decode("latin-1" if found.property_type == Xatom.STRING else "utf-8", "replace")
+            entry = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+            if entry is not None and entry.value:
+                if not isinstance(entry.value, bytes):
+                    return str(entry.value)
+                return entry.value.decode("latin-1" if entry.property_type == Xatom.STRING else "utf-8", "replace")
         return ""
 
     def _window(self, ident: int, active: bool) -> Window | None:
@@ -171,10 +172,10 @@ class Windows:
                     return window
         return None
 
-    def wait(self, found: Callable[[list[Window]], bool], deadline: float) -> bool:
+    def wait(self, done: Callable[[list[Window]], bool], deadline: float) -> bool:
         """Waits until ``found(windows)`` is true; returns False after ``deadline`` seconds."""
         end = time.monotonic() + deadline
-        while not found(self.all()):
+        while not done(self.all()):
             if time.monotonic() >= end:
                 return False
             time.sleep(POLL)
@@ -208,6 +209,10 @@ class Windows:
             context.free()
             pixmap.free()
             self._display.sync()
+
+    def apply_seed(self, seed: int) -> None:
+        """Gives the desktop the background of ``seed``; it shows when this returns. A seed changes nothing else."""
+        self.paint_root(BACKGROUNDS[seed % len(BACKGROUNDS)])
 
     def paint_root(self, colour: int) -> None:
         """Fills the background with ``0xRRGGBB``."""

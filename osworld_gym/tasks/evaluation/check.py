@@ -54,7 +54,7 @@ def our_score(run: TaskRun, check: Check, limits: Limits | None = None) -> float
     """The score by our getters and metric; 0 when the result is missing.
 
     Args:
-        limits: of the files that are read from the desktop; None: they are not checked.
+        limits: limits on the files that are read from the desktop; None: they are not checked.
 
     Raises:
         BrokenResult: what was read from the desktop cannot be read, or exceeds a limit.

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.folders import data_folder, osworld_root
@@ -49,6 +49,13 @@ class OfficialLocation:
         return os.pathsep.join(str(part) for part in (self.folder, self.stub) if part)
 
 
+class OfficialNames(NamedTuple):
+    """Names of OSWorld's metrics, and of its getters without ``get_``."""
+
+    metrics: frozenset[str]
+    getters: frozenset[str]
+
+
 def find_official() -> OfficialLocation | None:
     """The user's OSWorld checkout, else what ``install-official`` installed; None if there is neither.
 
@@ -73,20 +80,20 @@ class OfficialEvaluators:
     """
 
     def __init__(self, location: OfficialLocation | None = None, size: int = SIZE) -> None:
-        found = location or find_official()
-        if found is None:
+        place = location or find_official()
+        if place is None:
             raise DesktopError(
                 FailureReason.evaluator_failed, f"OSWorld's evaluators are not installed; {INSTALL_OFFICIAL}"
             )
-        self.location = found
-        self.sidecars = SidecarPool(lambda: _start(found), size)
-        self._known: tuple[frozenset[str], frozenset[str]] | None = None
+        self.location = place
+        self.sidecars = SidecarPool(lambda: _start(place), size)
+        self._known: OfficialNames | None = None
 
-    def known(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of OSWorld's metrics and getters; starts a sidecar on the first call."""
+    def known(self) -> OfficialNames:
+        """OSWorld's metrics and getters; starts a sidecar on the first call."""
         if self._known is None:
             with self.sidecars.borrow(START) as sidecar:
-                self._known = frozenset(sidecar.ready["metrics"]), frozenset(sidecar.ready["getters"])
+                self._known = OfficialNames(frozenset(sidecar.ready["metrics"]), frozenset(sidecar.ready["getters"]))
         return self._known
 
     def metric(
@@ -110,7 +117,7 @@ class OfficialEvaluators:
                 ``on_desktop``: whether it is read from the desktop.
             desktop: ``host``, ``port``, ``token`` of the guest server, ``password`` of its account, ``chromium_port``
                 and ``vlc_port`` (or None), ``folder`` for the files of this evaluation.
-            deadline: seconds.
+            deadline: seconds that the check may take.
             limits: as of our evaluators; OSWorld's have ``SHARE`` times the memory and CPU time.
 
         Returns:

@@ -101,10 +101,10 @@ def _reference(function: Callable[..., Any], name: str) -> str:
     """
     module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     try:
-        found: object = reduce(getattr, path.split("."), sys.modules[module])
+        attribute: object = reduce(getattr, path.split("."), sys.modules[module])
     except (AttributeError, KeyError):
-        found = None
-    if found is not function or module == "__main__":
+        attribute = None
+    if attribute is not function or module == "__main__":
         raise TaskError(
             f"{name!r} is {module}:{path}, which another process cannot import, as evaluators run in processes of "
             "their own; fix: define it at the top level of a module, and not in the main program"

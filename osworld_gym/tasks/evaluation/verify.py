@@ -12,10 +12,9 @@ from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import ReplyTooLarge, TaskError
 from osworld_gym.tasks.evaluation.check import INFEASIBLE, Check
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official, score
-from osworld_gym.tasks.schema import check_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import TaskRun
-from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.task import Task, check_evaluator
 from osworld_gym.types import StopReason, Verdict
 
 

@@ -210,10 +210,10 @@ def _window(title: str, desktop: Desktop) -> Mapping[str, Any]:
 
 
 def _menu(number: int, desktop: Desktop) -> Mapping[str, Any]:
-    found = popups(desktop)
-    if not found:
+    menus = popups(desktop)
+    if not menus:
         raise DesktopError(FailureReason.evaluator_failed, "the oracle finds no open menu")
-    return found[number]
+    return menus[number]
 
 
 def _entry(label: str, desktop: Desktop) -> Point:

@@ -99,17 +99,17 @@ class FileCache:
             TaskError: it is missing and this cache is offline; the message states where to put it.
             DesktopError: ``setup_failed`` when it could not be fetched, or another process locked it for too long.
         """
-        found = self.find(task_file)
-        if found is not None:
-            return found
+        path = self.find(task_file)
+        if path is not None:
+            return path
         if self.offline:
             raise TaskError(
                 f"task {task_file.task_id!r} requires {task_file.url}, and this cache is offline; fix: fetch it to "
                 f"{self.root / task_file.relative_path}, or run 'osworld-gym tasks fetch' where there is a network"
             )
         with self._lock(task_file):
-            found = self.find(task_file)
-            return found if found is not None else self._fetch(task_file)
+            path = self.find(task_file)
+            return path if path is not None else self._fetch(task_file)
 
     def read(self, task_file: TaskFile) -> bytes:
         """The file's bytes; raises as :meth:`get`."""
@@ -141,11 +141,11 @@ class FileCache:
         key = (path, stat.st_size, stat.st_mtime_ns)
         if root != self.root or key in self._checked or not sums.is_file():
             return
-        noted, found = sums.read_text(encoding="ascii").strip(), _sha256(path)
-        if noted != found:
+        noted, actual = sums.read_text(encoding="ascii").strip(), _sha256(path)
+        if noted != actual:
             raise TaskError(
-                f"{path} differs from what was fetched (sha256 {found[:16]}…, recorded {noted[:16]}…); fix: delete it, "
-                f"or delete {sums} if the change is intended"
+                f"{path} differs from what was fetched (sha256 {actual[:16]}…, recorded {noted[:16]}…); fix: delete "
+                f"it, or delete {sums} if the change is intended"
             )
         self._checked.add(key)
 

@@ -133,7 +133,7 @@ def add_visits(database: bytes, history: Iterable[Mapping[str, Any]], *, now: fl
     Args:
         database: the bytes of the SQLite file ``History``.
         history: visits with ``url``, ``title`` and ``visit_time_from_now_in_seconds`` (before ``now``).
-        now: Unix seconds.
+        now: the present time, in seconds since 1970.
 
     Raises:
         DesktopError: ``setup_failed`` when ``database`` is not a Chrome history.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from osworld_gym.errors import TaskError
 from osworld_gym.extensions import Registry
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.revision import git_revision
 from osworld_gym.tasks.task import Task
 
 OSWORLD = "osworld"
+ANSWER = 10.0  # seconds for git to print a revision
 
 
 def _osworld() -> Suite:
@@ -36,7 +37,7 @@ SUITES: Registry[Callable[[], Suite]] = Registry(
     "osworld_gym.suites",
     {
         "sim": "osworld_gym.tasks.suites.sim.suite:sim_suite",
-        "local": "osworld_gym.tasks.suites.local.suite:local_suite",
+        "local": "osworld_gym.tasks.suites.desktop.local:local_suite",
         "varied": "osworld_gym.tasks.suites.varied.suite:varied_suite",
         "desktop": "osworld_gym.tasks.suites.desktop.suite:desktop_suite",
         OSWORLD: _osworld,
@@ -115,3 +116,18 @@ def _read_list(path: Path, known: set[str]) -> list[str]:
     if missing:
         raise TaskError(f"{path}: {len(missing)} listed tasks have no file, the first is {missing[0]!r}")
     return ids
+
+
+def git_revision(folder: Path) -> str:
+    """The commit that a checkout is at (hexadecimal); empty if the folder is none, or git is not installed.
+
+    Changes that are not committed do not show here; they do in the tasks' content hashes.
+    """
+    if not (folder / ".git").exists():
+        return ""
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        revision = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return revision.stdout.strip() if revision.returncode == 0 else ""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,7 +287,7 @@ def test_the_sets_of_a_run_and_the_tasks_whose_cache_it_refreshed(tmp_path: Path
     assert json.loads((tmp_path / "out" / "updated.json").read_text()) == {suite.task(ids[1]).domain: [ids[1]]}
 
 
-# --- a full disk and a kill ------------------------------------------------------------------------------------------
+# --- a full disk -----------------------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_fills_keeps_the_self_rolls_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,41 +313,3 @@ def test_a_disk_that_fills_keeps_the_self_rolls_before_it(tmp_path: Path, capsys
     assert len({(line["task"], line["expert"], line["try"]) for line in attempts}) == len(attempts)
     assert [line["task"] for line in attempts if line["kept"]] == [TASK]
     assert set(read_seed(tmp_path / "out").tasks) == {TASK}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_kill_9_of_a_self_roll_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    settings = ["expert.selfroll_attempts=4", "env.desktops=2", "policy.max_new_tokens=48", "env.max_steps=8"]
-
-    def start(out: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "bepa_torchrl", "experts", "selfroll", LOGS, "--out", str(tmp_path / out)]
-        return subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def attempts(out: str) -> list[dict[str, Any]]:
-        lines = (tmp_path / out / "selfroll.jsonl").read_text().splitlines()
-        return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-    with start("straight") as straight:
-        _, error = straight.communicate(timeout=SLOW)
-        assert straight.returncode == 0, error
-    whole = attempts("straight")
-    ledger = tmp_path / "broken.unfinished"
-    for units in (1, 4, 7):
-        with start("broken") as process:
-            end = time.monotonic() + SLOW
-            while count_units(ledger) < units:
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < end
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=SLOW)
-    kept = count_units(ledger)
-    assert 7 <= kept < len(whole)
-    with start("broken") as process:
-        _, error = process.communicate(timeout=SLOW)
-        assert process.returncode == 0, error
-    assert "were finished before" in error
-    assert attempts("broken") == whole
-    assert set(read_seed(tmp_path / "broken").tasks) == set(read_seed(tmp_path / "straight").tasks)
-    assert not ledger.exists()

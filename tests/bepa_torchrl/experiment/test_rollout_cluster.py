@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from repository import ROOT
-from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
+from async_runs import ALGO, ASYNC, rollout_side, timeless, work
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.checks import MACHINE, ROLLOUT_SIDE
@@ -22,7 +17,6 @@ from bepa_torchrl.experiment.rollout_side import LOCAL, local_changes, merged_se
 from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
 from osworld_gym.uitars.coords import ImageScaling
 
-__all__ = ["folder", "overrides"]  # fixtures
 LISTEN = "cluster.listen=127.0.0.1:0"
 LISTENS = [LISTEN, "collect.mode=async", "compare=[]"]
 
@@ -135,22 +129,6 @@ def test_errors_of_the_command_are_one_line(
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
-
-
-@contextmanager
-def rollout_side(port: int, token: Path, log: Path, *settings: str) -> Iterator[subprocess.Popen[bytes]]:
-    """``bepa rollouts`` in another process, which is killed at the end if it has not ended."""
-    command = [sys.executable, "-m", "bepa_torchrl", "rollouts", "--connect", f"127.0.0.1:{port}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*command, "--token-file", str(token), *settings], stdout=output, stderr=output, env=environment
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.slow

@@ -3,60 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from async_runs import ALGO, ASYNC, timeless, work
 from documented_keys import check_keys, documented, written_keys
-from rich.console import Console
 
-from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
-from bepa_torchrl.experiment.factory import make_policy
-from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.phases import prepared_run
-from bepa_torchrl.experiment.run_record import RunRecord, read_lines
-from bepa_torchrl.experiment.tasks import make_tasks
-
-QUICK = ("experiment=smoke", "env.max_steps=2", "policy.max_new_tokens=16", "train.iterations=3", "record.every=0")
-ALGO = "algo=level2"  # within two steps nothing is solved, but converted traces are injected
-ASYNC = ("collect.mode=async", "eval.every=0")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder, which ``overrides`` fills."""
-    return tmp_path_factory.mktemp("runs") / "all"
-
-
-@pytest.fixture(scope="module")
-def overrides(folder: Path) -> tuple[str, ...]:
-    """Settings of a run with the tiny policy, prepared.
-
-    Not a random policy: requests are batched by the order in which they come, logits of other batch sizes differ in
-    the last digits, and where 100 tokens are equally likely that changes a token in one run of twenty.
-    """
-    found = (*QUICK, f"runs={folder.parent}", "name=all", "compare=[]")
-    config = load_config(found)
-    folder.mkdir()
-    policy = make_policy(config, seed=0)
-    prepared_run(config, folder, policy, make_tasks(config), Console(quiet=True))
-    return found
-
-
-def work(folder: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
-    """Runs a method and returns the lines of its iterations."""
-    config = load_config(overrides)
-    if not config.resume:
-        RunRecord(folder / name).begin(settings_to_yaml(config))
-    else:
-        (folder / name / "config.yaml").write_text(settings_to_yaml(config))
-    assert MethodRun(folder / name).run() == 0
-    return [line for line in read_lines(folder / name / "iterations.jsonl") if line["phase"] == "rl"]
-
-
-def timeless(line: dict[str, Any]) -> dict[str, Any]:
-    """Without times, and without what only one of the two collectors can report: the use of desktops, the queue."""
-    other = ("second", "staleness", "version_lag", "queue_", "collect/desktops")
-    return {key: value for key, value in line.items() if not any(part in key for part in other)}
+from bepa_torchrl.experiment.config import ConfigError, load_config
+from bepa_torchrl.experiment.run_record import read_lines
 
 
 @pytest.mark.slow

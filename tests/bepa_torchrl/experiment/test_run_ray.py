@@ -6,15 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from async_runs import ALGO, ASYNC, timeless, work
 from built_in_engine import TOKEN, served, url_of
 from ray_heads import loaded_machine
 from run_metrics import comparable
-from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 from bepa_torchrl.scale.engine.http_engine.client import EngineClient
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
-__all__ = ["folder", "overrides"]  # fixtures
 ROOT = Path(__file__).parents[3]
 
 

@@ -11,18 +11,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from async_runs import ALGO, ASYNC, rollout_side, timeless, work
 from cut_relay import CutRelay
 from polling import until
 from ray_heads import free_ports, ray_head
-from test_rollout_cluster import rollout_side
-from test_run_async import ALGO, ASYNC, folder, overrides, timeless, work
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("default"),
 ]
-__all__ = ["folder", "overrides"]  # fixtures
 ITERATIONS = 4
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import groups_of, number, row_list, stack_rows
+from bepa_torchrl.data.step_rows import groups_of, int_entry, row_list, stack_rows
 from bepa_torchrl.rollout.old_log_prob import OldLogProb
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.training.optimization_step import minibatches
@@ -52,7 +52,7 @@ def replacement(groups: int, **options: Any) -> TraceReplacement:
 def table(batch: TensorDictBase) -> list[tuple[Any, ...]]:
     return [
         (
-            *(number(row, key) for key in (K.GROUP_ID, K.SLOT, K.STEP)),
+            *(int_entry(row, key) for key in (K.GROUP_ID, K.SLOT, K.STEP)),
             *(row[key] for key in (K.TASK_ID, K.SOURCE)),
             round(float(row.get(K.ADVANTAGE)), 5),
             bool(row.get(K.OFF_POLICY)),
@@ -99,7 +99,7 @@ def test_every_group_is_finalised_by_the_rule(outcomes: list[str], data: st.Data
         assert sum(member.reward for member in members) == valid.count("+") + traces
         assert sum(float(member.rows[0].get(K.ADVANTAGE)) for member in members) == pytest.approx(0.0, abs=1e-5)
         for member in members:
-            assert [number(row, K.STEP) for row in member.rows] == list(range(len(member.rows)))
+            assert [int_entry(row, K.STEP) for row in member.rows] == list(range(len(member.rows)))
 
 
 def test_interleaved_groups_stay_two_groups() -> None:

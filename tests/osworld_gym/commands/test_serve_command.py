@@ -16,7 +16,7 @@ import requests
 from PIL import Image
 
 from osworld_gym import cli
-from osworld_gym.commands import install_desktop
+from osworld_gym.commands import install
 from osworld_gym.guest.process.processes import marked
 
 
@@ -133,8 +133,8 @@ def test_doctor_names_a_remote_server_that_does_not_answer(
 def test_install_desktop_checks_python_before_it_asks_apt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(install_desktop, "MODULES", ("os", "no_such_module"))
-    monkeypatch.setattr(install_desktop.apt, "missing", lambda _: pytest.fail("apt was asked first"))
+    monkeypatch.setattr(install, "MODULES", ("os", "no_such_module"))
+    monkeypatch.setattr(install.apt, "missing", lambda _: pytest.fail("apt was asked first"))
     assert cli.main(["install-desktop", "--yes"]) == 3
     assert "lacks no_such_module, which the desktops require; fix: pip install 'osworld-gym[guest]'" in (
         capsys.readouterr().err

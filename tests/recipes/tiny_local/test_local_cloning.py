@@ -2,15 +2,12 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sim_recordings import KNOWN, TASKS, recorded
 
 from bepa_torchrl.experts.plan import plan_from_trace
-from bepa_torchrl.experts.recording import Episode, load_recordings, record_all
-from osworld_gym.desktops.sim import SimDesktop
-from osworld_gym.tasks.suites.sim.suite import sim_suite
 from osworld_gym.types import Action
 from recipes.tiny.turns import Screen, Turn
 from recipes.tiny_local.cloning import (
@@ -24,22 +21,10 @@ from recipes.tiny_local.cloning import (
     shifted,
 )
 
-TRAIN = sim_suite().split("train")
-TASKS = [*[t for t in TRAIN if "known" in t.tags][:3], *[t for t in TRAIN if "unknown" in t.tags][:3]]
-KNOWN = [task.id for task in TASKS[:3]]
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     return recorded(tmp_path_factory.mktemp("recordings"))
-
-
-def recorded(folder: Path) -> Library:
-    episodes = [Episode(task, style, seed) for task in TASKS for style in ("native", "expert") for seed in (0, 1)]
-    assert record_all(folder, episodes, SimDesktop, desktops=2).episodes == len(episodes)
-    traces = list(load_recordings(folder, episodes, SimDesktop().screen_size))
-    styles = [[t for t in traces if t.expert.startswith(style)] for style in ("native", "expert")]
-    return Library.of(*styles, KNOWN)
 
 
 def all_turns(library, count=300):

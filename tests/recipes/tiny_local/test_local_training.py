@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_local_cloning import TASKS, recorded
+from sim_recordings import TASKS, recorded
 from transformers import AutoTokenizer
 
 from bepa_torchrl.policies.transformers.policy import load_policy

@@ -25,14 +25,14 @@ def section_texts(line: Line) -> Texts:
     text = response_text(line)
     if "<tool_call>" in text:
         return action_texts(line)
-    found = sections(text)
-    thought = "\n\n".join(part for part in (found.get("Observation"), found.get("Thought")) if part)
+    parts = sections(text)
+    thought = "\n\n".join(part for part in (parts.get("Observation"), parts.get("Thought")) if part)
     said = line.get("natural_language_action")
-    intent = said if isinstance(said, str) and said else found.get("Action", "")
+    intent = said if isinstance(said, str) and said else parts.get("Action", "")
     blocks = _CODE.findall(text)
     call = blocks[-1].strip() if blocks else ""
     return Texts(
-        thought or found.get("Action", ""), last_sentence(intent) or last_sentence(thought), call, response=text or None
+        thought or parts.get("Action", ""), last_sentence(intent) or last_sentence(thought), call, response=text or None
     )
 
 

@@ -22,15 +22,15 @@ _COORDINATES = ("coordinate", "coordinate2", "start_coordinate", "end_coordinate
 
 def tool_arguments(text: str) -> list[dict[str, Any]]:
     """The arguments of each tool call that is valid JSON. Never raises on a string."""
-    found = []
+    arguments = []
     for raw in _CALL.findall(text):
         try:
             call = json.loads(raw)
         except (ValueError, RecursionError):
             continue
         if isinstance(call, dict) and isinstance(call.get("arguments"), dict):
-            found.append(call["arguments"])
-    return found
+            arguments.append(call["arguments"])
+    return arguments
 
 
 def tool_points(text: str) -> list[Point]:

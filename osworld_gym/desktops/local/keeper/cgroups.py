@@ -50,7 +50,7 @@ def make(parents: Mapping[str, Path], name: str, memory: int, processes: int) ->
     Args:
         parents: controller → folder in which to create the group.
         name: name of the groups.
-        memory: limit in bytes.
+        memory: the limit of memory, in bytes.
         processes: limit of the number of processes and threads.
     """
     values: dict[str, str] = {"memory": str(memory), "processes": str(processes), "whole": "1"}
@@ -95,7 +95,7 @@ def find(mounts: str | None = None, own: str | None = None, delegated: str | Non
     if delegated:
         return {UNIFIED: Path(delegated)}
     groups = _own(Path("/proc/self/cgroup").read_text() if own is None else own)
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for line in (Path("/proc/self/mounts").read_text() if mounts is None else mounts).splitlines():
         _, where, kind, options, *_ = line.split()
         if kind == "cgroup":
@@ -105,11 +105,11 @@ def find(mounts: str | None = None, own: str | None = None, delegated: str | Non
         for name in names:
             folder = Path(where) / groups.get(name, "/").lstrip("/")
             if os.access(folder, os.W_OK):
-                found[name] = folder
-    controllers = _controllers(found.get(UNIFIED))
+                folders[name] = folder
+    controllers = _controllers(folders.get(UNIFIED))
     if not {"memory", "pids"} <= controllers:
-        found.pop(UNIFIED, None)
-    return found
+        folders.pop(UNIFIED, None)
+    return folders
 
 
 def _own(text: str) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Plan:
     folder: str = ""  #: private folder of a bare desktop, removed at its end
     sources: list[str] = field(default_factory=list)
     template: str = ""  #: template of the HOME that is prepared here; empty if bubblewrap creates HOME
-    home: str = "overlay"  #: with a template: ``overlay`` or ``staged`` (a copy made here)
+    home: str = "overlay"  #: how a template becomes HOME: ``overlay``, or ``staged`` (a copy made here)
     disk: int = 1 << 30  #: limit of HOME in bytes
     memory: int = 4 << 30  #: limit of all its processes' memory in bytes
     processes: int = 1024  #: limit of processes and threads

@@ -20,12 +20,15 @@ from osworld_gym.desktops.local.keeper import cgroups, usage
 from osworld_gym.desktops.local.keeper.launch import Plan, launch, why_no_overlay
 from osworld_gym.desktops.local.keeper.records import Records, reap
 from osworld_gym.desktops.local.keeper.supervised_desktop import SupervisedDesktop
-from osworld_gym.desktops.local.keeper.users import desktop_user
 from osworld_gym.guest.process.processes import become_subreaper
 
 TICK = 0.5  # seconds between two checks
 MESSAGE = 1 << 17  # largest message in bytes
 LOW = 1 << 28  # bytes; below the larger of this and 2 % of the memory available, the largest desktop is ended
+#: a range of user ids that systemd's list leaves free, up to 2^31
+FIRST, LAST = 1_879_048_192, 2_147_483_647
+EACH = 64  # number of user ids per keeper
+NOBODY = 65_534
 _CLOSED_GROUPS = 40  # attempts to remove a control group that the kernel keeps for a while
 
 
@@ -200,3 +203,20 @@ class Keeper:
             largest = max(self._desktops.values(), key=lambda kept: kept.weigh(processes))
             why = f"this machine had {free >> 20} MiB of memory left, and this desktop held {largest.weight >> 20} MiB"
             largest.end(now, why)
+
+
+def desktop_user(slot: int, uid: int | None = None, keeper: int | None = None, uid_map: str | None = None) -> int:
+    """User (and group) id of the keeper's ``slot``-th desktop; -1: the current user. Other arguments are for tests.
+
+    A desktop that root starts gets a user who owns nothing on this machine, a different one per desktop.
+    Process ids are below 2^22, so no two keepers of one machine share a user id.
+    """
+    if (os.getuid() if uid is None else uid) != 0:
+        return -1
+    wanted = FIRST + (os.getpid() if keeper is None else keeper) * EACH % (LAST - FIRST) + slot % EACH
+    text = Path("/proc/self/uid_map").read_text() if uid_map is None else uid_map
+    spans = [(int(inside), int(count)) for inside, _, count in map(str.split, text.splitlines())]
+    for user in (wanted, NOBODY):
+        if any(inside <= user < inside + count for inside, count in spans):
+            return user
+    return -1  # this root is an ordinary user in its own user namespace

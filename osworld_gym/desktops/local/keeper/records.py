@@ -33,8 +33,8 @@ def run_directory() -> Path:
     """
     base = Path(tempfile.gettempdir()) / f"osworld-gym-{os.getuid()}"
     base.mkdir(mode=0o711, exist_ok=True)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = base.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"{base} is not this user's own folder; fix: remove it")
     return base
 
@@ -48,7 +48,7 @@ class Records:
     """The records of one owner.
 
     Args:
-        owner: its process id.
+        owner: the process id of the owner.
     """
 
     def __init__(self, owner: int) -> None:

@@ -20,7 +20,7 @@ GRACE = 3.0  #: seconds for a bare desktop, whose processes are not in a sandbox
 STOPPING = 0.2  #: seconds for a process to stop
 STOPPED = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
 HIDDEN = 4  #: hidden memory is counted at every 4th check
-Processes = Mapping[int, tuple[int, int]]
+Processes = Mapping[int, usage.Process]
 
 
 class SupervisedDesktop:
@@ -33,7 +33,7 @@ class SupervisedDesktop:
         link: socket to the owner; the desktop is ended when the owner closes it.
         pid: process id of bubblewrap, or of the bare guest; a child of this process.
         info: descriptor on which bubblewrap reports the id of process 1 inside.
-        group: its control groups.
+        group: the control groups of the desktop.
         record: the content of its record except the process ids.
     """
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def scan() -> dict[int, tuple[int, int]]:
-    """Every process of this machine: pid → (parent's pid, resident bytes including shared memory)."""
+class Process(NamedTuple):
+    """One process: its parent's process id, and its resident memory in bytes, shared memory included."""
+
+    parent: int
+    resident: int
+
+
+def scan() -> dict[int, Process]:
+    """Every process of this machine by its process id."""
     out = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -19,15 +27,15 @@ def scan() -> dict[int, tuple[int, int]]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has ended
-        out[int(name)] = (int(fields[1]), int(fields[21]) * PAGE)
+        out[int(name)] = Process(int(fields[1]), int(fields[21]) * PAGE)
     return out
 
 
-def tree(root: int, processes: Mapping[int, tuple[int, int]]) -> list[int]:
+def tree(root: int, processes: Mapping[int, Process]) -> list[int]:
     """``root`` and all its descendants; empty if it has ended."""
     children: dict[int, list[int]] = {}
-    for pid, (parent, _) in processes.items():
-        children.setdefault(parent, []).append(pid)
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
     out, queue = [], [root] if root in processes else []
     while queue:
         pid = queue.pop()
@@ -36,9 +44,9 @@ def tree(root: int, processes: Mapping[int, tuple[int, int]]) -> list[int]:
     return out
 
 
-def resident(pids: Iterable[int], processes: Mapping[int, tuple[int, int]]) -> int:
+def resident(pids: Iterable[int], processes: Mapping[int, Process]) -> int:
     """Upper bound of the processes' memory in bytes: shared memory counts for each of them."""
-    return sum(processes[pid][1] for pid in pids)
+    return sum(processes[pid].resident for pid in pids)
 
 
 def proportional(pids: Iterable[int]) -> int:
@@ -76,11 +84,11 @@ def hidden(pids: Iterable[int]) -> int:
             continue
         for name in names:
             try:
-                found = os.stat(f"/proc/{pid}/fd/{name}")
+                status = os.stat(f"/proc/{pid}/fd/{name}")
             except OSError:
                 continue
-            if found.st_nlink == 0 and found.st_blocks:
-                seen[(found.st_dev, found.st_ino)] = found.st_blocks * 512
+            if status.st_nlink == 0 and status.st_blocks:
+                seen[(status.st_dev, status.st_ino)] = status.st_blocks * 512
     return sum(seen.values())
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from osworld_gym.extensions import Registry
-from osworld_gym.tasks.evaluation.metrics import (
+from osworld_gym.tasks.evaluation.metrics import office
+from osworld_gym.tasks.evaluation.metrics.sim import sim_state
+from osworld_gym.tasks.evaluation.osworld.metrics import (
     archives,
     browser,
     documents,
@@ -19,12 +21,9 @@ from osworld_gym.tasks.evaluation.metrics import (
     player,
     settings,
     structured,
-    system,
     text,
     values,
 )
-from osworld_gym.tasks.evaluation.metrics.office import common as office
-from osworld_gym.tasks.evaluation.metrics.sim import sim_state
 
 Metric = Callable[..., float]
 
@@ -37,7 +36,7 @@ OURS: tuple[Metric, ...] = (
     office.check_pdf,
     sim_state,
 )
-_OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, system, archives)
+_OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, archives)
 
 METRICS: Registry[Metric] = Registry(
     "osworld_gym.metrics",

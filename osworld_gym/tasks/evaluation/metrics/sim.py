@@ -11,12 +11,12 @@ from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 _MISSING = object()
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    return isinstance(found, (list, str, dict)) and wanted in found
+def _contains(value: Any, wanted: Any) -> bool:
+    return isinstance(value, (list, str, dict)) and wanted in value
 
 
-def _subset(found: Any, wanted: Any) -> bool:
-    return isinstance(found, list) and all(item in wanted for item in found)
+def _subset(value: Any, wanted: Any) -> bool:
+    return isinstance(value, list) and all(item in wanted for item in value)
 
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {

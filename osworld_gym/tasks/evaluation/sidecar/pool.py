@@ -16,7 +16,7 @@ class SidecarPool:
     """At most ``size`` processes. Thread-safe; the wait for a free process has a deadline.
 
     Args:
-        start: starts a process.
+        start: a function that starts a process.
         size: maximum number of processes.
     """
 

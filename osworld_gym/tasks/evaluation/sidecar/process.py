@@ -37,9 +37,9 @@ class Sidecar:
 
     Args:
         name: what runs in it, for error messages.
-        command: the program.
-        env: its environment.
-        folder: its working directory.
+        command: the program of the sidecar and its arguments.
+        env: the environment of the sidecar.
+        folder: the working directory of the sidecar.
         fix: the end of the error message when it cannot start.
 
     Raises:
@@ -72,7 +72,7 @@ class Sidecar:
         """Sends one request and returns the reply, within ``deadline`` seconds.
 
         Args:
-            question: JSON.
+            question: the question, as JSON.
             deadline: seconds, those of ``serve`` included; a call of ``serve`` is not interrupted.
             serve: answers the calls ``(name, arguments)`` that the process makes before it replies.
 
@@ -166,11 +166,11 @@ class Sidecar:
     def _status(self) -> int:
         """How the process ended, as of ``Popen.returncode``, without removing its number; -9 if another has."""
         try:
-            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            result = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             return -signal.SIGKILL
-        assert found is not None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        assert result is not None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
     def _failed(self, what: str) -> DesktopError:
         self._log.seek(0, os.SEEK_END)

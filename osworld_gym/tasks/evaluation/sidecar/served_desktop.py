@@ -82,12 +82,12 @@ class ServedDesktop(Desktop):
 
     @property
     def server(self) -> tuple[str, str] | None:
-        found = self._call("server")
-        return None if found is None else (found[0], found[1])
+        pair = self._call("server")
+        return None if pair is None else (pair[0], pair[1])
 
     def forwarded(self, port: int) -> tuple[str, int] | None:
-        found = self._call("forwarded", port)
-        return None if found is None else (found[0], found[1])
+        address = self._call("forwarded", port)
+        return None if address is None else (address[0], address[1])
 
     def reset(self, seed: int) -> None:
         self._call("reset", seed)

@@ -24,7 +24,7 @@ def expert_step(move: Move, desktop: SimDesktop, first: bool, rng: random.Random
 
     Args:
         move: the oracle's decision.
-        desktop: its present state.
+        desktop: the desktop in its present state.
         first: whether there is no previous action to verify.
         rng: chooses the words of the text.
     """

@@ -142,7 +142,7 @@ def _scroll(word: str, desktop: SimDesktop, subtask: str) -> Move:
 
 
 def _mark(goal: Goal, desktop: SimDesktop, native: bool) -> Move:
-    control = desktop.catalogue.place(goal["mark"])[2]
+    control = desktop.catalogue.place(goal["mark"]).control
     if desktop.inner.shown(control.name) != goal["item"]:
         subtask = f"Choose the letter of {goal['item']}"
         return _choose(("choose", control.name, goal["item"]), goal["item"], desktop, native, subtask)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
-    in_window,
-    make,
-    metric,
-    output,
-    play,
-    saved_text,
-    shell,
-    text_step,
-)
-from osworld_gym.tasks.suites.local.builders import (
+from osworld_gym.tasks.suites.authoring import (
     DOCUMENTS,
     MANAGER,
     TERMINAL,
     Data,
+    desktop_task,
     every,
     file_step,
     folder_step,
     icon,
     in_editor,
+    in_window,
     keys_step,
     lines,
     listed,
+    metric,
     mouse,
+    output,
+    save_step,
+    script,
+    shell,
+    text_step,
     type_step,
 )
 from osworld_gym.tasks.task import Task
@@ -38,13 +36,13 @@ def place_tasks() -> list[Task]:
 
 def _manager() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "files-nested",
             "file_manager",
             "Create a folder named 2024 inside the folder Reports.",
             [folder_step("Reports"), folder_step("Letters"), MANAGER],
             listed(["Reports:\n2024/"], ["Letters:\n2024"]),
-            play(
+            script(
                 (
                     "Open the folder",
                     [mouse("double", icon("Reports"), "the folder Reports", "Open the folder Reports")],
@@ -59,13 +57,13 @@ def _manager() -> list[Task]:
                 end={"says": "2024", "command": ["ls", f"{DOCUMENTS}/Reports"]},
             ),
         ),
-        make(
+        desktop_task(
             "files-empty-folder",
             "file_manager",
             "Move all three text files of the open folder into the folder Old, at once.",
             [folder_step("Old"), *(file_step(f"{name}.txt", name) for name in ("one", "two", "three")), MANAGER],
             every(listed(["Old:\none.txt\nthree.txt\ntwo.txt"]), listed(["Documents:\nOld/\n\n"])),
-            play(
+            script(
                 (
                     "Cut the files",
                     [
@@ -85,13 +83,13 @@ def _manager() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "files-infeasible",
             "file_manager",
             "Let the file manager e-mail the file one.txt to the moon station's fax machine.",
             [file_step("one.txt", "1\n"), MANAGER],
             {"func": "infeasible"},
-            play(("Tell the user", [{"do": "fail", "intent": "Say that the file manager sends no fax"}] * 3)),
+            script(("Tell the user", [{"do": "fail", "intent": "Say that the file manager sends no fax"}] * 3)),
         ),
     ]
 
@@ -101,13 +99,13 @@ POEM = "roses are red\nviolets are blue\n"
 
 def _editor() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "editor-replace-all",
             "text_editor",
             "Replace every 'cat' by 'dog' in the open file story.txt and save it.",
             [file_step("story.txt", "The cat sat.\nA cat ran.\nNo cat here.\n"), in_editor("story.txt")],
             lines("story.txt", ["^The dog sat", "^A dog ran", "^No dog here"], ["cat"]),
-            play(
+            script(
                 (
                     "Replace the word",
                     [
@@ -120,7 +118,7 @@ def _editor() -> list[Task]:
                         keys_step("esc", "Close the dialog"),
                     ],
                 ),
-                saved_text("story.txt"),
+                save_step("story.txt"),
                 end={"says": "dog", "command": ["cat", f"{DOCUMENTS}/story.txt"]},
             ),
             difficulty="medium",
@@ -130,7 +128,7 @@ def _editor() -> list[Task]:
 
 def _editor_files() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "editor-copy-between",
             "text_editor",
             "Copy the whole text of poem.txt (open) to the end of book.txt in the same folder, and save book.txt.",
@@ -139,7 +137,7 @@ def _editor_files() -> list[Task]:
                 lines("book.txt", ["^My book$", "^roses are red$", "^violets are blue$"]),
                 lines("poem.txt", ["^roses are red$"]),
             ),
-            play(
+            script(
                 (
                     "Copy the text",
                     [keys_step("ctrl a", "Select the whole text"), keys_step("ctrl c", "Copy it")],
@@ -158,7 +156,7 @@ def _editor_files() -> list[Task]:
                         keys_step("ctrl v", "Paste the text"),
                     ],
                 ),
-                saved_text("book.txt"),
+                save_step("book.txt"),
                 end={"says": "violets", "command": ["cat", f"{DOCUMENTS}/book.txt"]},
             ),
             difficulty="medium",
@@ -168,13 +166,13 @@ def _editor_files() -> list[Task]:
 
 def _editor_new_file() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "editor-new-file",
             "text_editor",
             "Write 'eggs' and 'flour' on two lines of a new file, and save it as cake.txt in Documents.",
             [file_step("notes.txt", "x\n"), in_editor("notes.txt")],
             lines("cake.txt", ["^eggs$", "^flour$"]),
-            play(
+            script(
                 (
                     "Write the file",
                     [
@@ -212,13 +210,13 @@ def _command(
 ) -> Task:
     """A terminal task, whose oracle types the lines one after another."""
     steps = [type_step(f"{line}\n", f"Type the command {line.split()[0]}") for line in typed]
-    return make(
+    return desktop_task(
         name,
         "os",
         instruction,
         [*config, TERMINAL],
         evaluator,
-        play(("Use the terminal", steps), end=end),
+        script(("Use the terminal", steps), end=end),
         difficulty=difficulty,
         apps=("os", "terminal"),
     )
@@ -290,13 +288,13 @@ def _terminal_files() -> list[Task]:
             "ls -l latest",
             end={"says": "v2", "command": ["readlink", "~/latest"]},
         ),
-        make(
+        desktop_task(
             "os-infeasible",
             "os",
             "Use the terminal to add four more cores to this machine's processor.",
             [TERMINAL],
             {"func": "infeasible"},
-            play(("Tell the user", [{"do": "fail", "intent": "Say that a command cannot add cores"}] * 3)),
+            script(("Tell the user", [{"do": "fail", "intent": "Say that a command cannot add cores"}] * 3)),
             apps=("os", "terminal"),
         ),
     ]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    Data,
     Part,
     bytes_step,
-    cannot,
+    desktop_task,
     file_at,
     go_to,
+    in_office,
     in_window,
-    make,
+    infeasible_script,
+    keys_step,
     metric,
-    office,
-    play,
+    mouse,
     saved,
     saved_document,
+    script,
+    type_step,
 )
 from osworld_gym.tasks.suites.desktop.content.sheets import Cell, Rows, make_xlsx
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, mouse, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "libreoffice_calc"
@@ -35,7 +39,7 @@ STAFF: Rows = [["Name", "Age"], ["Olga", 41], ["Ben", 29], ["Mia", 35], ["Carl",
 
 
 def _opened(name: str, sheets: dict[str, Rows]) -> list[Data]:
-    return [bytes_step(f"{DOCUMENTS}/{name}", make_xlsx(sheets)), *office(name)]
+    return [bytes_step(f"{DOCUMENTS}/{name}", make_xlsx(sheets)), *in_office(name)]
 
 
 def _sheet(name: str, **rules: object) -> Data:
@@ -45,7 +49,7 @@ def _sheet(name: str, **rules: object) -> Data:
 
 def _play(name: str, *parts: Part) -> Data:
     path = f"{DOCUMENTS}/{name}"
-    return play(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
+    return script(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
 
 
 def calc_tasks() -> list[Task]:
@@ -55,7 +59,7 @@ def calc_tasks() -> list[Task]:
 
 def _formulas() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "calc-sum",
             APP,
             "Put the total of the units into the cell B6 of the open workbook, with a formula, and save the file.",
@@ -67,7 +71,7 @@ def _formulas() -> list[Task]:
                 ("Write the formula", [type_step("=SUM(B2:B5)\n", "Type the formula =SUM(B2:B5)")]),
             ),
         ),
-        make(
+        desktop_task(
             "calc-product",
             APP,
             "Add a column 'Revenue' in D: units times price for each of the four items, as formulas. Save the file.",
@@ -91,7 +95,7 @@ def _formulas() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "calc-average",
             APP,
             "Write the average age of the staff into the cell D2, with a formula, and save the workbook.",
@@ -108,7 +112,7 @@ def _formulas() -> list[Task]:
 
 def _structure() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "calc-rename-sheet",
             APP,
             "Rename the sheet 'Sheet1' to 'Budget 2024' and save the workbook.",
@@ -125,7 +129,7 @@ def _structure() -> list[Task]:
                 ),
             ),
         ),
-        make(
+        desktop_task(
             "calc-delete-row",
             APP,
             "Delete the whole row of 'Ink' so that the rows below move up, and save the workbook.",
@@ -142,7 +146,7 @@ def _structure() -> list[Task]:
 
 def _contents() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "calc-sort",
             APP,
             "Sort the staff by name, from A to Z, with each age staying beside its name. Save the workbook.",
@@ -173,7 +177,7 @@ def _contents() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "calc-replace",
             APP,
             "Replace every 'draft' in the sheet by 'final', and save the workbook.",
@@ -202,7 +206,7 @@ def _contents() -> list[Task]:
 
 def _looks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "calc-bold",
             APP,
             "Make the heading row (A1 to C1) bold and save the workbook.",
@@ -217,7 +221,7 @@ def _looks() -> list[Task]:
                 ("Make them bold", [keys_step("ctrl b", "Make the selected cells bold")]),
             ),
         ),
-        make(
+        desktop_task(
             "calc-percent",
             APP,
             "Show the shares in B2 to B4 as percentages (keep the values), and save the workbook.",
@@ -233,12 +237,12 @@ def _looks() -> list[Task]:
                 ("Format them", [keys_step("ctrl shift 5", "Format the cells as percent")]),
             ),
         ),
-        make(
+        desktop_task(
             "calc-infeasible",
             APP,
             "Let Calc send the open sheet as a text message to the phone number 555-0100.",
             _opened("sales.xlsx", {"Sales": SALES}),
             {"func": "infeasible"},
-            cannot("Say that Calc cannot send text messages"),
+            infeasible_script("Say that Calc cannot send text messages"),
         ),
     ]

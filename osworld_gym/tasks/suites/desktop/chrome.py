@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
-    cannot,
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    Data,
+    desktop_task,
     file_at,
     in_window,
-    make,
+    infeasible_script,
+    keys_step,
+    launch_and_wait,
     metric,
     output,
-    play,
+    script,
     shell,
-    started,
     text_step,
+    type_step,
 )
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "chrome"
@@ -43,7 +46,7 @@ def opened(name: str, title: str, body: str) -> list[Data]:
     """Setup: a local page, open in the browser."""
     return [
         text_step(f"{DOCUMENTS}/{name}", page(title, body)),
-        *started(f"{title} - ", "google-chrome", f"file://{HOME}/Documents/{name}"),
+        *launch_and_wait(f"{title} - ", "google-chrome", f"file://{HOME}/Documents/{name}"),
     ]
 
 
@@ -55,7 +58,7 @@ def served(pages: dict[str, str], title: str) -> list[Data]:
         *(text_step(f"{SITE}/{name}", text) for name, text in pages.items()),
         {"type": "launch", "parameters": {"command": server, "shell": True, "window": False}},
         {"type": "execute", "parameters": ready | {"until": {"returncode": 0}}},
-        *started(f"{title} - ", "google-chrome", f"http://127.0.0.1:{PORT}/"),
+        *launch_and_wait(f"{title} - ", "google-chrome", f"http://127.0.0.1:{PORT}/"),
     ]
 
 
@@ -87,24 +90,24 @@ def chrome_tasks() -> list[Task]:
 
 def _profile_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "chrome-bookmark",
             APP,
             "Bookmark the open page, with the name it has.",
             opened("recipes.html", "Soup recipes", "<h1>Soup recipes</h1><p>Leek, pea, onion.</p>"),
             profile("Bookmarks", ['"name":"Souprecipes"', "recipes.html"]),
-            play(
+            script(
                 ("Bookmark the page", [keys_step("ctrl d", "Bookmark the page"), keys_step("enter", "Confirm")]),
                 end={"says": "Soup recipes", "command": BOOKMARKS},
             ),
         ),
-        make(
+        desktop_task(
             "chrome-bookmark-name",
             APP,
             "Bookmark the open page under the name 'Train times'.",
             opened("tt.html", "tt-2024-v3-final", "<h1>Timetable</h1><p>Bergen 10:15</p>"),
             profile("Bookmarks", ['"name":"Traintimes"', "tt.html"]),
-            play(
+            script(
                 (
                     "Bookmark the page",
                     [
@@ -120,13 +123,13 @@ def _profile_tasks() -> list[Task]:
 
 def _settings_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "chrome-startup",
             APP,
             "Set the browser to continue where you left off when it starts.",
             opened("start.html", "Start page", "<h1>Start page</h1>"),
             profile("Preferences", ['"restore_on_startup":1']),
-            play(
+            script(
                 (
                     "Open the settings",
                     address("chrome://settings/onStartup", "Type the address of the settings On startup"),
@@ -142,20 +145,20 @@ def _settings_tasks() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "chrome-infeasible",
             APP,
             "Make the browser paint the icons of the desktop's other programs green.",
             opened("start.html", "Start page", "<h1>Start page</h1>"),
             {"func": "infeasible"},
-            cannot("Say that the browser cannot change other programs' icons"),
+            infeasible_script("Say that the browser cannot change other programs' icons"),
         ),
     ]
 
 
 def _page_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "chrome-open-file",
             APP,
             "Open the file map.html of the folder Documents in the open tab.",
@@ -166,18 +169,18 @@ def _page_tasks() -> list[Task]:
             metric(
                 "check_include_exclude", output("wmctrl", "-l"), {"include": ["City map - "], "exclude": ["Start page"]}
             ),
-            play(
+            script(
                 ("Open the file", address(f"file://{HOME}/Documents/map.html", "Type the address of the file")),
                 end={"window": "City map"},
             ),
         ),
-        make(
+        desktop_task(
             "chrome-print",
             APP,
             "Save the open page as the PDF file ticket.pdf in the folder Documents, by printing it.",
             opened("ticket.html", "Ticket", "<h1>Ticket 4711</h1><p>Seat 12</p>"),
             metric("check_pdf", file_at(f"{DOCUMENTS}/ticket.pdf"), {"pages": 1}),
-            play(
+            script(
                 (
                     "Print the page",
                     [
@@ -199,7 +202,7 @@ def _page_tasks() -> list[Task]:
 
 def _saving_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "chrome-save-page",
             APP,
             "Save the open page as poem.html in the folder Downloads.",
@@ -209,7 +212,7 @@ def _saving_tasks() -> list[Task]:
                 output("cat", "~/Downloads/poem.html"),
                 {"include": ["The rose is red."], "exclude": []},
             ),
-            play(
+            script(
                 (
                     "Save the page",
                     [
@@ -235,13 +238,13 @@ def _site_tasks() -> list[Task]:
     times = "<h1>Trains</h1><table><tr><td>Oslo</td><td>09:40</td></tr><tr><td>Bergen</td><td>10:15</td></tr></table>"
     ask = '<form action="thanks.html">Departure <input name="at"><button>Send</button></form>'
     return [
-        make(
+        desktop_task(
             "chrome-form",
             APP,
             "Book a table for 4 guests on the open page, under the name Weber.",
             served({"index.html": page("Book a table", form), "thanks.html": thanks}, "Book a table"),
             requested(r"GET /thanks\.html\?name=Weber&guests=4 "),
-            play(
+            script(
                 (
                     "Fill in the form",
                     [
@@ -253,13 +256,13 @@ def _site_tasks() -> list[Task]:
                 end=logged("thanks"),
             ),
         ),
-        make(
+        desktop_task(
             "chrome-read-and-answer",
             APP,
             "Find out on the open page when the train to Bergen leaves, and send that time with the form (like 08:00).",
             served({"index.html": page("Trains", times + ask), "thanks.html": thanks}, "Trains"),
             requested(r"GET /thanks\.html\?at=10(:|%3A)15 "),
-            play(
+            script(
                 (
                     "Send the time",
                     [
@@ -276,7 +279,7 @@ def _site_tasks() -> list[Task]:
 def _download_tasks() -> list[Task]:
     shop = '<h1>Shop</h1><a href="prices.csv" download>Price list</a>'
     return [
-        make(
+        desktop_task(
             "chrome-download",
             APP,
             "Download the price list that the open page links to.",
@@ -284,7 +287,7 @@ def _download_tasks() -> list[Task]:
             metric(
                 "check_include_exclude", output("cat", "~/Downloads/prices.csv"), {"include": ["soap,2"], "exclude": []}
             ),
-            play(
+            script(
                 (
                     "Download the list",
                     [keys_step("tab", "Go to the link Price list"), keys_step("enter", "Follow the link Price list")],

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
     PICTURES,
+    Data,
     bytes_step,
-    cannot,
+    desktop_task,
     file_at,
     in_window,
-    make,
+    infeasible_script,
+    keys_step,
+    launch_and_wait,
     metric,
-    play,
-    started,
+    script,
+    type_step,
     when,
 )
 from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, SUN, WALL, make_png
-from osworld_gym.tasks.suites.local.builders import Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "gimp"
@@ -30,7 +32,7 @@ def opened() -> list[Data]:
     """Setup: the picture scene.png, open in GIMP."""
     return [
         bytes_step(f"{PICTURES}/scene.png", make_png(WIDTH, HEIGHT)),
-        *started("320x200", "gimp", "--no-splash", f"{PICTURES}/scene.png"),
+        *launch_and_wait("320x200", "gimp", "--no-splash", f"{PICTURES}/scene.png"),
     ]
 
 
@@ -56,8 +58,8 @@ def export(name: str) -> tuple[str, list[Data]]:
 def _task(
     name: str, instruction: str, out: str, rules: dict[str, object], steps: Sequence[Data], difficulty: str = "medium"
 ) -> Task:
-    script = play(("Change the picture", steps), export(out), end={"file": f"{PICTURES}/{out}"})
-    return make(f"gimp-{name}", APP, instruction, opened(), image(out, **rules), script, difficulty=difficulty)
+    oracle = script(("Change the picture", steps), export(out), end={"file": f"{PICTURES}/{out}"})
+    return desktop_task(f"gimp-{name}", APP, instruction, opened(), image(out, **rules), oracle, difficulty=difficulty)
 
 
 MENU = keys_step("alt i", "Open the menu Image")
@@ -71,13 +73,13 @@ def gimp_tasks() -> list[Task]:
 
 def _geometry() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "gimp-jpeg",
             APP,
             "Export the open picture as scene.jpg into the folder Pictures, as a JPEG file.",
             opened(),
             image("scene.jpg", format="JPEG", size=[WIDTH, HEIGHT], pixels=[[*IN_SUN, SUN], [*IN_WALL, WALL]]),
-            play(export("scene.jpg"), end={"file": f"{PICTURES}/scene.jpg"}),
+            script(export("scene.jpg"), end={"file": f"{PICTURES}/scene.jpg"}),
         ),
         _task(
             "scale",
@@ -124,13 +126,13 @@ def _others() -> list[Task]:
             {"size": [WIDTH, HEIGHT], "grey": True},
             [MENU, keys_step("m", "Choose Mode"), keys_step("g", "Choose Grayscale")],
         ),
-        make(
+        desktop_task(
             "gimp-new",
             APP,
             "Make a new picture of 400 by 300 pixels and export it as blank.png in Pictures.",
             opened(),
             image("blank.png", size=[400, 300], format="PNG"),
-            play(
+            script(
                 (
                     "Make the picture",
                     [
@@ -147,12 +149,12 @@ def _others() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "gimp-infeasible",
             APP,
             "Use GIMP to record a video of the screen for ten seconds.",
             opened(),
             {"func": "infeasible"},
-            cannot("Say that GIMP cannot record the screen"),
+            infeasible_script("Say that GIMP cannot record the screen"),
         ),
     ]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    Data,
     Part,
     bytes_step,
+    desktop_task,
     file_at,
+    in_office,
     in_window,
-    make,
+    keys_step,
     metric,
-    office,
-    play,
     saved,
     saved_document,
+    script,
+    type_step,
 )
 from osworld_gym.tasks.suites.desktop.content.decks import Slide, make_pptx
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "libreoffice_impress"
@@ -26,7 +29,7 @@ NEXT = keys_step("pagedown", "Go to the next slide")
 
 
 def _opened(name: str, slides: Sequence[Slide]) -> list[Data]:
-    return [bytes_step(f"{DOCUMENTS}/{name}", make_pptx(slides)), *office(name)]
+    return [bytes_step(f"{DOCUMENTS}/{name}", make_pptx(slides)), *in_office(name)]
 
 
 def _slides(name: str, slides: Sequence[Slide]) -> Data:
@@ -37,7 +40,7 @@ def _slides(name: str, slides: Sequence[Slide]) -> Data:
 
 def _play(name: str, *parts: Part) -> Data:
     path = f"{DOCUMENTS}/{name}"
-    return play(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
+    return script(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
 
 
 def impress_tasks() -> list[Task]:
@@ -47,7 +50,7 @@ def impress_tasks() -> list[Task]:
 
 def _slide_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "impress-delete-slide",
             APP,
             "Delete the last slide of the open presentation and save it.",
@@ -62,7 +65,7 @@ def _slide_tasks() -> list[Task]:
                 ("Delete it", [keys_step("alt l", "Open the menu Slide"), keys_step("d", "Choose Delete Slide")]),
             ),
         ),
-        make(
+        desktop_task(
             "impress-duplicate-slide",
             APP,
             "Duplicate the first slide, so that there are four, and save the presentation.",
@@ -80,13 +83,13 @@ def _slide_tasks() -> list[Task]:
                 ),
             ),
         ),
-        make(
+        desktop_task(
             "impress-pdf",
             APP,
             "Export the open presentation as the PDF file garden.pdf into the same folder.",
             _opened("garden.pptx", DECK),
             metric("check_pdf", file_at(f"{DOCUMENTS}/garden.pdf"), {"pages": 3}),
-            play(
+            script(
                 (
                     "Export the presentation",
                     [
@@ -115,7 +118,7 @@ def _edit(shape: str, tabs: int) -> list[Data]:
 
 def _word_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "impress-title",
             APP,
             "Change the title of the first slide to 'Our park' and save the presentation.",
@@ -133,7 +136,7 @@ def _word_tasks() -> list[Task]:
                 ),
             ),
         ),
-        make(
+        desktop_task(
             "impress-bullet",
             APP,
             "Add the line 'Yellow' below 'White' on the slide 'Roses', and save the presentation.",
@@ -155,7 +158,7 @@ def _word_tasks() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "impress-new-slide",
             APP,
             "Insert a new slide after the last one, with the title 'Thank you', and save the presentation.",

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    TERMINAL,
+    Data,
     Part,
     bytes_step,
+    desktop_task,
+    every,
     file_at,
+    file_step,
     go_to,
+    icon,
+    in_editor,
+    in_office,
     in_window,
-    make,
+    keys_step,
+    launch,
+    lines,
     metric,
-    office,
+    mouse,
     output,
-    play,
+    save_step,
     saved,
     saved_document,
-    saved_text,
+    script,
+    type_step,
 )
 from osworld_gym.tasks.suites.desktop.chrome import page, served
 from osworld_gym.tasks.suites.desktop.content.decks import make_pptx
 from osworld_gym.tasks.suites.desktop.content.sheets import Rows, make_xlsx
 from osworld_gym.tasks.suites.desktop.content.texts import make_odt
 from osworld_gym.tasks.suites.desktop.thunderbird import inbox, select
-from osworld_gym.tasks.suites.local.builders import (
-    DOCUMENTS,
-    TERMINAL,
-    Data,
-    every,
-    file_step,
-    icon,
-    in_editor,
-    keys_step,
-    launch,
-    lines,
-    mouse,
-    type_step,
-)
 from osworld_gym.tasks.task import Task
 
 DOMAIN = "multi_apps"
@@ -65,7 +63,7 @@ def multi_tasks() -> list[Task]:
 
 def _with_editor() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "multi-calc-editor",
             DOMAIN,
             "Look up in the open workbook how many units of ink there are, and write the line 'Ink: <units>' into the "
@@ -74,26 +72,26 @@ def _with_editor() -> list[Task]:
                 file_step("order.txt", ""),
                 bytes_step(f"{DOCUMENTS}/stock.xlsx", make_xlsx({"Stock": STOCK})),
                 in_editor("order.txt"),
-                *office("stock.xlsx"),
+                *in_office("stock.xlsx"),
             ],
             lines("order.txt", [r"^Ink: 15$"]),
-            play(
+            script(
                 switch("order.txt", "the text editor"),
                 ("Write the line", [in_window("order.txt", type_step("Ink: 15", "Type the line Ink: 15"))]),
-                saved_text("order.txt"),
+                save_step("order.txt"),
                 end=contains("order.txt", "Ink"),
             ),
             difficulty="medium",
             apps=("libreoffice_calc", "text_editor"),
         ),
-        make(
+        desktop_task(
             "multi-mail-editor",
             DOMAIN,
             "The mail 'Lunch on Friday' proposes a time. Write the line 'Lunch at <that time>' into the file "
             "plan.txt, which is open in the text editor behind the mails, and save it.",
             [file_step("plan.txt", "Friday\n"), in_editor("plan.txt"), *inbox()],
             lines("plan.txt", ["^Friday$", "^Lunch at noon$"]),
-            play(
+            script(
                 select("Lunch on Friday"),
                 switch("plan.txt", "the text editor"),
                 (
@@ -103,7 +101,7 @@ def _with_editor() -> list[Task]:
                         type_step("Lunch at noon", "Type the line Lunch at noon"),
                     ],
                 ),
-                saved_text("plan.txt"),
+                save_step("plan.txt"),
                 end=contains("plan.txt", "noon"),
             ),
             difficulty="hard",
@@ -114,7 +112,7 @@ def _with_editor() -> list[Task]:
 
 def _with_terminal() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "multi-terminal-editor",
             DOMAIN,
             "In the terminal, sort the lines of Documents/names.txt into Documents/sorted.txt; then open sorted.txt in "
@@ -125,7 +123,7 @@ def _with_terminal() -> list[Task]:
                 output("grep", "-v", "^$", f"{DOCUMENTS}/sorted.txt"),
                 {"expected": "Anna\nMax\nZoe\nend\n"},
             ),
-            play(
+            script(
                 (
                     "Sort the lines",
                     [
@@ -140,7 +138,7 @@ def _with_terminal() -> list[Task]:
                         type_step("end", "Type end"),
                     ],
                 ),
-                saved_text("sorted.txt"),
+                save_step("sorted.txt"),
                 end=contains("sorted.txt", "end"),
             ),
             difficulty="medium",
@@ -153,18 +151,18 @@ def _with_office() -> list[Task]:
     site = {"index.html": page("Shop", "<h1>Shop</h1><p>Lamp: 34 EUR</p><p>Chair: 59 EUR</p>")}
     prices: Rows = [["Item", "Price"], ["Lamp", None], ["Desk", 120]]
     return [
-        make(
+        desktop_task(
             "multi-browser-calc",
             DOMAIN,
             "Enter the price of the lamp, which the open web page tells, into the cell B2 of the workbook prices.xlsx, "
             "which is open behind the browser, and save the workbook.",
             [
                 bytes_step(f"{DOCUMENTS}/prices.xlsx", make_xlsx({"Prices": prices})),
-                *office("prices.xlsx"),
+                *in_office("prices.xlsx"),
                 *served(site, "Shop"),
             ],
             document("prices.xlsx", "check_sheet", {"cells": {"A2": "Lamp", "B2": 34, "B3": 120}}),
-            play(
+            script(
                 switch("prices.xlsx", "Calc"),
                 (
                     "Enter the price",
@@ -185,7 +183,7 @@ def _with_office() -> list[Task]:
 
 def _with_documents() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "multi-editor-writer",
             DOMAIN,
             "Copy the whole text of the file quote.txt, which is open in the text editor, to the end of the Writer "
@@ -193,7 +191,7 @@ def _with_documents() -> list[Task]:
             [
                 file_step("quote.txt", "To be or not to be"),
                 bytes_step(f"{DOCUMENTS}/speech.odt", make_odt(["Dear guests,", "as somebody said:"])),
-                *office("speech.odt"),
+                *in_office("speech.odt"),
                 in_editor("quote.txt"),
             ],
             document(
@@ -201,7 +199,7 @@ def _with_documents() -> list[Task]:
                 "check_document",
                 {"texts": ["Dear guests,", "as somebody said:", "To be or not to be"]},
             ),
-            play(
+            script(
                 (
                     "Copy the text",
                     [keys_step("ctrl a", "Select the whole text"), keys_step("ctrl c", "Copy it")],
@@ -226,7 +224,7 @@ def _with_documents() -> list[Task]:
 
 def _with_slides() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "multi-calc-impress",
             DOMAIN,
             "Make the item with the most units in the open workbook the title of the only slide of best.pptx, which "
@@ -234,11 +232,11 @@ def _with_slides() -> list[Task]:
             [
                 bytes_step(f"{DOCUMENTS}/best.pptx", make_pptx([("Best item", ["This month"])])),
                 bytes_step(f"{DOCUMENTS}/stock.xlsx", make_xlsx({"Stock": STOCK})),
-                *office("best.pptx"),
-                *office("stock.xlsx"),
+                *in_office("best.pptx"),
+                *in_office("stock.xlsx"),
             ],
             document("best.pptx", "check_slides", {"slides": [["Pens", "This month"]]}),
-            play(
+            script(
                 switch("best.pptx", "Impress"),
                 (
                     "Change the title",
@@ -266,14 +264,14 @@ def _with_files() -> list[Task]:
         metric("check_include_exclude", output("ls", "~/Downloads"), {"exclude": ["prices.csv"]}),
     )
     return [
-        make(
+        desktop_task(
             "multi-download-move",
             DOMAIN,
             "Download the price list that the open page links to; then move it with the file manager, which is open "
             "behind the browser, from Downloads to Documents.",
             [launch("pcmanfm", "~/Downloads"), *served(site, "Shop")],
             moved,
-            play(
+            script(
                 (
                     "Download the list",
                     [keys_step("tab", "Go to the link Price list"), keys_step("enter", "Follow the link Price list")],

@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import lru_cache
 
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.desktop.authoring import plan_text
+from osworld_gym.tasks.suites.authoring import with_plan
 from osworld_gym.tasks.suites.desktop.basics import place_tasks
 from osworld_gym.tasks.suites.desktop.calc import calc_tasks
 from osworld_gym.tasks.suites.desktop.chrome import chrome_tasks
 from osworld_gym.tasks.suites.desktop.gimp import gimp_tasks
 from osworld_gym.tasks.suites.desktop.impress import impress_tasks
+from osworld_gym.tasks.suites.desktop.local import local_suite
 from osworld_gym.tasks.suites.desktop.multi import multi_tasks
 from osworld_gym.tasks.suites.desktop.thunderbird import thunderbird_tasks
 from osworld_gym.tasks.suites.desktop.vlc import vlc_tasks
 from osworld_gym.tasks.suites.desktop.writer import writer_tasks
-from osworld_gym.tasks.suites.local.suite import local_suite
 from osworld_gym.tasks.task import Task
 
 #: tasks of the split held_out, without ``desktop-``; tasks of the suite ``local`` keep their split
@@ -40,13 +40,11 @@ def _steps(task: Task) -> int:
 
 
 def _local_task(task: Task) -> Task:
-    """A task of the suite ``local``, with this suite's id, keys and labels."""
-    difficulty = "easy" if _steps(task) <= 3 else "medium"
-    words = {"plan": plan_text(task.oracle or {}), "difficulty": difficulty}
-    tags = (difficulty, "gui-oracle", *task.tags)
-    if task.domain == "terminal":  # OSWorld's name of that domain
-        return replace(task, domain="os", raw={**task.raw, **words, "related_apps": ["os", "terminal"]}, tags=tags)
-    return replace(task, raw={**task.raw, **words}, tags=tags)
+    """A task of the suite ``local``, with this suite's keys and labels."""
+    task = with_plan(task, "easy" if _steps(task) <= 3 else "medium")
+    if task.domain == "terminal":  # OSWorld's name of that domain is "os"
+        return replace(task, domain="os", raw={**task.raw, "related_apps": ["os", "terminal"]})
+    return task
 
 
 @lru_cache(maxsize=1)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    Data,
     Part,
     bytes_step,
+    desktop_task,
+    every,
     in_window,
-    make,
+    keys_step,
+    launch_and_wait,
     metric,
     output,
-    play,
+    script,
     shell,
-    started,
     text_step,
+    type_step,
 )
 from osworld_gym.tasks.suites.desktop.content.media import make_mail, make_mbox
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, every, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "thunderbird"
@@ -59,7 +63,7 @@ def inbox() -> list[Data]:
         text_step(f"{FOLDERS}/Projects", ""),
         text_step(f"{PROFILE}/session.json", json.dumps({"rev": 0, "windows": windows})),
         {"type": "execute", "parameters": {"command": ["python3", "-c", _NO_STATUS, PROFILE]}},
-        *started("Inbox - ", "thunderbird"),
+        *launch_and_wait("Inbox - ", "thunderbird"),
     ]
 
 
@@ -108,7 +112,7 @@ def thunderbird_tasks() -> list[Task]:
 
 def _moved() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "mail-delete",
             APP,
             "Delete the advertisement 'Cheap watches' from the inbox, so that it goes to the trash.",
@@ -116,9 +120,9 @@ def _moved() -> list[Task]:
             every(
                 in_folder("Trash", ["Subject: Cheap watches"], ["Subject: Invoice", "Subject: Lunch"]), left("Cheap")
             ),
-            play(select("Cheap watches"), ("Delete it", [keys_step("delete", "Delete the mail")])),
+            script(select("Cheap watches"), ("Delete it", [keys_step("delete", "Delete the mail")])),
         ),
-        make(
+        desktop_task(
             "mail-move",
             APP,
             "Move the mail 'Invoice 17' from the inbox to the folder Projects.",
@@ -126,7 +130,7 @@ def _moved() -> list[Task]:
             every(
                 in_folder("Projects", ["Subject: Invoice 17"], ["Subject: Lunch", "Subject: Cheap"]), left("Invoice")
             ),
-            play(
+            script(
                 select("Invoice 17"),
                 (
                     "Move it",
@@ -145,7 +149,7 @@ def _moved() -> list[Task]:
 
 def _marked() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "mail-star",
             APP,
             "Add a star to the mail 'Lunch on Friday'.",
@@ -155,17 +159,17 @@ def _marked() -> list[Task]:
                 ["^X-Mozilla-Status: ...[4-7] .*Subject: Lunch"],
                 ["^X-Mozilla-Status: ...[4-7] .*Subject: [IC]"],
             ),
-            play(select("Lunch on Friday"), ("Add the star", [keys_step("s", "Star the mail")])),
+            script(select("Lunch on Friday"), ("Add the star", [keys_step("s", "Star the mail")])),
         ),
-        make(
+        desktop_task(
             "mail-tag",
             APP,
             "Tag the mail 'Invoice 17' as Important.",
             inbox(),
             in_folder("Inbox", [r"Keys: \$label1 .*Subject: Invoice"], [r"Keys: \$label1 .*Subject: (Lunch|Cheap)"]),
-            play(select("Invoice 17"), ("Tag it", [keys_step("1", "Tag the mail as Important")])),
+            script(select("Invoice 17"), ("Tag it", [keys_step("1", "Tag the mail as Important")])),
         ),
-        make(
+        desktop_task(
             "mail-read",
             APP,
             "Mark all mails of the inbox as read, and add a star to the mail 'Invoice 17'.",
@@ -174,7 +178,7 @@ def _marked() -> list[Task]:
                 "Inbox",
                 ["^X-Mozilla-Status: ...5 .*Subject: Inv", *(f"^X-Mozilla-Status: ...1 .*Subject: {s}" for s in "LC")],
             ),
-            play(
+            script(
                 ("Mark the mails", [keys_step("shift c", "Mark all mails of the folder as read")]),
                 select("Invoice 17"),
                 ("Add the star", [keys_step("s", "Star the mail")]),
@@ -186,7 +190,7 @@ def _marked() -> list[Task]:
 
 def _kept() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "mail-save",
             APP,
             "Save the mail 'Lunch on Friday' as the file lunch.eml in the folder Documents.",
@@ -196,7 +200,7 @@ def _kept() -> list[Task]:
                 output("cat", f"{DOCUMENTS}/lunch.eml"),
                 {"include": ["Subject: Lunch on Friday", "Shall we meet at noon?"], "exclude": []},
             ),
-            play(
+            script(
                 select("Lunch on Friday"),
                 (
                     "Save it",
@@ -212,13 +216,13 @@ def _kept() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "mail-folder",
             APP,
             "Create a new folder named Travel inside the folder Inbox.",
             inbox(),
             metric("check_list", output("ls", "-1", f"{FOLDERS}/Inbox.sbd"), {"expect": ["^Travel$"], "unexpect": []}),
-            play(
+            script(
                 (
                     "Create the folder",
                     [

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
     MUSIC,
     VIDEOS,
+    Data,
     bytes_step,
-    cannot,
+    desktop_task,
     in_window,
-    make,
+    infeasible_script,
+    keys_step,
+    launch_and_wait,
     metric,
     output,
-    play,
-    shown,
-    started,
+    script,
+    type_step,
+    wait_for_window,
 )
 from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi, make_wav
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "vlc"
@@ -61,10 +64,10 @@ def film() -> list[Data]:
     drawn = {"command": ["python3", "-c", _FILM_SHOWN, *map(str, SKY + GRASS)], "until": {"stdout": "film shown"}}
     return [
         bytes_step(f"{VIDEOS}/film.avi", make_avi(seconds=3)),
-        *started("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *ALL),
+        *launch_and_wait("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *ALL),
         {"type": "execute", "parameters": answers},
         {"type": "execute", "parameters": play_it},
-        *shown("film.avi"),
+        *wait_for_window("film.avi"),
         {"type": "execute", "parameters": paused},
         {"type": "execute", "parameters": back},
         {"type": "execute", "parameters": drawn},
@@ -80,8 +83,8 @@ def says(*patterns: str) -> Data:
 def _mode(name: str, instruction: str, steps: list[Data], *state: str) -> Task:
     """A task that is done when each regex matches VLC's status."""
     reached: Data = {"all": [{"says": pattern, "command": ASK} for pattern in state]}
-    return make(
-        f"vlc-{name}", APP, instruction, film(), says(*state), play(("Change how it plays", steps), end=reached)
+    return desktop_task(
+        f"vlc-{name}", APP, instruction, film(), says(*state), script(("Change how it plays", steps), end=reached)
     )
 
 
@@ -117,18 +120,18 @@ def vlc_tasks() -> list[Task]:
 
 def _file_tasks(menu: Data) -> list[Task]:
     return [
-        make(
+        desktop_task(
             "vlc-snapshot",
             APP,
             "Take a snapshot of the film's picture with VLC.",
             film(),
             metric("check_list", output(*SNAPSHOTS), {"expect": [r"/vlcsnap.*\.png$"], "unexpect": []}),
-            play(
+            script(
                 ("Take the snapshot", [menu, keys_step("s", "Choose Take Snapshot")]),
                 end={"says": "vlcsnap", "command": list(SNAPSHOTS)},
             ),
         ),
-        make(
+        desktop_task(
             "vlc-playlist",
             APP,
             "Save the open playlist as the file evening.xspf in the folder Documents.",
@@ -138,7 +141,7 @@ def _file_tasks(menu: Data) -> list[Task]:
                 output("cat", f"{DOCUMENTS}/evening.xspf"),
                 {"include": ["film.avi"], "exclude": []},
             ),
-            play(
+            script(
                 (
                     "Save the playlist",
                     [
@@ -158,13 +161,13 @@ def _file_tasks(menu: Data) -> list[Task]:
 
 def _opening_tasks() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "vlc-open",
             APP,
             "Open the sound file tone.wav of the folder Music in VLC.",
             [bytes_step(f"{MUSIC}/tone.wav", make_wav(3.0, 440.0, rate=4000)), *film()],
             says("tone"),
-            play(
+            script(
                 (
                     "Open the file",
                     [
@@ -178,12 +181,12 @@ def _opening_tasks() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "vlc-infeasible",
             APP,
             "Let VLC translate what is said in the film into spoken Norwegian.",
             film(),
             {"func": "infeasible"},
-            cannot("Say that VLC cannot translate speech"),
+            infeasible_script("Say that VLC cannot translate speech"),
         ),
     ]

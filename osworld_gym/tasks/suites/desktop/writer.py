@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osworld_gym.tasks.suites.desktop.authoring import (
+from osworld_gym.tasks.suites.authoring import (
+    DOCUMENTS,
+    Data,
     Part,
     bytes_step,
+    desktop_task,
     file_at,
+    in_office,
     in_window,
-    make,
+    keys_step,
     metric,
-    office,
-    play,
     saved,
     saved_document,
+    script,
+    type_step,
 )
 from osworld_gym.tasks.suites.desktop.content.texts import Paragraph, make_docx, make_odt
-from osworld_gym.tasks.suites.local.builders import DOCUMENTS, Data, keys_step, type_step
 from osworld_gym.tasks.task import Task
 
 APP = "libreoffice_writer"
@@ -26,11 +29,11 @@ REPORT: list[Paragraph] = ["Yearly report", "We sold more than last year.", "App
 
 
 def _docx(name: str, paragraphs: Sequence[Paragraph]) -> list[Data]:
-    return [bytes_step(f"{DOCUMENTS}/{name}", make_docx(paragraphs)), *office(name)]
+    return [bytes_step(f"{DOCUMENTS}/{name}", make_docx(paragraphs)), *in_office(name)]
 
 
 def _odt(name: str, paragraphs: Sequence[str]) -> list[Data]:
-    return [bytes_step(f"{DOCUMENTS}/{name}", make_odt(paragraphs)), *office(name)]
+    return [bytes_step(f"{DOCUMENTS}/{name}", make_odt(paragraphs)), *in_office(name)]
 
 
 def _text(name: str, **rules: object) -> Data:
@@ -40,7 +43,7 @@ def _text(name: str, **rules: object) -> Data:
 
 def _play(name: str, *parts: Part) -> Data:
     path = f"{DOCUMENTS}/{name}"
-    return play(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
+    return script(*parts, (f"Save {name}", saved_document(path)), end={"changed": path})
 
 
 def writer_tasks() -> list[Task]:
@@ -50,7 +53,7 @@ def writer_tasks() -> list[Task]:
 
 def _words() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "writer-replace",
             APP,
             "Replace 'colour' by 'color' everywhere in the open letter, and save it.",
@@ -73,7 +76,7 @@ def _words() -> list[Task]:
             ),
             difficulty="medium",
         ),
-        make(
+        desktop_task(
             "writer-append",
             APP,
             "Add the sentence 'The next meeting is in May.' as a new last paragraph of the open report, and save it.",
@@ -96,7 +99,7 @@ def _words() -> list[Task]:
 
 def _deletion() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "writer-delete-paragraph",
             APP,
             "Delete the paragraph 'Internal: not for customers.' from the open note, and save it.",
@@ -131,7 +134,7 @@ def _formats() -> list[Task]:
 
     plain = {"bold": False, "align": "left"}
     return [
-        make(
+        desktop_task(
             "writer-bold",
             APP,
             "Make the first line of the open report bold, only that one, and save the file.",
@@ -139,7 +142,7 @@ def _formats() -> list[Task]:
             _text("report.docx", paragraphs={"^Yearly": {"bold": True}, "^We sold": plain, "^Tables": plain}),
             _play("report.docx", first_line("Make it bold", "ctrl b")),
         ),
-        make(
+        desktop_task(
             "writer-heading",
             APP,
             "Give the first line of the open report the paragraph style Heading 1, and save the file.",
@@ -153,7 +156,7 @@ def _formats() -> list[Task]:
             ),
             _play("report.docx", first_line("Set the style Heading 1", "ctrl 1")),
         ),
-        make(
+        desktop_task(
             "writer-centre",
             APP,
             "Centre the first line of the open letter, leave the others as they are, and save the file.",
@@ -166,7 +169,7 @@ def _formats() -> list[Task]:
 
 def _parts() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "writer-page-break",
             APP,
             "Insert a page break so that the last paragraph stands on a page of its own, and save the document.",
@@ -188,7 +191,7 @@ def _parts() -> list[Task]:
                 ),
             ),
         ),
-        make(
+        desktop_task(
             "writer-table",
             APP,
             "Add a table of 2 columns and 2 rows at the end of the open text: Day, Place / Monday, Rome. Save it.",
@@ -225,13 +228,13 @@ def _parts() -> list[Task]:
 
 def _export() -> list[Task]:
     return [
-        make(
+        desktop_task(
             "writer-pdf",
             APP,
             "Export the open report as the PDF file report.pdf into the same folder.",
             _docx("report.docx", [*REPORT[:2], "\f", *REPORT[2:]]),
             metric("check_pdf", file_at(f"{DOCUMENTS}/report.pdf"), {"pages": 2}),
-            play(
+            script(
                 (
                     "Export the document",
                     [

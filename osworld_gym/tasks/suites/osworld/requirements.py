@@ -20,7 +20,7 @@ from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
 from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
-from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, find_official
+from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, OfficialNames, find_official
 from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
@@ -94,7 +94,7 @@ _PIP = re.compile(r"(pip3?)\s+install\s+([^&|;]+)")
 
 @dataclass(frozen=True)
 class Machine:
-    """What is installed and cached on this machine. ``network``: whether desktops may reach the live web."""
+    """The programs and files that this machine has. ``network``: whether desktops may reach the live web."""
 
     files: FileCache = field(default_factory=FileCache)
     official: OfficialLocation | None = field(default_factory=find_official)
@@ -120,29 +120,29 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         return [f"it is {'a' if _is_simulated(task) else 'no'} task of the simulated desktop"]
     if provider == "sim":
         return []
-    found = [*_steps(task), *_accounts(task), *_files(task, machine), *_evaluators(task, machine)]
-    found += _known_issues(task, machine)
+    reasons = [*_steps(task), *_accounts(task), *_files(task, machine), *_evaluators(task, machine)]
+    reasons += _known_issues(task, machine)
     if not machine.network:
-        found += _web(task)
+        reasons += _web(task)
     if provider in ("local", "container"):
-        found += _root(task)
+        reasons += _root(task)
     if provider == "local":
-        found += _applications(task, machine)
-        found += _packages(task, provider, machine)
+        reasons += _applications(task, machine)
+        reasons += _packages(task, provider, machine)
     elif provider == "container":
-        found += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
-        found += _packages(task, provider, machine)
-    return list(dict.fromkeys(found))
+        reasons += [f"{APPLICATIONS[kind][0]} is not in the image" for kind in _kinds(task) if kind in NOT_IN_IMAGE]
+        reasons += _packages(task, provider, machine)
+    return list(dict.fromkeys(reasons))
 
 
 def files_of(task: Task) -> list[TaskFile]:
     """Every file that the task's steps and evaluator download."""
     steps = [step for step in _all_steps(task) if step["type"] == "download"]
-    found = [setup_file(task.id, file["url"], file["path"]) for step in steps for file in step["parameters"]["files"]]
+    files = [setup_file(task.id, file["url"], file["path"]) for step in steps for file in step["parameters"]["files"]]
     for config in _getters(task):
         if config["type"] == "cloud_file":
-            found += [gold_file(task.id, url, dest) for url, dest in one_or_many(config)]
-    return list(dict.fromkeys(found))
+            files += [gold_file(task.id, url, dest) for url, dest in one_or_many(config)]
+    return list(dict.fromkeys(files))
 
 
 def _is_simulated(task: Task) -> bool:
@@ -189,7 +189,8 @@ def _files(task: Task, machine: Machine) -> Iterator[str]:
 
 
 def _evaluators(task: Task, machine: Machine) -> Iterator[str]:
-    metrics, getters = official_names(machine.official.folder) if machine.official else (frozenset(), frozenset())
+    nothing = OfficialNames(frozenset(), frozenset())
+    metrics, getters = official_names(machine.official.folder) if machine.official else nothing
     for check in read_evaluator(task)[1]:
         if not check.unknown_to_us():
             continue
@@ -214,12 +215,12 @@ def _known_issues(task: Task, machine: Machine) -> Iterator[str]:
 
 
 def _root(task: Task) -> Iterator[str]:
-    """What only root could do in the task's commands; ``sudo`` alone runs a command as the desktop's user."""
+    """Reasons: commands of the task that only root could run; ``sudo`` alone runs one as the desktop's user."""
     steps = [step.get("parameters") or {} for step in _all_steps(task)]
     for fields in (*steps, *_getters(task)):
-        found = _ROOT.search(_words(fields.get("command", "")))
-        if found is not None:
-            yield f"{Cause.root}: a command has {found[0].strip()!r}"
+        match = _ROOT.search(_words(fields.get("command", "")))
+        if match is not None:
+            yield f"{Cause.root}: a command has {match[0].strip()!r}"
 
 
 def _words(command: str | Sequence[str]) -> str:
@@ -273,13 +274,13 @@ def _applications(task: Task, machine: Machine) -> Iterator[str]:
             yield f"{words[0]} is not installed"
 
 
-def official_names(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the metrics and getters of OSWorld's evaluators in ``folder``, read from source."""
+def official_names(folder: Path) -> OfficialNames:
+    """The metrics and getters of OSWorld's evaluators in ``folder``, read from source."""
     evaluators = folder / "desktop_env" / "evaluators"
     metrics = _exported(evaluators / "metrics" / "__init__.py")
     functions = _exported(evaluators / "getters" / "__init__.py")
     getters = {name.removeprefix("get_") for name in functions if name.startswith("get_")}
-    return metrics | {INFEASIBLE}, frozenset(getters)
+    return OfficialNames(metrics | {INFEASIBLE}, frozenset(getters))
 
 
 def _exported(path: Path) -> frozenset[str]:

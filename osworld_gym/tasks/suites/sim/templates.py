@@ -62,24 +62,24 @@ def _other(control: Control, value: Any) -> Any:
 
 def _settings(template: str, instruction: str, values: Mapping[str, Any], known: bool | None = None) -> Instance:
     """An instance that only changes settings; it is known if all its settings are known."""
-    controls = [CATALOGUE.place(name)[2] for name in values]
+    controls = [CATALOGUE.place(name).control for name in values]
     return Instance(
         template=template,
         instruction=instruction,
         goals=({"kind": "set", "values": dict(values)},),
-        domain=CATALOGUE.place(next(iter(values)))[0],
+        domain=CATALOGUE.place(next(iter(values))).app,
         known=all(c.known for c in controls) if known is None else known,
         settings={c.name: _other(c, value) for c, value in zip(controls, values.values(), strict=True)},
     )
 
 
 def _of_kind(kind: str, *, commit: bool) -> list[Control]:
-    found = []
+    controls = []
     for control in CATALOGUE.controls():
         app, tab, _ = CATALOGUE.place(control.name)
         if control.kind == kind and not control.marks and (CATALOGUE.tab(app, tab).commit is not None) == commit:
-            found.append(control)
-    return found
+            controls.append(control)
+    return controls
 
 
 def toggle_on() -> Iterator[Instance]:
@@ -116,12 +116,12 @@ def timer() -> Iterator[Instance]:
 
 
 def connect() -> Iterator[Instance]:
-    for name in CATALOGUE.place("access")[2].options:
+    for name in CATALOGUE.place("access").control.options:
         yield _settings("connect", f"connect to {name}", {"access": name})
 
 
 def pick_city() -> Iterator[Instance]:
-    for name in CATALOGUE.place("city")[2].options:
+    for name in CATALOGUE.place("city").control.options:
         yield _settings("pick_city", f"use the time of {name}", {"city": name})
 
 
@@ -162,13 +162,13 @@ def two_tabs() -> Iterator[Instance]:
 
 def toggle_slide() -> Iterator[Instance]:
     for a, slider in (("mute", "level"), ("boost", "level"), ("dim", "glow"), ("contrast", "glow")):
-        for level in CATALOGUE.place(slider)[2].options[-3:]:
+        for level in CATALOGUE.place(slider).control.options[-3:]:
             yield _settings("toggle_slide", f"turn off {a} and move {slider} to {level}", {a: False, slider: level})
 
 
 def toggle_choose() -> Iterator[Instance]:
     for a, group in (("snooze", "ring"), ("warm", "colors"), ("chime", "device"), ("spam", "reply")):
-        for option in CATALOGUE.place(group)[2].options:
+        for option in CATALOGUE.place(group).control.options:
             yield _settings("toggle_choose", f"turn on {a} and set {group} to {option}", {a: True, group: option})
 
 
@@ -240,7 +240,7 @@ def empty_trash() -> Iterator[Instance]:
 def file_and_toggle() -> Iterator[Instance]:
     for file, name in (("report", "mute"), ("beach", "chime"), ("agenda", "sync"), ("kitten", "digest")):
         goals = ({"kind": "delete", "file": file}, _set(**{name: True}))
-        known = file in KNOWN_FILES and CATALOGUE.place(name)[2].known
+        known = file in KNOWN_FILES and CATALOGUE.place(name).control.known
         instruction = f"delete the file {file} then turn on {name}"
         yield Instance("file_toggle", instruction, goals, "files", known, {name: False})
 

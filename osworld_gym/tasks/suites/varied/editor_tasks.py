@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from osworld_gym.tasks.suites.local.builders import Data
-from osworld_gym.tasks.suites.varied.builders import (
-    DOCUMENTS,
-    Instance,
-    arrange,
-    click,
-    click_item,
-    editor,
-    press,
-    prints,
-    write,
-)
-from osworld_gym.tasks.suites.varied.texts import TEXTS
+from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, every, in_editor, keys_step, mouse, prints, type_step
+from osworld_gym.tasks.suites.varied.instances import TEXTS, Instance, arrange, click_item
 
 NAME = "notes.txt"
 ITEM = 25  #: height of an item of a menu, pixels; a separator has one
@@ -88,7 +77,7 @@ def _toggle(setting: Setting, value: bool) -> Instance:
         known=setting.known,
         domain="editor",
         instruction=f"Turn {'on' if value else 'off'} {setting.label} in the editor.",
-        config=(arrange(files={NAME: "\n".join(TEXTS)}), _set(setting, not value), editor(NAME)),
+        config=(arrange(files={NAME: "\n".join(TEXTS)}), _set(setting, not value), in_editor(NAME)),
         evaluator=_are({setting: _as_text(value)}),
         expert=(*_open_by_keys(setting), *_by_keys(setting.mnemonic, setting.index, f"Choose {setting.label}")),
         native=(_open(setting.menu), click_item(setting.item, setting.label, f"click {setting.label}")),
@@ -102,7 +91,7 @@ def _choose(setting: Setting, option: str, index: int, value: str) -> Instance:
         known=setting.known,
         domain="editor",
         instruction=f"Set {setting.label} to {option} in the editor.",
-        config=(arrange(files={NAME: "\n".join(TEXTS)}), editor(NAME)),
+        config=(arrange(files={NAME: "\n".join(TEXTS)}), in_editor(NAME)),
         evaluator=_are({setting: value}),
         expert=(
             *_open_by_keys(setting),
@@ -124,25 +113,24 @@ def _text(text: str) -> Instance:
         known=True,
         domain="editor",
         instruction=f"Write {text} and save the file.",
-        config=(arrange(files={NAME: ""}), editor(NAME)),
+        config=(arrange(files={NAME: ""}), in_editor(NAME)),
         evaluator=_contains(text),
-        expert=(write(text, f"Type {text}"), press("ctrl s", "Choose Save")),
-        native=(write(text, f"type {text}"), *save_by_mouse()),
+        expert=(type_step(text, f"Type {text}"), keys_step("ctrl s", "Choose Save")),
+        native=(type_step(text, f"type {text}"), *save_by_mouse()),
     )
 
 
 def _both(text: str, setting: Setting) -> Instance:
     """Hides or shows something and writes a text."""
     written, switched = _text(text), _toggle(setting, False)
-    checks = [written.evaluator, switched.evaluator]
     return Instance(
         template="write-toggle",
         topic=f"write-toggle {setting.label}",
         known=setting.known,
         domain="editor",
         instruction=f"Turn off {setting.label}, then write {text} and save the file.",
-        config=(arrange(files={NAME: ""}), _set(setting, True), editor(NAME)),
-        evaluator={"conj": "and"} | {key: [check[key] for check in checks] for key in ("func", "result", "expected")},
+        config=(arrange(files={NAME: ""}), _set(setting, True), in_editor(NAME)),
+        evaluator=every(written.evaluator, switched.evaluator),
         expert=(*switched.expert, *written.expert),
         native=(*switched.native, *written.native),
     )
@@ -169,18 +157,18 @@ def _contains(text: str) -> Data:
 
 
 def _open(menu: str) -> Data:
-    return click({"window": "Mousepad", "at": [MENUS[menu], TITLES]}, f"the menu {menu}", f"open {menu}")
+    return mouse("click", {"window": "Mousepad", "at": [MENUS[menu], TITLES]}, f"the menu {menu}", f"open {menu}")
 
 
 def _open_by_keys(setting: Setting) -> tuple[Data]:
-    return (press(f"alt {setting.menu[0].lower()}", f"Open {setting.menu}"),)
+    return (keys_step(f"alt {setting.menu[0].lower()}", f"Open {setting.menu}"),)
 
 
 def _by_keys(mnemonic: str, index: int, intent: str) -> list[Data]:
     """Chooses an item by its mnemonic, or by arrow keys from the first one, which is selected."""
     if mnemonic:
-        return [press(mnemonic, intent)]
-    return [press("enter", intent) | {"keys": [*["down"] * index, "enter"]}]
+        return [keys_step(mnemonic, intent)]
+    return [keys_step("enter", intent) | {"keys": [*["down"] * index, "enter"]}]
 
 
 def save_by_mouse() -> tuple[Data, Data]:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from osworld_gym.tasks.suites.local.builders import Data, icon
-from osworld_gym.tasks.suites.varied.builders import (
-    BINARY,
+from osworld_gym.tasks.suites.authoring import (
     DOCUMENTS,
-    FILE_MANAGER,
+    MANAGER,
+    Data,
+    icon,
+    in_window,
+    keys_step,
+    mouse,
+    prints,
+    type_step,
+)
+from osworld_gym.tasks.suites.varied.editor_tasks import save_by_mouse
+from osworld_gym.tasks.suites.varied.instances import (
+    BINARY,
+    FILES,
+    FOLDERS,
+    OTHERS,
+    TEXTS,
     Instance,
     arrange,
     changed,
-    click,
     click_item,
-    in_window,
     listed_file,
-    press,
-    prints,
-    write,
 )
-from osworld_gym.tasks.suites.varied.editor_tasks import save_by_mouse
-from osworld_gym.tasks.suites.varied.texts import FILES, FOLDERS, OTHERS, TEXTS
 
 #: items of a file's menu and of the folder's menu: pixels from the menu's corner
 FILE_MENU = {"Cut": [60, 46], "Copy": [60, 75], "Move to Trash": [60, 104], "Rename": [60, 158]}
@@ -51,15 +57,15 @@ def _desk(name: str, folder: str = "", content: str = BINARY, **more: object) ->
     """Setup: a file, a folder, other files; the file manager."""
     others = {"names": list(OTHERS), "count": [3, 6], "content": BINARY}
     folders = [folder] if folder else []
-    return arrange(files={name: content} | more, folders=folders, others=others), FILE_MANAGER
+    return arrange(files={name: content} | more, folders=folders, others=others), MANAGER
 
 
 def _menu_of(name: str, folder: str = DOCUMENTS) -> Data:
-    return click(icon(name, folder), f"the file {name}", f"menu {name}", "right")
+    return mouse("right", icon(name, folder), f"the file {name}", f"menu {name}")
 
 
 def _blank_menu(title: str = "Documents") -> Data:
-    return click({"window": title, "at": BLANK}, "the empty part of the folder", "menu blank", "right")
+    return mouse("right", {"window": title, "at": BLANK}, "the empty part of the folder", "menu blank")
 
 
 def _item(label: str, menu: dict[str, list[int]]) -> Data:
@@ -67,11 +73,11 @@ def _item(label: str, menu: dict[str, list[int]]) -> Data:
 
 
 def _select(name: str, folder: str = DOCUMENTS) -> Data:
-    return click(icon(name, folder), f"the file {name}", f"Select {name}")
+    return mouse("click", icon(name, folder), f"the file {name}", f"Select {name}")
 
 
 def _double(name: str, intent: str) -> Data:
-    return click(icon(name), name, intent, "double")
+    return mouse("double", icon(name), name, intent)
 
 
 def _trash(name: str) -> Instance:
@@ -83,7 +89,7 @@ def _trash(name: str) -> Instance:
         instruction=f"Move the file {name} to the trash.",
         config=_desk(name),
         evaluator=changed(listed_file(name, BINARY)),
-        expert=(_select(name), press("delete", f"Choose Move to Trash for {name}")),
+        expert=(_select(name), keys_step("delete", f"Choose Move to Trash for {name}")),
         native=(_menu_of(name), _item("Move to Trash", FILE_MENU)),
     )
 
@@ -102,7 +108,7 @@ def _trash_inside(name: str, folder: str) -> Instance:
         expert=(
             _double(folder, f"Open {folder}"),
             in_window(folder, _select(name, inside)),
-            press("delete", f"Choose Move to Trash for {name}"),
+            keys_step("delete", f"Choose Move to Trash for {name}"),
         ),
         native=(
             _double(folder, f"double {folder}"),
@@ -113,7 +119,7 @@ def _trash_inside(name: str, folder: str) -> Instance:
 
 
 def _rename(name: str, new: str) -> Instance:
-    typed = in_window("Rename", write(f"{new}\n", f"type {new}"))
+    typed = in_window("Rename", type_step(f"{new}\n", f"type {new}"))
     return Instance(
         template="rename",
         topic="rename",
@@ -122,13 +128,13 @@ def _rename(name: str, new: str) -> Instance:
         instruction=f"Rename the file {name} to {new}.",
         config=_desk(name),
         evaluator=changed(listed_file(name, BINARY), listed_file(new, BINARY)),
-        expert=(_select(name), press("f2", f"Choose Rename for {name}"), typed | {"intent": f"Type {new}"}),
+        expert=(_select(name), keys_step("f2", f"Choose Rename for {name}"), typed | {"intent": f"Type {new}"}),
         native=(_menu_of(name), _item("Rename", FILE_MENU), typed),
     )
 
 
 def _new_folder(name: str) -> Instance:
-    typed = in_window("Creating", write(f"{name}\n", f"type {name}"))
+    typed = in_window("Creating", type_step(f"{name}\n", f"type {name}"))
     return Instance(
         template="new-folder",
         topic="new-folder",
@@ -137,7 +143,7 @@ def _new_folder(name: str) -> Instance:
         instruction=f"Create a folder with the name {name}.",
         config=_desk(FILES[0]),
         evaluator=changed(f"./{name}"),
-        expert=(press("ctrl shift n", "Choose Create New and Folder"), typed | {"intent": f"Type {name}"}),
+        expert=(keys_step("ctrl shift n", "Choose Create New and Folder"), typed | {"intent": f"Type {name}"}),
         native=(
             _blank_menu(),
             _item("Create New", FOLDER_MENU),
@@ -160,9 +166,9 @@ def _transfer(name: str, folder: str, verb: str) -> Instance:
         evaluator=changed(copied) if verb == "Copy" else changed(copied, gone),
         expert=(
             _select(name),
-            press(f"ctrl {'c' if verb == 'Copy' else 'x'}", f"Choose {verb} for {name}"),
+            keys_step(f"ctrl {'c' if verb == 'Copy' else 'x'}", f"Choose {verb} for {name}"),
             _double(folder, f"Open {folder}"),
-            in_window(folder, press("ctrl v", "Choose Paste")),
+            in_window(folder, keys_step("ctrl v", "Choose Paste")),
         ),
         native=(
             _menu_of(name),
@@ -176,7 +182,7 @@ def _transfer(name: str, folder: str, verb: str) -> Instance:
 
 def _drag(name: str, folder: str) -> Instance:
     def drag(intent: str) -> Data:
-        step = click(icon(name), f"the file {name}", intent, "drag")
+        step = mouse("drag", icon(name), f"the file {name}", intent)
         return step | {"onto": icon(folder), "goal": f"the folder {folder}"}
 
     return Instance(
@@ -194,7 +200,7 @@ def _drag(name: str, folder: str) -> Instance:
 
 def _open_and_write(name: str, text: str) -> Instance:
     path = f"{name}.txt"
-    typed = in_window("Mousepad", write(text, f"type {text}"))
+    typed = in_window("Mousepad", type_step(text, f"type {text}"))
     return Instance(
         template="open-write",
         topic="open-write",
@@ -203,7 +209,7 @@ def _open_and_write(name: str, text: str) -> Instance:
         instruction=f"Open the file {path}, write {text} and save it.",
         config=_desk(path, content=""),
         evaluator=prints(f"cat {DOCUMENTS}/{path}; echo", f"{text}\n"),
-        expert=(_double(path, f"Open {path}"), typed | {"intent": f"Type {text}"}, press("ctrl s", "Choose Save")),
+        expert=(_double(path, f"Open {path}"), typed | {"intent": f"Type {text}"}, keys_step("ctrl s", "Choose Save")),
         native=(_double(path, f"double {path}"), typed, *save_by_mouse()),
     )
 
@@ -219,7 +225,7 @@ def _settings() -> Iterator[Instance]:
             instruction=f"Show the hidden files next to {name}.",
             config=_desk(name, **{".secret": BINARY}),
             evaluator=prints(f"grep '^show_hidden=' {SETTINGS}", "show_hidden=1\n"),
-            expert=(press("ctrl h", "Choose Show Hidden"),),
+            expert=(keys_step("ctrl h", "Choose Show Hidden"),),
             native=(_blank_menu(), _item("Show Hidden", FOLDER_MENU)),
         )
         yield Instance(
@@ -232,8 +238,8 @@ def _settings() -> Iterator[Instance]:
             evaluator=prints(f"grep '^sort=' {SETTINGS}", "sort=size;ascending;\n"),
             expert=(
                 _blank_menu() | {"intent": "Open the menu of the folder"},
-                press("s", "Open Sort Files"),
-                press("s", "Choose By Size"),
+                keys_step("s", "Open Sort Files"),
+                keys_step("s", "Choose By Size"),
             ),
             native=(
                 _blank_menu(),

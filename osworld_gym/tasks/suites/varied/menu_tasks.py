@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from osworld_gym.tasks.suites.local.builders import Data
-from osworld_gym.tasks.suites.varied.builders import Instance, arrange, chosen, click, click_item, press
-from osworld_gym.tasks.suites.varied.texts import KNOWN_GROUPS, MENU
+from osworld_gym.tasks.suites.authoring import Data, keys_step, mouse
+from osworld_gym.tasks.suites.varied.instances import KNOWN_GROUPS, MENU, Instance, arrange, chosen, click_item
 
 #: where the desktop's menu is opened, as fractions of the screen: the menu's items lie on the grid of 640 x 360 pixels
 FREE = {"screen": [170 / 640, 79 / 360]}
@@ -40,7 +39,7 @@ def _choose(template: str, pairs: Sequence[tuple[str, str]]) -> Instance:
 
 def _by_mouse(group: str, item: str) -> list[Data]:
     return [
-        click(FREE, "the desktop", "menu desktop", "right"),
+        mouse("right", FREE, "the desktop", "menu desktop"),
         click_item({"entry": group}, group, f"open {group}"),
         click_item({"entry": item}, item, f"click {item}", menus=2),
     ]
@@ -49,7 +48,7 @@ def _by_mouse(group: str, item: str) -> list[Data]:
 def _by_keys(group: str, item: str) -> list[Data]:
     """Openbox chooses an entry by its first letter."""
     return [
-        press("alt space", "Open the menu of the desktop"),
-        press(group[0].lower(), f"Open {group}"),
-        press(item[0], f"Choose {item}"),
+        keys_step("alt space", "Open the menu of the desktop"),
+        keys_step(group[0].lower(), f"Open {group}"),
+        keys_step(item[0], f"Choose {item}"),
     ]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.varied.builders import KNOWN, as_task
 from osworld_gym.tasks.suites.varied.editor_tasks import editor_tasks
 from osworld_gym.tasks.suites.varied.file_tasks import file_tasks
+from osworld_gym.tasks.suites.varied.instances import KNOWN, as_task
 from osworld_gym.tasks.suites.varied.menu_tasks import menu_tasks
 from osworld_gym.tasks.task import Task
 

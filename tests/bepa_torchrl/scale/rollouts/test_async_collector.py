@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from lamp_groups import GROUPS, SIZE, Learner, lock_step, wins
 from polling import until
-from torch import Tensor
 
 from bepa_torchrl.analysis.status import method_status, report
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import number, row_list
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.evaluation.success_rate import evaluate
-from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
+from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import env_worker
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, AsyncIteration
@@ -36,24 +36,10 @@ from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
-GROUPS, SIZE = 2, 3
-
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env_worker, "_AFTER_ERROR", 0.01)
-
-
-class Learner(ScriptedPolicy):
-    """A scripted policy without weights that a trainer can publish."""
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(())
-
-
-def wins(key: SeedKey) -> bool:
-    """About half of the episodes, determined by the seed key."""
-    return hash(key) % 2 == 0
 
 
 @contextmanager
@@ -105,15 +91,6 @@ def collector(
         made.shutdown()
 
 
-def lock_step(count: int) -> list[list[tuple[Any, ...]]]:
-    made = GroupRolloutCollector(
-        LampEnv(lamp_vector(4)), Learner(wins), [lamp_task(n) for n in range(5)], groups=GROUPS, group_size=SIZE, seed=3
-    )
-    batches = [summary(batch) for batch in islice(made, count)]
-    made.shutdown()
-    return batches
-
-
 def test_without_staleness_the_batches_are_those_of_lock_step() -> None:
     with collector() as made:
         assert [summary(batch) for batch in islice(made, 4)] == lock_step(4)
@@ -127,10 +104,10 @@ def test_rows_have_the_version_that_sampled_them_and_ages_are_reported(order: st
     slow = lambda key: 0.3 if key[1] == 0 else 0.0  # noqa: E731
     with collector(staleness=2, order=order, delay=slow) as made:
         for batch in islice(made, 6):
-            groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
+            groups.update({int_entry(row, K.GROUP_ID) for row in row_list(batch)})
             assert isinstance(made.last, AsyncIteration)
             seen.append(made.last)
-            lags = [made.rollout_policy.version - number(row, K.POLICY_VERSION) for row in row_list(batch)]
+            lags = [made.rollout_policy.version - int_entry(row, K.POLICY_VERSION) for row in row_list(batch)]
             assert sorted(lags) == sorted(made.last.version_lags)
             assert min(lags) >= 0
             made.rollout_policy.version += 1  # the update
@@ -263,7 +240,7 @@ def test_a_group_that_always_fails_is_dropped_and_replaced(caplog: pytest.LogCap
         dropped: list[str] = []
         failed = 0.0
         for batch in islice(made, 3):
-            assert len({number(row, K.GROUP_ID) for row in row_list(batch)}) == GROUPS
+            assert len({int_entry(row, K.GROUP_ID) for row in row_list(batch)}) == GROUPS
             assert made.last is not None
             dropped += made.last.requeued
             failed += made.last.metrics()["failed_setup_failed"]

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_async_collector import SIZE, lock_step
-from test_ray_cluster import Run, cluster, wait_for  # noqa: F401  the fixture starts the cluster
+from lamp_groups import SIZE, lock_step
+from ray_runs import Run, wait_for
 
 from bepa_torchrl.testing import LampDesktop, summary
 from osworld_gym.vector import DesktopVector
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),
+]
 
 
 class FileLamp(LampDesktop):

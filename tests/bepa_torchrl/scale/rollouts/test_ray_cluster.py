@@ -1,4 +1,4 @@
-"""Real Ray actors: kill -9 of a worker loses no group and repeats none, staleness is bounded, errors cross."""
+"""Real Ray actors: kill -9 of a service changes nothing, staleness is bounded, errors cross."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -17,124 +17,33 @@ from typing import Any
 import pytest
 import ray
 import torch
+from lamp_groups import GROUPS, SIZE, Learner, lock_step, wins
 from ray.exceptions import RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from ray_heads import loaded_machine
-from test_async_collector import GROUPS, SIZE, Learner, lock_step, wins
+from ray_runs import Run, kill_9, processes, wait_for
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import number, row_list
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.scale.engine.errors import EngineError
 from bepa_torchrl.scale.rollouts import ray_cluster, ray_services
-from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, AsyncIteration
+from bepa_torchrl.scale.rollouts.async_collector import AsyncIteration
 from bepa_torchrl.scale.rollouts.pool import env_worker_pool
-from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
 from bepa_torchrl.scale.rollouts.pool.nodes import MAX_FAILURES
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
-from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
+from bepa_torchrl.testing import lamp_vector, summary
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
 from osworld_gym.vector import DesktopVector
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
-FOLDERS = [str(Path(__file__).parents[4]), str(Path(__file__).parents[3] / "support"), str(Path(__file__).parent)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    paths = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
-    environment = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in loaded_machine().items():
-            patch.setenv(name, value)
-        ray_cluster.connect(num_cpus=4, object_store_memory=100 << 20, runtime_env=environment, log_to_driver=False)
-        yield
-        ray.shutdown()
-
-
-class Run:
-    def __init__(
-        self,
-        *,
-        staleness: int,
-        workers: int | None,
-        stall_seconds: float = 240.0,
-        make_vector: Callable[[], DesktopVector] = lambda: lamp_vector(1),
-        **pool: Any,
-    ) -> None:
-        self.queue = ray_cluster.start_queue(
-            batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
-        )
-        self.services = ServicePool(lambda: Learner(wins), replicas=1, check_every=0.5, num_cpus=0)
-        learner: Any = Learner(wins)
-        self.collector = AsyncGroupCollector(
-            LampEnv(lamp_vector(1)),
-            learner,
-            [lamp_task(n) for n in range(5)],
-            groups=GROUPS,
-            group_size=SIZE,
-            seed=3,
-            queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
-            weight_sync_schemes={"policy": ServiceWeightSync(self.services.publish)},
-            stall_seconds=stall_seconds,
-            on_restart=lambda: self.pool.restart_workers(),
-            on_stall=lambda: self.pool.describe() | self.services.describe(),
-            check=lambda: self.pool.check(),
-        )
-        self.pool = EnvWorkerPool(
-            self.queue,
-            self.services.actors,
-            self.collector.plan,
-            make_vector,
-            workers=workers,
-            desktops=None if workers is None else 2,
-            check_every=0.5,
-            resources={"num_cpus": 0},
-            **pool,
-        )
-
-    def end(self) -> None:
-        self.pool.stop(10.0)
-        self.collector.shutdown()
-        self.services.stop()
-        ray.kill(self.queue)
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 240.0
-    while not (found := what()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
-
-
-def processes(pool: EnvWorkerPool) -> list[int]:
-    """Process ids of the workers that have started, at least one."""
-    ready = wait_for(lambda: [worker for worker in list(pool.workers.values()) if worker.ready])
-    return list(ray.get([worker.actor.process.remote() for worker in ready], timeout=120))
-
-
-def kill_9(pool: EnvWorkerPool) -> None:
-    """Kills a worker that plays, without a chance to clean up."""
-    os.kill(processes(pool)[0], signal.SIGKILL)
-
-
-def test_kill_9_of_a_worker_loses_nothing_and_repeats_nothing() -> None:
-    run = Run(staleness=0, workers=2)
-    try:
-        batches = []
-        for batch in islice(run.collector, 6):
-            batches.append(summary(batch))
-            if len(batches) in (1, 3):
-                kill_9(run.pool)
-        assert batches == lock_step(6)
-    finally:
-        run.end()
-    assert run.pool.replaced >= 1
+pytestmark = [
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),
+]
 
 
 def test_clocks_of_nodes_may_differ() -> None:
@@ -271,7 +180,7 @@ def test_kill_9_of_a_rollout_service_changes_nothing() -> None:
         batches = []
         for batch in islice(run.collector, 4):
             batches.append(summary(batch))
-            versions.append({number(row, K.POLICY_VERSION) for row in row_list(batch)})
+            versions.append({int_entry(row, K.POLICY_VERSION) for row in row_list(batch)})
             run.collector.rollout_policy.version += 1
             if len(batches) in (1, 2):
                 process, *_ = ray.get(service.state.remote(), timeout=120)
@@ -388,7 +297,7 @@ def test_staleness_is_bounded_in_strict_order() -> None:
         for batch in islice(run.collector, 5):
             assert isinstance(run.collector.last, AsyncIteration)
             ages += run.collector.last.ages
-            groups.update({number(row, K.GROUP_ID) for row in row_list(batch)})
+            groups.update({int_entry(row, K.GROUP_ID) for row in row_list(batch)})
             run.collector.rollout_policy.version += 1
     finally:
         run.end()

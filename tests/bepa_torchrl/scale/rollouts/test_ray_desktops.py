@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from lamp_groups import lock_step
 from polling import until
 from ray.cluster_utils import Cluster
-from test_async_collector import lock_step
-from test_ray_cluster import Run, kill_9, processes, wait_for
-from test_ray_nodes import nodes
+from ray_runs import Run, kill_9, processes, wait_for
 
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import cluster_nodes
 from bepa_torchrl.testing import summary
@@ -27,7 +26,6 @@ from osworld_gym.types import Action
 from osworld_gym.vector import DesktopVector
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
-__all__ = ["nodes"]  # a fixture
 CLEAN_SECONDS = 60.0  #: a loaded machine; Ray ends the worker at once, and the keeper its desktops within a second
 LAMP = "/tmp/lamp"
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 import ray
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from lamp_groups import lock_step
 from ray.cluster_utils import Cluster
-from ray_heads import loaded_machine
-from test_async_collector import lock_step
-from test_ray_cluster import FOLDERS, Run, kill_9, processes, wait_for
+from ray_runs import Run, kill_9, processes, wait_for
 
 from bepa_torchrl.scale.rollouts import ray_cluster
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import cluster_nodes
@@ -22,23 +18,6 @@ from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
-
-
-@pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A head without desktops; this process is connected to it."""
-    for name, value in loaded_machine().items():
-        monkeypatch.setenv(name, value)
-    paths = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
-    # as connect does for this process: a head without Ray's token would not reach nodes that require it
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    memory: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args=memory | {"include_dashboard": False})
-    environment = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
-    ray_cluster.connect(cluster.address, runtime_env=environment, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
 
 
 def test_a_node_that_joins_gets_a_worker_and_one_that_is_killed_loses_nothing(nodes: Cluster) -> None:

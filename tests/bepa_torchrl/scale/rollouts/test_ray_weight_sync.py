@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import ray
-from test_ray_cluster import cluster, wait_for  # noqa: F401  the fixture starts the cluster
-from test_service_weight_sync import GROUPS, SIZE, OneWeight, returns_and_versions
+from one_weight import GROUPS, SIZE, OneWeight, returns_and_versions
+from ray_runs import wait_for
 
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import ray_cluster
@@ -19,7 +19,12 @@ from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),
+]
 
 
 def test_turns_on_ray_are_sampled_by_the_weights_in_training() -> None:

@@ -10,35 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from one_weight import GROUPS, SIZE, OneWeight, returns_and_versions
 from tensordict import TensorDict
 from torch import Tensor
 from torchrl.weight_update import WeightSyncScheme
 
-from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import number, row_list
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, on_cpu
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
-from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
-
-GROUPS, SIZE = 2, 2
-
-
-class OneWeight(ScriptedPolicy):
-    """Its episodes succeed if its only weight is positive."""
-
-    def __init__(self, weight: float) -> None:
-        super().__init__(lambda _: bool(self.weight > 0))
-        self.weight = torch.tensor(weight)
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield "weight", self.weight
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        self.weight = dict(weights)["weight"].clone()
-        self.version = version
+from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector
 
 
 @contextmanager
@@ -64,11 +46,6 @@ def collecting(
         worker.stop(10.0)
         service.close()
         collector.shutdown()
-
-
-def returns_and_versions(batch: Any) -> tuple[set[float], set[int]]:
-    rows = row_list(batch)
-    return {float(row[K.RETURN]) for row in rows}, {number(row, K.POLICY_VERSION) for row in rows}
 
 
 def test_turns_are_sampled_by_the_weights_in_training_and_have_their_version() -> None:

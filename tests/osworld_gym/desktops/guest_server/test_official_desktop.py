@@ -24,8 +24,7 @@ from osworld_gym.desktops.guest_server import official_desktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import MARKER, OWN_KEYS, action_command, batches
 from osworld_gym.desktops.guest_server.official_desktop import OfficialDesktop, read_windows, speaks_ours
-from osworld_gym.desktops.guest_server.program_activity import Process, read_processes
-from osworld_gym.desktops.guest_server.stillness import await_still, differ
+from osworld_gym.desktops.guest_server.stillness import Process, await_still, differ, read_processes
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.types import Action
 

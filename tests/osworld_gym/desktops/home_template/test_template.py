@@ -149,7 +149,7 @@ def test_install_desktop_explains_and_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _fake_debian(tmp_path / "debian", monkeypatch)
-    monkeypatch.setattr("osworld_gym.commands.install_desktop.MODULES", ("json",))  # the guest's may be missing here
+    monkeypatch.setattr("osworld_gym.commands.install.MODULES", ("json",))  # the guest's may be missing here
     assert main(["install-desktop", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "2 of " in said

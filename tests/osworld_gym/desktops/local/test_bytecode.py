@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osworld_gym.desktops.local.bytecode import compile_once
+from osworld_gym.desktops.local.guest_process import compile_once
 
 
 def package(folder: Path, name: str) -> Path:

@@ -23,9 +23,9 @@ from osworld_gym.desktops.local.keeper_client import keeper
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.checks import MAX_ORACLE_STEPS, check_task
 from osworld_gym.tasks.evaluation.verify import verify
-from osworld_gym.tasks.oracles.play import play_oracle
+from osworld_gym.tasks.oracles.base import play_oracle
 from osworld_gym.tasks.oracles.registry import make_oracle
-from osworld_gym.tasks.suites.local.suite import local_suite
+from osworld_gym.tasks.suites.desktop.local import local_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 

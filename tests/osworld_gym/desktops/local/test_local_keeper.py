@@ -19,7 +19,7 @@ from polling import until
 from osworld_gym.desktops.local import keeper_client
 from osworld_gym.desktops.local.guest_process import Limits
 from osworld_gym.desktops.local.keeper import cgroups, records, usage
-from osworld_gym.desktops.local.keeper.users import EACH, FIRST, LAST, NOBODY, desktop_user
+from osworld_gym.desktops.local.keeper.main import EACH, FIRST, LAST, NOBODY, desktop_user
 from osworld_gym.guest.process.processes import MARKER, state_of
 from osworld_gym.guest.server.forward import to_address
 
@@ -276,8 +276,8 @@ def test_a_desktop_ends_with_its_owner_also_if_the_keeper_is_stopped() -> None:
 
 
 def ended(pid: int) -> bool:
-    found = state_of(pid)
-    return found is None or found[0] == "Z"
+    state = state_of(pid)
+    return state is None or state.letter == "Z"
 
 
 @pytest.mark.usefixtures("own_keeper")

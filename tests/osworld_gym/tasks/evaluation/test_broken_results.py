@@ -7,7 +7,8 @@ from metric_cases import CASES, PICTURE, docx, p
 
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.evaluation.getters import GETTERS
-from osworld_gym.tasks.evaluation.metrics import METRICS, archives, documents, pictures
+from osworld_gym.tasks.evaluation.metrics import METRICS
+from osworld_gym.tasks.evaluation.osworld.metrics import archives, documents, pictures
 from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, call_metric
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osworld_gym.tasks.evaluation.metrics import structured, text, values
+from osworld_gym.tasks.evaluation.osworld.metrics import structured, text, values
 
 
 def test_values():

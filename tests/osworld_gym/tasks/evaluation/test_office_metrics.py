@@ -6,7 +6,7 @@ import zipfile
 import pytest
 from PIL import Image
 
-from osworld_gym.tasks.evaluation.metrics.office.common import (
+from osworld_gym.tasks.evaluation.metrics.office import (
     check_document,
     check_image,
     check_pdf,

@@ -10,8 +10,7 @@ from collections import defaultdict
 import pytest
 from broken_cases import BROKEN
 from hostile_results import variants
-from metric_cases import CASES
-from test_official_parity import as_paths
+from metric_cases import CASES, as_paths
 
 from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.evaluation.metrics import METRICS

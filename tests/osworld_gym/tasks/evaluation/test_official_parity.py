@@ -6,7 +6,7 @@ Requires ``osworld-gym install-official`` with its dependencies (make test-offic
 import math
 
 import pytest
-from metric_cases import CASES, IDS, SUFFIX
+from metric_cases import CASES, IDS, as_paths
 
 from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.evaluation.metrics import METRICS
@@ -20,17 +20,6 @@ def pool():
     evaluators = OfficialEvaluators()
     yield evaluators
     evaluators.close()
-
-
-def as_paths(value, folder, name):
-    """Writes bytes to files, because OSWorld's metrics take paths."""
-    if isinstance(value, bytes):
-        path = folder / f"{len(list(folder.iterdir()))}{SUFFIX.get(name, '.png' if value[1:4] == b'PNG' else '.txt')}"
-        path.write_bytes(value)
-        return str(path)
-    if isinstance(value, list):
-        return [as_paths(member, folder, name) for member in value]
-    return value
 
 
 @pytest.mark.parametrize(("name", "arguments", "options", "score"), CASES, ids=IDS)

@@ -10,7 +10,7 @@ from osworld_gym.desktops.setup_schema import STEPS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.oracles.gui_script import LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
-from osworld_gym.tasks.suites.desktop.authoring import DIFFICULTIES, plan_text
+from osworld_gym.tasks.suites.authoring import DIFFICULTIES, plan_text
 from osworld_gym.tasks.suites.desktop.suite import desktop_suite, new_tasks
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task

@@ -7,7 +7,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.oracles.gui_script import CALL_USER_TIMES, LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
-from osworld_gym.tasks.suites.local.suite import local_suite
+from osworld_gym.tasks.suites.desktop.local import local_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, CommandResult
 

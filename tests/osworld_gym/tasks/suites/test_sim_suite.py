@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+from sim_words import THOUGHT_VERBS, vocabulary
 
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.evaluation.metrics.sim import sim_state
 from osworld_gym.tasks.oracles.sim.oracle import SimOracle
-from osworld_gym.tasks.suites.sim.corpus import THOUGHT_VERBS, vocabulary
 from osworld_gym.tasks.suites.sim.suite import SPLIT_SIZES, cloning_tasks, sim_suite
 from osworld_gym.tasks.suites.sim.templates import TEMPLATES
 from osworld_gym.tasks.task import Task

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from sim_words import vocabulary
 
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.desktops.sim.applications import CATALOGUE, KNOWN_FILES
 from osworld_gym.desktops.sim.draw import Look, tile_pixels
 from osworld_gym.desktops.sim.font import text_mask
 from osworld_gym.desktops.sim.theme import THEMES
-from osworld_gym.tasks.suites.sim.corpus import THOUGHT_VERBS, corpus, vocabulary
 from osworld_gym.types import Action
 
 
@@ -65,11 +65,3 @@ def test_everything_on_the_screen_is_in_the_vocabulary():
             for page in "123":
                 desktop.perform([Action("hotkey", key=f"ctrl {page}")])
                 assert {e.label for e in desktop.elements()} <= words
-
-
-def test_the_corpus_has_every_kind_of_text():
-    text = list(corpus())
-    words = {word for line in text for word in line.split()}
-    assert set(THOUGHT_VERBS) <= words
-    assert {"Open", "Go", "Choose", "Turn", "Type", "Drag", "instead"} - words == {"instead"}
-    assert "close pop-up" in text

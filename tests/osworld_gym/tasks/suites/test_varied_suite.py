@@ -10,10 +10,9 @@ from osworld_gym.tasks.oracles.gui_script import Layout, LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.run import HOST_STEPS
 from osworld_gym.tasks.setup.themes import menu_file
-from osworld_gym.tasks.suites.varied.builders import KNOWN, UNKNOWN, click_item
 from osworld_gym.tasks.suites.varied.editor_tasks import TOGGLES
+from osworld_gym.tasks.suites.varied.instances import KNOWN, MENU, UNKNOWN, click_item
 from osworld_gym.tasks.suites.varied.suite import TRANSFER, cloning_tasks, varied_suite
-from osworld_gym.tasks.suites.varied.texts import MENU
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 

@@ -10,8 +10,8 @@ import pytest
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.tasks.checks import MAX_ORACLE_STEPS, check_task, difference
 from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.oracles.base import play_oracle
 from osworld_gym.tasks.oracles.conditions import popups, windows
-from osworld_gym.tasks.oracles.play import play_oracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.setup.arrange import arranged_files
 from osworld_gym.tasks.setup.run import prepare

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from osworld_gym.tasks.evaluation.metrics.parsing import parse_xml
+from osworld_gym.tasks.evaluation.parsing import parse_xml
 from osworld_gym.tasks.evaluation.sidecar.calling import Exhausted
 
 Element = ElementTree.Element
@@ -170,9 +170,9 @@ def _ods(root: Element) -> Iterator[Sheet]:
         row_index = 0
         for row in table.iter(f"{TABLE}table-row"):
             repeat = int(row.get(f"{TABLE}number-rows-repeated", "1"))
-            found = list(_ods_row(row, bold))
+            row_cells = list(_ods_row(row, bold))
             for copy in range(repeat if repeat < REPEAT_LIMIT else 0):
-                cells |= {f"{letters(i)}{row_index + copy + 1}": cell for i, cell in found}
+                cells |= {f"{letters(i)}{row_index + copy + 1}": cell for i, cell in row_cells}
                 _check_count(cells)
             row_index += repeat
         yield Sheet(table.get(f"{TABLE}name", ""), cells)

@@ -85,8 +85,8 @@ def _docx_text(element: Element) -> str:
 
 def _docx_paragraph(paragraph: Element, names: Mapping[str, str]) -> Paragraph:
     def value(path: str, default: str) -> str:
-        found = paragraph.find("/".join(f"{_W}{part}" for part in path.split("/")))
-        return default if found is None else found.get(f"{_W}val", default)
+        element = paragraph.find("/".join(f"{_W}{part}" for part in path.split("/")))
+        return default if element is None else element.get(f"{_W}val", default)
 
     runs = [run for run in paragraph.iter(f"{_W}r") if _docx_text(run).strip()]
 

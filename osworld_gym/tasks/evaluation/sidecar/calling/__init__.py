@@ -5,9 +5,17 @@ this folder too.
 """
 
 from .call import Rules, as_rules, call_metric, get_result
-from .errors import RUNS_RESULTS, BrokenResult, Exhausted, RuleError
 from .files import check_file
-from .limits import Limits, address_space, lift_memory_limit, limit_process
+from .limits import (
+    RUNS_RESULTS,
+    BrokenResult,
+    Exhausted,
+    Limits,
+    RuleError,
+    address_space,
+    lift_memory_limit,
+    limit_process,
+)
 
 __all__ = [
     "RUNS_RESULTS",

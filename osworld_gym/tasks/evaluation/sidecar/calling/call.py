@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from .errors import BrokenResult, RuleError
+from .limits import BrokenResult, RuleError
 
 Value = TypeVar("Value")
 

@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from .errors import Exhausted
-from .limits import Limits
+from .limits import Exhausted, Limits
 
 CHUNK = 1 << 20  # bytes
 HEAD = 512  # bytes that show the format; a tar header
@@ -42,7 +41,7 @@ def check_file(file: bytes | IO[bytes], limits: Limits) -> None:
 
     Args:
         file: its bytes, or the file opened for reading.
-        limits: of everything in the file together.
+        limits: limits on everything in the file together.
 
     Raises:
         Exhausted: the file exceeds one of them, which the message names.
@@ -51,7 +50,7 @@ def check_file(file: bytes | IO[bytes], limits: Limits) -> None:
 
 
 class _Count:
-    """What has been counted in one file."""
+    """The counts of one file."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._bytes, self._members = limits, 0, 0

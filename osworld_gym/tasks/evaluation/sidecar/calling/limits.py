@@ -1,4 +1,4 @@
-"""Limits of one evaluation: what a file may unpack to, and what the process that reads it may use."""
+"""Limits of one evaluation: what a file may unpack to, what the process that reads it may use; and their errors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ import resource
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+#: OSWorld's metrics that import Python files of the desktop, which are the policy's, into their own process on the host
+RUNS_RESULTS = frozenset({"check_python_file_by_test_suite"})
+
+
+class BrokenResult(Exception):
+    """A result is unreadable, for the reason in the message. It scores 0."""
+
+
+class Exhausted(BrokenResult):
+    """A result exceeds a limit of the evaluators. It scores 0 and is counted separately."""
+
+
+class RuleError(ValueError):
+    """A task's rules do not fit their metric. The evaluator's fault, never the result's."""
+
+
 FILE_SIZE = 256 << 20  # bytes of a file that the process writes: more than it reads from a desktop
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one metric with its getters may use. A result that needs more scores 0: the policy made it.
+    """The resources that one metric with its getters may use. A result that needs more scores 0: the policy made it.
 
     Args:
         cpu: seconds of CPU time; the system rounds it up to a second.
