@@ -70,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.3, help="median seconds of the desktop between two turns")
     parser.add_argument("--screen", type=int, nargs=2, default=(192, 192), metavar=("WIDTH", "HEIGHT"))
     options = parser.parse_args(arguments)
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
     trainer = make_policy(options)
-    engine = VLLMPolicy(trainer, kv_cache_gb=1.0, max_rows=64)
+    engine = VLLMSampler(trainer, kv_cache_gb=1.0, max_rows=64)
     kinds = {"shared batches": EngineReplica(engine), "one batch after the other": OneBatchAfterTheOther(engine)}
     turns: dict[str, list[list[int]]] = {}
     speeds: dict[str, list[float]] = {name: [] for name in kinds}

@@ -48,7 +48,7 @@ class RemovableListStorage(ListStorage):
     @property
     def items(self) -> list[Any]:
         """The stored items themselves, not copies."""
-        return cast(list[Any], self._storage)
+        return self._storage
 
     def remove(self, index: int) -> int | None:
         """Removes a slot by moving the last one there; returns the index that moved, or None if it was the last."""

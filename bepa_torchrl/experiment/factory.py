@@ -20,7 +20,7 @@ from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_metho
 from bepa_torchrl.experiment.methods import Method
 from bepa_torchrl.experiment.preflight import engine_token
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
@@ -43,7 +43,7 @@ from osworld_gym.vector import DesktopVector
 if TYPE_CHECKING:
     import torch
 
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
     from bepa_torchrl.scale.sharding.leader import Leader
 
 
@@ -67,7 +67,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
 
 
 @contextmanager
-def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = None) -> Iterator[ActingPolicy]:
+def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = None) -> Iterator[ModelSampler]:
     """The policy that samples: the one in training, or an inference engine with its weights, which ends afterwards.
 
     Args:
@@ -86,17 +86,18 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
         sampler.close()
 
 
-def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLLMPolicy:
-    """The inference engine of the settings, with the policy's prompts and weights; it is not started."""
+def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own_weights: bool = False) -> VLLMSampler:
+    """The inference engine of the settings, with the policy's renderer and weights; it is not started."""
     assert isinstance(policy, TransformersPolicy)
     check_family(policy.model.config.model_type)
     engine = settings.policy.engine
     if engine.url is None:
         engine_version()
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
-    return VLLMPolicy(
+    return VLLMSampler(
         policy,
+        own_weights=own_weights,
         folder=folder,
         kv_cache_gb=engine.kv_cache_gb,
         max_rows=engine.max_rows or max(settings.env.desktops, settings.policy.max_rows),
@@ -112,7 +113,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLL
     )
 
 
-def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldEnv:
+def make_env(settings: Settings, policy: ModelSampler, suite: Suite) -> OSWorldEnv:
     """Builds the environment with its desktops.
 
     Raises:
@@ -124,7 +125,7 @@ def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldE
         env.desktops,
         suite=suite,
         observation="png",
-        options=_episode_options(settings, policy.image_scaling),
+        options=_episode_options(settings, policy.renderer.image_scaling),
         provider_options=env.options,
         deadline=env.deadline,
         warm=env.warm_pool,
@@ -175,7 +176,7 @@ def make_trainer(
     cache: TaskTraceCache | None,
     *,
     held_out: Sequence[Task] = (),
-    rollout: ActingPolicy | None = None,
+    rollout: ModelSampler | None = None,
     leader: Leader | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
@@ -254,7 +255,7 @@ def make_collector(
     old_log_prob: OldLogProb,
     *,
     held_out: Sequence[Task] = (),
-    rollout: ActingPolicy | None = None,
+    rollout: ModelSampler | None = None,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
@@ -281,7 +282,7 @@ def make_collector(
         "postproc": Compose(replacement, old_log_prob),
     }
     if collect.mode == "sync":
-        schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, SyncedPolicy) else None
+        schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, EngineSampler) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync_schemes=schemes, **options)
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
     return async_collector(
@@ -290,12 +291,12 @@ def make_collector(
         policy,
         tasks,
         make_policy=partial(make_sampler, settings),
-        make_vector=vector_maker(settings, policy.image_scaling),
+        make_vector=vector_maker(settings, policy.renderer.image_scaling),
         **options,
     )
 
 
-def make_sampler(settings: Settings) -> RolloutPolicy:
+def make_sampler(settings: Settings) -> Sampler:
     """Builds a sampler with its own weights, to which adapters are sent merged. The caller closes it, if it can be.
 
     Raises:
@@ -306,9 +307,7 @@ def make_sampler(settings: Settings) -> RolloutPolicy:
     policy = make_policy(whole, seed=settings.seed)
     if settings.policy.rollout == "transformers":
         return policy
-    from bepa_torchrl.scale.engine.replica import EngineReplica
-
-    return EngineReplica(_make_engine(whole, policy, None))
+    return _make_engine(whole, policy, None, own_weights=True)
 
 
 def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], DesktopVector]:

@@ -20,7 +20,7 @@ from torchrl.weight_update import WeightSyncScheme
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list, stack_rows
-from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
+from bepa_torchrl.policies.base import EngineSampler, Sampler
 from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
@@ -103,7 +103,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
 
     Args:
         env: an ``OSWorldEnv`` (or any EnvBase that has a ``DesktopVector`` as ``vector``).
-        policy: a :class:`RolloutPolicy`; an ``nn.Module`` is not copied.
+        policy: a :class:`Sampler`; an ``nn.Module`` is not copied.
         tasks: the training tasks; a task's number is its index here.
         groups: groups per batch (G).
         group_size: rollouts per group (N), at least 2.
@@ -125,7 +125,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
     def __init__(
         self,
         env: EnvBase,
-        policy: RolloutPolicy,
+        policy: Sampler,
         tasks: Sequence[Task],
         *,
         groups: int,
@@ -210,7 +210,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
 
     def engine_metrics(self) -> dict[str, float]:
         """Metrics of the inference engine since the last call; empty without one."""
-        return self.rollout_policy.drain_metrics() if isinstance(self.rollout_policy, EnginePolicy) else {}
+        return self.rollout_policy.drain_metrics() if isinstance(self.rollout_policy, EngineSampler) else {}
 
     def _jobs(self, number: int) -> list[EpisodeJob]:
         task, group = self.tasks[number], self.next_group

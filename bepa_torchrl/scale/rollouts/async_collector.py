@@ -190,7 +190,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
             ages.append(group.age)
         self._taken_batch = True
         lags = tuple(self._trainable.version - number(row, K.POLICY_VERSION) for row in rows)
-        self.last = AsyncIteration(self.iteration, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics())
+        self.last = AsyncIteration(
+            self.iteration, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics()
+        )
         return stack_rows(sorted(rows, key=lambda row: number(row, K.GROUP_ID)))
 
     def update_policy_weights_(self, policy_or_weights: Any = None, **options: Any) -> None:
