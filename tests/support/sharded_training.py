@@ -30,7 +30,7 @@ from bepa_torchrl.scale.sharding.policy import shard_policy
 from bepa_torchrl.scale.sharding.process_group import join_process_group
 from bepa_torchrl.storage.state import save_state
 from bepa_torchrl.testing import small_checkpoint
-from bepa_torchrl.training.checkpoint import Weights
+from bepa_torchrl.training.checkpoint import PolicyWeights
 from bepa_torchrl.training.local_shards import LocalShards
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, local_passes, trainable
 from bepa_torchrl.training.precision import make_adamw
@@ -163,7 +163,7 @@ def save_whole(policy: ShortPromptPolicy, optimizer: torch.optim.Optimizer, fold
     """The weights and the optimiser's state as in the checkpoint of a run in one process."""
     for part in ("weights", "stepper"):
         (folder / part).mkdir(parents=True)
-    Weights(policy).dump(folder / "weights")
+    PolicyWeights(policy).dump(folder / "weights")
     save_state(folder / "stepper", GroupStepper(policy, optimizer).state_dict())
 
 

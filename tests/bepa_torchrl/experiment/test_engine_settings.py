@@ -61,8 +61,8 @@ def test_a_cache_below_one_window_is_refused(settings: tuple[str, ...], message:
 def test_bepa_train_says_so_before_torch_is_imported(tmp_path: Path) -> None:
     """With a vLLM that is only a name: the check must come before anything is loaded."""
     program = (
-        "import sys; from bepa_torchrl.experiment import environment; environment._check_engine = lambda _: None;"
-        "environment.check_checkpoint = lambda _: None; from bepa_torchrl.__main__ import main; code = main();"
+        "import sys; from bepa_torchrl.experiment import preflight; preflight._check_engine = lambda _: None;"
+        "preflight.check_checkpoint = lambda _: None; from bepa_torchrl.__main__ import main; code = main();"
         "print('torch' in sys.modules); sys.exit(code)"
     )
     arguments = ["train", "policy=qwen3vl_8b", "env=sim", *VLLM, f"runs={tmp_path}"]

@@ -21,7 +21,7 @@ from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INFRASTRUCTURE
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.training.checkpoint import Weights, damage
+from bepa_torchrl.training.checkpoint import PolicyWeights, damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
@@ -89,7 +89,7 @@ def test_two_ranks_equal_one_process(divided: Path, alone: Path) -> None:
     assert_same_record([last], [without_evaluation(same)])
     exported, same = (load_policy(divided / METHOD / "policy") for _ in range(2))
     (weights,) = (alone / METHOD / "checkpoints" / "iteration-000000000002").glob("components/*-weights")
-    Weights(same).load(weights)
+    PolicyWeights(same).load(weights)
     assert difference(exported, same) < 1e-4
     assert difference(exported, load_policy(read_settings(alone / METHOD / "config.yaml").policy.checkpoint)) > 5e-4
 

@@ -18,7 +18,7 @@ from bepa_torchrl.policies.transformers.lora import Lora, adapter_weights, load_
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.testing import check_learner, check_sampler, picture, small_checkpoint
-from bepa_torchrl.training.checkpoint import CheckpointError, Weights
+from bepa_torchrl.training.checkpoint import CheckpointError, PolicyWeights
 from bepa_torchrl.training.optimization_step import parameter_groups, trainable
 from bepa_torchrl.training.precision import make_adamw
 from osworld_gym import extras
@@ -178,19 +178,19 @@ def test_resume_equals_uninterrupted_and_saves_the_adapters_only(tmp_path: Path,
     steps(first, optimizer, 2)
     for name in ("weights", "optimizer"):
         (tmp_path / name).mkdir()
-    Weights(first).dump(tmp_path / "weights")
+    PolicyWeights(first).dump(tmp_path / "weights")
     save_state(tmp_path / "optimizer", optimizer.state_dict())
     size = (tmp_path / "weights" / "model.safetensors").stat().st_size
     assert size < 0.5 * sum(weight.nbytes for _, weight in first.named_weights())
     second, optimizer = start(8)
-    Weights(second).load(tmp_path / "weights")
+    PolicyWeights(second).load(tmp_path / "weights")
     optimizer.load_state_dict(load_state(tmp_path / "optimizer"))
     steps(second, optimizer, 2)
     assert close(log_probs(second), log_probs(whole))
     with pytest.raises(CheckpointError, match="damaged, or of another model"):
-        Weights(make(None)).load(tmp_path / "weights")
+        PolicyWeights(make(None)).load(tmp_path / "weights")
     with pytest.raises(CheckpointError, match=r"expected \d+ adapter weights, found"):
-        Weights(make(Lora(rank=3, alpha=8))).load(tmp_path / "weights")
+        PolicyWeights(make(Lora(rank=3, alpha=8))).load(tmp_path / "weights")
 
 
 def test_the_settings_make_adapters_on_the_shipped_checkpoint() -> None:

@@ -27,6 +27,7 @@ from vllm_engine import make_trainer
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.base import EngineSampler, Learner
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine import sampler as sampler_module
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
@@ -46,7 +47,7 @@ from bepa_torchrl.scale.engine.http_engine.wire import (
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.folder import temporary_folder
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
-from bepa_torchrl.testing import picture
+from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
 
@@ -73,6 +74,16 @@ def assert_equal(found: Sequence[Response], expected: Sequence[Response]) -> Non
         assert mine.tokens.tolist() == other.tokens.tolist()
         assert mine.text == other.text
         torch.testing.assert_close(mine.log_probs, other.log_probs)
+
+
+def test_it_keeps_the_contract_of_samplers(tmp_path: Path) -> None:
+    with served(tmp_path / "weights") as server:
+        policy = connected(server)
+        assert isinstance(policy, EngineSampler)
+        assert not isinstance(policy, Learner)
+        check_sampler(policy)
+        check_learner(policy.trainer, policy)
+        policy.close()
 
 
 def test_it_samples_with_the_trainers_weights_of_each_version(tmp_path: Path) -> None:
