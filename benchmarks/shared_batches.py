@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         engine.load_weights(list(trainer.named_weights()), version=1)
         for number in range(options.rounds):
-            for name, engine.shared in kinds.items():
+            for name, shared in kinds.items():
+                engine.shared = shared
                 engine.load_weights(list(trainer.named_weights()), version=number + 2)  # an empty prefix cache
                 turns[name], speed = play(RolloutService(engine), options)
                 speeds[name].append(speed)
