@@ -106,7 +106,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class ModelSampler(Sampler, Protocol):
-    """A sampler with its model's whole renderer, as an experiment uses it: expert's responses are encoded too."""
+    """A sampler with its model's whole renderer: an experiment also encodes responses of experts."""
 
     @property
     def renderer(self) -> Renderer:
