@@ -62,8 +62,8 @@ class StockActor(TensorDictModuleBase):
         rows = [Prompt(torch.cat((p.tokens, r)), p.images) for p, r in zip(prompts, responses, strict=True)]
         packed = pack(
             rows,
-            patcher=policy.processor.patcher,
-            image_token_id=policy.processor.image_token_id,
+            patcher=policy.renderer.processor.patcher,
+            image_token_id=policy.renderer.processor.image_token_id,
             position_rule=position_rule(policy.model),
             device=policy.device,
         )
@@ -98,7 +98,7 @@ def make_rows(policy: TransformersPolicy, rows: int, prompt: int, response: int)
         buffer = io.BytesIO()
         Image.fromarray(numbers.integers(0, 256, (128, 128, 3), dtype=np.uint8)).save(buffer, format="PNG")
         words = torch.randint(300, VOCABULARY, (prompt - 64,), generator=generator)
-        image = torch.full((64,), policy.processor.image_token_id)
+        image = torch.full((64,), policy.renderer.processor.image_token_id)
         prompts.append(Prompt(torch.cat((image, words)), (buffer.getvalue(),)))
         tokens = torch.randint(300, VOCABULARY, (response,), generator=generator)
         responses.append(Response("", tokens, torch.full((response,), -12.0)))

@@ -81,12 +81,12 @@ def make_rows(
 ) -> TensorDictBase:
     """One group of ``episodes`` episodes, alternately with advantage 1 and -1."""
     numbers = np.random.default_rng(0)
-    words = sorted(set(range(len(policy.processor.tokenizer))) - policy.processor.special_ids)
+    words = sorted(set(range(len(policy.renderer.processor.tokenizer))) - policy.renderer.processor.special_ids)
     rows = []
     for slot in range(episodes):
         pngs = [screenshot(numbers, screen) for _ in range(steps)]
         tokens = [torch.from_numpy(numbers.choice(words, response)) for _ in range(steps)]
-        texts = policy.processor.decode_responses([each.tolist() for each in tokens])
+        texts = policy.renderer.processor.decode_responses([each.tolist() for each in tokens])
         prompts = policy.render(step_contexts("open the trash and empty it", pngs, texts, tokens))
         turns = [
             Turn(png, prompt, Response(text, each, torch.zeros(response)))

@@ -27,7 +27,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from bepa_torchrl.data.prompt import Response
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.testing.tiny_config import image_processor_config, tiny_config
@@ -70,16 +70,16 @@ def screenshot(numbers: np.random.Generator, screen: Sequence[int]) -> bytes:
     return buffer.getvalue()
 
 
-def single_turn(policy: RolloutPolicy, options: argparse.Namespace) -> list[Response]:
+def single_turn(policy: Sampler, options: argparse.Namespace) -> list[Response]:
     """One response to each of ``--rows`` prompts."""
     numbers = np.random.default_rng(1)
     contexts = [PromptContext(f"open {i}", [screenshot(numbers, options.screen)]) for i in range(options.rows)]
-    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     assert len(prompts) == options.rows, "a prompt is longer than --window"
     return policy.sample(prompts, [(1, 0, row, 0, 0) for row in range(options.rows)])
 
 
-def episodes(policy: RolloutPolicy, options: argparse.Namespace) -> list[Response]:
+def episodes(policy: Sampler, options: argparse.Namespace) -> list[Response]:
     """``--episodes`` episodes at a time, ``--turns`` turns each, every screenshot in the prompt."""
     numbers = np.random.default_rng(2)
     contexts = [PromptContext(f"close {i}", []) for i in range(options.episodes)]
@@ -89,7 +89,7 @@ def episodes(policy: RolloutPolicy, options: argparse.Namespace) -> list[Respons
             replace(context, screenshots=(*context.screenshots, screenshot(numbers, options.screen)))
             for context in contexts
         ]
-        prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+        prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
         assert len(prompts) == options.episodes, "a prompt is longer than --window"
         responses = policy.sample(prompts, [(2, 0, slot, 0, turn) for slot in range(options.episodes)])
         contexts = [
@@ -126,12 +126,12 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--screen", type=int, nargs=2, default=(192, 192), metavar=("WIDTH", "HEIGHT"))
     options = parser.parse_args()
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
     trainer = make_policy(options)
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     print(f"{parameters / 1e6:.1f}M parameters, {torch.get_num_threads()} threads, {options.screen} pixels")
-    engine = VLLMPolicy(trainer, kv_cache_gb=1.0, max_rows=64)
+    engine = VLLMSampler(trainer, kv_cache_gb=1.0, max_rows=64)
     ratios = []
     try:
         engine.sync()

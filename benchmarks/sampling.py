@@ -39,7 +39,7 @@ def make_policy(tokens: int, batch: int) -> TransformersPolicy:
         Checkpoint(model, tokenizer, processor, ends), preset="compact", max_new_tokens=tokens, max_rows=batch
     )
     policy.sampler.end_token_ids = frozenset()
-    policy.sampler.blocked_ids = sorted(policy.processor.special_ids)
+    policy.sampler.blocked_ids = sorted(policy.renderer.processor.special_ids)
     return policy
 
 
@@ -61,7 +61,7 @@ def ours(policy: TransformersPolicy, prompts: list[Prompt]) -> None:
 def generate(policy: TransformersPolicy, prompts: list[Prompt], batch: int, tokens: int) -> None:
     blocked = [[token] for token in policy.sampler.blocked_ids]
     for i in range(0, len(prompts), batch):
-        inputs = policy.processor.model_inputs(prompts[i : i + batch])
+        inputs = policy.renderer.processor.model_inputs(prompts[i : i + batch])
         options = {"do_sample": True, "top_k": 0, "bad_words_ids": blocked, "eos_token_id": None}
         with torch.inference_mode():
             policy.model.generate(**inputs, **options, min_new_tokens=tokens, max_new_tokens=tokens, pad_token_id=0)

@@ -21,17 +21,19 @@ import numpy as np
 import torch
 
 from benchmarks.rollout_engine import make_policy, screenshot
-from bepa_torchrl.scale.engine.replica import EngineReplica
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from osworld_gym.types import PromptContext
 
 
-class OneBatchAfterTheOther(EngineReplica):
-    """The baseline."""
+class SwitchedSampler(VLLMSampler):
+    """An engine whose callers share its batches, or that samples one batch after the other, as the baseline."""
+
+    shared = True
 
     @property
     def concurrent(self) -> bool:
-        return False
+        return self.shared
 
 
 def play(service: RolloutService, options: argparse.Namespace) -> tuple[list[list[int]], float]:
@@ -70,19 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.3, help="median seconds of the desktop between two turns")
     parser.add_argument("--screen", type=int, nargs=2, default=(192, 192), metavar=("WIDTH", "HEIGHT"))
     options = parser.parse_args(arguments)
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
-
     trainer = make_policy(options)
-    engine = VLLMPolicy(trainer, kv_cache_gb=1.0, max_rows=64)
-    kinds = {"shared batches": EngineReplica(engine), "one batch after the other": OneBatchAfterTheOther(engine)}
+    engine = SwitchedSampler(trainer, own_weights=True, kv_cache_gb=1.0, max_rows=64)
+    kinds = {"shared batches": True, "one batch after the other": False}
     turns: dict[str, list[list[int]]] = {}
     speeds: dict[str, list[float]] = {name: [] for name in kinds}
     try:
-        kinds["shared batches"].load_weights(list(trainer.named_weights()), version=1)
+        engine.load_weights(list(trainer.named_weights()), version=1)
         for number in range(options.rounds):
-            for name, policy in kinds.items():
-                policy.load_weights(list(trainer.named_weights()), version=number + 2)  # an empty prefix cache
-                turns[name], speed = play(RolloutService(policy), options)
+            for name, shared in kinds.items():
+                engine.shared = shared
+                engine.load_weights(list(trainer.named_weights()), version=number + 2)  # an empty prefix cache
+                turns[name], speed = play(RolloutService(engine), options)
                 speeds[name].append(speed)
                 print(f"{name}: {speed:.2f} turns/s")
     finally:

@@ -22,7 +22,7 @@ LAYERS = {
         "evaluation experts training",
         "rollout",
         "cache policies losses",
-        "storage data functional failures sizing endpoint checkpoints",
+        "storage data functional failures sizing endpoint checkpoints torchrl_private",
     ),
     "osworld_gym": (
         "cli __main__ commands",

@@ -53,6 +53,11 @@ class ReplayPolicy:
     def __init__(self, responses: Sequence[Sequence[str]]) -> None:
         self._responses = responses
 
+    @property
+    def renderer(self) -> ReplayPolicy:
+        """The policy itself."""
+        return self
+
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         return [Prompt(NO_TOKENS, ()) for _ in contexts]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from bepa_torchrl.cache.storage import TraceStorage, trace_from_plain
 from bepa_torchrl.cache.writer import WHEN_FULL, KeyedWriter
 from bepa_torchrl.data.seeding import Stream
 from bepa_torchrl.storage import FolderError
+from bepa_torchrl.torchrl_private import read_lock, write_lock
 
 
 def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
@@ -109,8 +109,8 @@ class TaskTraceCache(ReplayBuffer):
         """
         if isinstance(index, bool) or not isinstance(index, (int, Tensor)):
             raise TypeError(f"cache[i] = trace requires an integer slot, got {index!r}; use put(task_id, trace)")
-        trace = self._transform.inv(value) if self._transform is not None and len(self._transform) else value
-        with self._locked():
+        trace = self.transform.inv(value) if self.transform is not None and len(self.transform) else value
+        with write_lock(self):
             self._index.write_at(int(index), trace)
 
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
@@ -126,8 +126,11 @@ class TaskTraceCache(ReplayBuffer):
 
     def add(self, data: TensorDictBase) -> int:
         """Puts one trace ``[S]`` under its task and returns its slot. Raises as :meth:`put`."""
-        trace = self._transform.inv(data) if self._transform is not None and len(self._transform) else data
-        return int(self._add(trace))
+        trace = self.transform.inv(data) if self.transform is not None and len(self.transform) else data
+        with write_lock(self):
+            slot = self._index.add(trace)
+            self.sampler.add(slot)
+        return slot
 
     def extend(self, data: Sequence[TensorDictBase], *, update_priority: bool | None = None) -> Tensor:
         """Puts a list of traces ``[S]``, in order, all or none.
@@ -147,21 +150,16 @@ class TaskTraceCache(ReplayBuffer):
         if isinstance(data, TensorDictBase):
             raise TypeError("extend takes a list of traces; a single trace [S] goes to put or add")
         traces = list(data)
-        if self._transform is not None and len(self._transform):
-            traces = [self._transform.inv(trace) for trace in traces]
-        slots: Tensor = self._extend(traces)
+        if self.transform is not None and len(self.transform):
+            traces = [self.transform.inv(trace) for trace in traces]
+        with write_lock(self):
+            slots = self._index.extend(traces)
+            self.sampler.extend(slots)
         return slots
 
     @property
     def _index(self) -> KeyedWriter:
-        return cast(KeyedWriter, self._writer)
-
-    def _locked(self) -> ExitStack:
-        """Both of the buffer's locks, in TorchRL's order."""
-        stack = ExitStack()
-        stack.enter_context(self._replay_lock)
-        stack.enter_context(self._write_lock)
-        return stack
+        return cast(KeyedWriter, self.writer)
 
     def refresh(self, task_id: str, successes: Sequence[TensorDictBase]) -> bool:
         """``E_x <- U(successes)``: puts the success that the rule selects (``all``: each); True if there was one.
@@ -176,7 +174,7 @@ class TaskTraceCache(ReplayBuffer):
         """
         if not successes:
             return False
-        with self._locked():
+        with write_lock(self):
             count = self._refreshes.get(task_id, 0)
             if self.rule == "all":
                 chosen = list(successes)
@@ -185,7 +183,7 @@ class TaskTraceCache(ReplayBuffer):
                 chosen = [successes[number]]
             for trace in chosen:
                 _check_task(task_id, trace)
-            self._sampler.extend(self._writer.extend(chosen))
+            self.sampler.extend(self.writer.extend(chosen))
             self._refreshes[task_id] = count + 1
         return True
 
@@ -196,21 +194,21 @@ class TaskTraceCache(ReplayBuffer):
             ValueError: a trace of another task, or one that did not succeed.
             CacheFullError: see ``when_full``.
         """
-        with self._locked():
+        with write_lock(self):
             _check_task(task_id, trace)
-            self._sampler.add(self._writer.add(trace))
+            self.sampler.add(self.writer.add(trace))
 
     def get_trace(self, task_id: str, default: Any = None) -> Any:
         """A copy of the task's trace ``[S]``, or ``default``.
 
         Of several traces one is chosen at random; the choice changes with :meth:`note_injection`, not with each call.
         """
-        with self._locked():
+        with write_lock(self):
             slot = self._current_slot(task_id)
             if slot is None:
                 return default
             self._index.touch(task_id)
-            return self._storage.get(slot)
+            return self.storage.get(slot)
 
     def _current_slot(self, task_id: str) -> int | None:
         slots = self._index.slots.get(task_id)
@@ -221,14 +219,14 @@ class TaskTraceCache(ReplayBuffer):
 
     def contains(self, task_id: str) -> bool:
         """Whether there is a trace for the task."""
-        with self._replay_lock:
+        with read_lock(self):
             return task_id in self._index.slots
 
     __contains__ = contains
 
     def discard(self, task_id: str) -> bool:
         """Removes the task's traces; False if there was none."""
-        with self._locked():
+        with write_lock(self):
             if task_id not in self._index.slots:
                 return False
             self._index.remove(task_id)
@@ -236,7 +234,7 @@ class TaskTraceCache(ReplayBuffer):
 
     def task_ids(self) -> list[str]:
         """The tasks with a trace, the least recently used first."""
-        with self._replay_lock:
+        with read_lock(self):
             return list(self._index.slots)
 
     def metadata(self, task_id: str) -> TraceMetadata:
@@ -245,7 +243,7 @@ class TaskTraceCache(ReplayBuffer):
         Raises:
             KeyError: no trace for the task.
         """
-        with self._replay_lock:
+        with read_lock(self):
             slot = self._current_slot(task_id)
             if slot is None:
                 raise KeyError(f"no trace of task {task_id!r} in the cache; check contains() first")
@@ -253,7 +251,7 @@ class TaskTraceCache(ReplayBuffer):
 
     def all_metadata(self, task_id: str) -> list[TraceMetadata]:
         """Metadata of all traces of the task, oldest first."""
-        with self._replay_lock:
+        with read_lock(self):
             return [self._index.metadata[slot] for slot in self._index.slots.get(task_id, [])]
 
     def note_injection(self, task_id: str) -> TraceMetadata:
@@ -262,7 +260,7 @@ class TaskTraceCache(ReplayBuffer):
         Raises:
             KeyError: no trace for the task.
         """
-        with self._locked():
+        with write_lock(self):
             noted = self.metadata(task_id)
             noted = replace(noted, injected=noted.injected + 1)
             self._index.metadata[cast(int, self._current_slot(task_id))] = noted
@@ -271,12 +269,12 @@ class TaskTraceCache(ReplayBuffer):
 
     def counts(self, task_id: str) -> tuple[int, int]:
         """How often a trace of the task was injected, and how often the task was refreshed, in all."""
-        with self._replay_lock:
+        with read_lock(self):
             return self._injections.get(task_id, 0), self._refreshes.get(task_id, 0)
 
     def stats(self) -> dict[str, int | float | bool]:
         """TorchRL's counters and ours: tasks, refreshes, injections, evictions."""
-        with self._replay_lock:
+        with read_lock(self):
             mine = {
                 "tasks": len(self._index.slots),
                 "refreshes": sum(self._refreshes.values()),
@@ -287,7 +285,7 @@ class TaskTraceCache(ReplayBuffer):
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes every trace; with ``empty_write_count`` also resets the counts of refreshes and injections."""
-        with self._locked():
+        with write_lock(self):
             super().empty(empty_write_count=empty_write_count)
             if empty_write_count:
                 self._refreshes.clear()
@@ -295,7 +293,7 @@ class TaskTraceCache(ReplayBuffer):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole cache as tensors, text, bytes and numbers, as TorchRL's checkpoint adapters accept it."""
-        with self._locked():
+        with write_lock(self):
             return self._state().as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -312,7 +310,7 @@ class TaskTraceCache(ReplayBuffer):
         Raises:
             FolderError: ``path`` is something else, or writing failed; ``path`` is unchanged.
         """
-        with self._locked():
+        with write_lock(self):
             state = self._state()
         write_state(path, state)
 
@@ -330,15 +328,15 @@ class TaskTraceCache(ReplayBuffer):
             index=self._index.state_dict(),
             refreshes=dict(self._refreshes),
             injections=dict(self._injections),
-            traces=cast(TraceStorage, self._storage).state_dict()["_storage"],
+            traces=cast(TraceStorage, self.storage).state_dict()["_storage"],
         )
 
     def _restore(self, state: CacheState) -> None:
         traces = [trace_from_plain(rows) for rows in state.traces]
         if len(traces) != len(state.index["metadata"]):
             raise FolderError(f"the saved cache has {len(traces)} traces, its index {len(state.index['metadata'])}")
-        with self._locked():
+        with write_lock(self):
             self._index.load_state_dict(state.index)  # raises before anything is changed
-            cast(TraceStorage, self._storage).replace(traces)
+            cast(TraceStorage, self.storage).replace(traces)
             self.seed = state.seed
             self._refreshes, self._injections = dict(state.refreshes), dict(state.injections)

@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from tensordict import TensorDictBase, lazy_stack
-from torchrl.data import ListStorage
 
 from bepa_torchrl.storage import PlainRow, plain_row, row_from_plain
+from bepa_torchrl.torchrl_private import RemovableListStorage
 
 
-class TraceStorage(ListStorage):
+class TraceStorage(RemovableListStorage):
     """A list of traces ``[S]`` of different lengths; clones on writing and on reading."""
 
-    def _set_item(self, cursor: int, data: Any) -> None:
-        super()._set_item(cursor, data.clone())
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Stores a copy of one trace at an integer slot, or of several at a sequence of slots."""
+        super().set(cursor, data.clone() if isinstance(data, TensorDictBase) else data, set_cursor=set_cursor)
 
-    def _get_item(self, index: int) -> TensorDictBase:
-        return cast(TensorDictBase, self._storage[index].clone())
-
-    def _get_slice(self, index: slice) -> list[TensorDictBase]:
-        return [trace.clone() for trace in self._storage[index]]
-
-    def _get_list(self, index: Any) -> list[TensorDictBase]:
-        return [self._get_item(int(i)) for i in index]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Allows pickling for spawned workers (TorchRL's list storage raises): a worker gets a copy of the traces."""
-        return cast(dict[str, Any], super(ListStorage, self).__getstate__())
-
-    def remove(self, index: int) -> int | None:
-        """Removes a slot by moving the last one there; returns the index that moved, or None if it was the last."""
-        last = self._storage.pop()
-        moved = None
-        if index < len(self._storage):
-            self._storage[index] = last
-            moved = len(self._storage)
-        self._bump_mutation_revision()
-        return moved
+    def get(self, index: Any) -> Any:
+        """A copy of the trace at an integer slot; a list of copies for a slice or a sequence of slots."""
+        found = super().get(index)
+        return [trace.clone() for trace in found] if isinstance(found, list) else found.clone()
 
     def state_dict(self) -> dict[str, Any]:
         """The traces as lists of plain rows (TorchRL's would lose their text)."""
-        return {"_storage": [plain_trace(trace) for trace in self._storage]}
+        return {"_storage": [plain_trace(trace) for trace in self.items]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The inverse of :meth:`state_dict`."""
         self.replace([trace_from_plain(rows) for rows in state_dict["_storage"]])
-
-    def replace(self, traces: list[TensorDictBase]) -> None:
-        """Replaces the content by these traces, without copying."""
-        self._storage = traces
-        self._bump_mutation_revision()
 
 
 def plain_trace(trace: TensorDictBase) -> list[PlainRow]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.data import Writer
 
 from bepa_torchrl.cache.metadata import TraceMetadata, describe
 from bepa_torchrl.cache.storage import TraceStorage
 from bepa_torchrl.storage import FolderError
+from bepa_torchrl.torchrl_private import CountingWriter
 
 WHEN_FULL = ("evict", "error")
 
@@ -23,7 +23,7 @@ class CacheFullError(RuntimeError):
     """The cache already has ``max_tasks`` tasks and ``when_full`` is ``error``."""
 
 
-class KeyedWriter(Writer):
+class KeyedWriter(CountingWriter):
     """Keeps the newest ``traces_per_task`` traces of at most ``max_tasks`` tasks.
 
     A task's newest trace replaces its oldest. When a new task arrives and the cache is full, the least recently used
@@ -40,17 +40,16 @@ class KeyedWriter(Writer):
         self.traces_per_task, self.max_tasks, self.when_full = traces_per_task, max_tasks, when_full
         self.slots: OrderedDict[str, list[int]] = OrderedDict()  # per task, oldest trace first; last used task last
         self.metadata: list[TraceMetadata] = []  # per slot
-        self._write_count = 0
         self.evictions = 0
 
     @property
     def storage(self) -> TraceStorage:
-        return cast(TraceStorage, self._storage)
+        return cast(TraceStorage, super().storage)
 
     def add(self, data: TensorDictBase) -> int:
         """Puts a trace ``[S]`` at its task's slot and returns the slot."""
-        index = self.write(data, describe(data, self._write_count))
-        self._write_count += 1
+        index = self.write(data, describe(data, self.write_count))
+        self.write_count += 1
         return index
 
     def extend(self, data: Sequence[TensorDictBase]) -> Tensor:
@@ -64,12 +63,12 @@ class KeyedWriter(Writer):
             CacheFullError: not all of their tasks fit and ``when_full`` is ``error``; none is put.
         """
         traces = list(data)
-        described = [describe(trace, self._write_count + i) for i, trace in enumerate(traces)]
+        described = [describe(trace, self.write_count + i) for i, trace in enumerate(traces)]
         if self.when_full == "error":
             self._check_capacity({metadata.task_id for metadata in described} - set(self.slots))
         for trace, metadata in zip(traces, described, strict=True):
             self.write(trace, metadata)
-            self._write_count += 1
+            self.write_count += 1
         slots = {metadata.serial: slot for slot, metadata in enumerate(self.metadata)}
         return torch.tensor([slots.get(metadata.serial, -1) for metadata in described], dtype=torch.int64)
 
@@ -83,7 +82,7 @@ class KeyedWriter(Writer):
         if not -count <= index < count:
             raise IndexError(f"slot {index} is not in the cache, which has {count} traces; use put")
         index %= count
-        metadata = describe(trace, self._write_count)
+        metadata = describe(trace, self.write_count)
         expected = self.metadata[index].task_id
         if metadata.task_id != expected:
             raise ValueError(
@@ -92,8 +91,8 @@ class KeyedWriter(Writer):
             )
         self.storage.set(index, trace)
         self.metadata[index] = metadata
-        self._write_count += 1
-        self._mark(index)
+        self.write_count += 1
+        self.mark_updated(index)
 
     def write(self, trace: TensorDictBase, metadata: TraceMetadata) -> int:
         """Puts a trace with given metadata; returns its slot."""
@@ -108,7 +107,7 @@ class KeyedWriter(Writer):
         self.metadata[index : index + 1] = [metadata]
         self.slots.setdefault(metadata.task_id, own).append(index)
         self.touch(metadata.task_id)
-        self._mark(index)
+        self.mark_updated(index)
         return index
 
     def touch(self, task_id: str) -> None:
@@ -127,7 +126,7 @@ class KeyedWriter(Writer):
             self.metadata[index] = last
             owner = own if last.task_id == task_id else self.slots[last.task_id]
             owner[owner.index(moved)] = index
-            self._mark(index)
+            self.mark_updated(index)
 
     def _evict_if_full(self, task_id: str) -> None:
         if self.max_tasks is None or len(self.slots) < self.max_tasks:
@@ -146,22 +145,19 @@ class KeyedWriter(Writer):
                 "raise max_tasks, discard a task, or set when_full='evict'"
             )
 
-    def _mark(self, index: int) -> None:
-        for entity in self._storage._attached_entities_iter():
-            entity.mark_update(index)
-
-    def _empty(self, empty_write_count: bool = True) -> None:
+    def clear(self, empty_write_count: bool = True) -> None:
+        """Forgets every trace; with ``empty_write_count`` also how many were written."""
         self.slots.clear()
         self.metadata.clear()
         if empty_write_count:
-            self._write_count = 0
+            self.write_count = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The index without the traces, JSON-compatible."""
         return {
             "tasks": [[task_id, list(slots)] for task_id, slots in self.slots.items()],
             "metadata": [asdict(one) for one in self.metadata],
-            "write_count": self._write_count,
+            "write_count": self.write_count,
             "evictions": self.evictions,
         }
 
@@ -186,7 +182,7 @@ class KeyedWriter(Writer):
         metadata = [TraceMetadata(**one) for one in state_dict["metadata"]]
         if sorted(slot for _, slots in tasks for slot in slots) != list(range(len(metadata))):
             raise FolderError(f"the saved index names slots {tasks} for {len(metadata)} traces; it is damaged")
-        self._write_count, self.evictions = state_dict["write_count"], state_dict["evictions"]
+        self.write_count, self.evictions = state_dict["write_count"], state_dict["evictions"]
         self.slots = OrderedDict((task_id, list(slots)) for task_id, slots in tasks)
         self.metadata = metadata
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import RunEpisodes
 from osworld_gym.tasks.task import Task
@@ -45,7 +45,7 @@ def evaluation_job(task: Task, seed: int, number: int, episode: int) -> EpisodeJ
 
 
 def evaluate(
-    policy: RolloutPolicy,
+    policy: Sampler,
     vector: DesktopVector,
     tasks: Sequence[Task],
     *,

@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 from bepa_torchrl.experiment.method_handle import NOTICE
 from bepa_torchrl.experiment.rollout_side import shared_settings
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.channel.collector import SharedQueue, served_collector
 from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
@@ -34,7 +34,7 @@ def async_collector(
     policy: Policy,
     tasks: Sequence[Task],
     *,
-    make_policy: Callable[[], RolloutPolicy],
+    make_policy: Callable[[], Sampler],
     make_vector: Callable[[], DesktopVector],
     **options: Any,
 ) -> AsyncGroupCollector:
@@ -69,7 +69,7 @@ def async_collector(
 
 
 def ray_rollouts(
-    settings: Settings, make_policy: Callable[[], RolloutPolicy], make_vector: Callable[[], DesktopVector]
+    settings: Settings, make_policy: Callable[[], Sampler], make_vector: Callable[[], DesktopVector]
 ) -> RayRollouts:
     """What plays the rollouts in the Ray cluster at ``cluster.address``; arguments as of :func:`async_collector`."""
     from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts  # requires the extra ``ray``
@@ -119,7 +119,7 @@ def _listening_collector(
         queue=queue,
         address=parse_address(cluster.listen),
         token=read_token(None if cluster.token_file is None else Path(cluster.token_file)),
-        settings=shared_settings(settings, policy.image_scaling),
+        settings=shared_settings(settings, policy.renderer.image_scaling),
         on_end=end,
         note=_notice,
         **options,

@@ -19,7 +19,7 @@ from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_metho
 from bepa_torchrl.experiment.methods import Method
 from bepa_torchrl.experiment.preflight import engine_token
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.policies.base import ActingPolicy, Policy, RolloutPolicy, SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
@@ -40,7 +40,7 @@ from osworld_gym.vector import DesktopVector
 if TYPE_CHECKING:
     import torch
 
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
     from bepa_torchrl.scale.sharding.leader import Leader
 
 
@@ -64,7 +64,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
 
 
 @contextmanager
-def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = None) -> Iterator[ActingPolicy]:
+def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = None) -> Iterator[ModelSampler]:
     """The policy that samples: the one in training, or an inference engine with its weights, which ends afterwards.
 
     Args:
@@ -83,18 +83,19 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
         sampler.close()
 
 
-def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLLMPolicy:
-    """The inference engine of the settings, with the policy's prompts and weights; it is not started."""
+def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own_weights: bool = False) -> VLLMSampler:
+    """The inference engine of the settings, with the policy's renderer and weights; it is not started."""
     from bepa_torchrl.scale.engine.errors import check_family, engine_version
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
     assert isinstance(policy, TransformersPolicy)
     check_family(policy.model.config.model_type)
     engine = settings.policy.engine
     if engine.url is None:
         engine_version()
-    return VLLMPolicy(
+    return VLLMSampler(
         policy,
+        own_weights=own_weights,
         folder=folder,
         kv_cache_gb=engine.kv_cache_gb,
         max_rows=engine.max_rows or max(settings.env.desktops, settings.policy.max_rows),
@@ -110,7 +111,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None) -> VLL
     )
 
 
-def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldEnv:
+def make_env(settings: Settings, policy: ModelSampler, suite: Suite) -> OSWorldEnv:
     """Builds the environment with its desktops.
 
     Raises:
@@ -122,7 +123,7 @@ def make_env(settings: Settings, policy: ActingPolicy, suite: Suite) -> OSWorldE
         env.desktops,
         suite=suite,
         observation="png",
-        options=_episode_options(settings, policy.image_scaling),
+        options=_episode_options(settings, policy.renderer.image_scaling),
         provider_options=env.options,
         deadline=env.deadline,
         warm=env.warm_pool,
@@ -173,7 +174,7 @@ def make_trainer(
     cache: TaskTraceCache | None,
     *,
     held_out: Sequence[Task] = (),
-    rollout: ActingPolicy | None = None,
+    rollout: ModelSampler | None = None,
     leader: Leader | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
@@ -252,7 +253,7 @@ def make_collector(
     old_log_prob: OldLogProb,
     *,
     held_out: Sequence[Task] = (),
-    rollout: ActingPolicy | None = None,
+    rollout: ModelSampler | None = None,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
@@ -279,7 +280,7 @@ def make_collector(
         "postproc": Compose(replacement, old_log_prob),
     }
     if collect.mode == "sync":
-        schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, SyncedPolicy) else None
+        schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, EngineSampler) else None
         return GroupRolloutCollector(env, rollout or policy, tasks, weight_sync_schemes=schemes, **options)
     from bepa_torchrl.experiment.async_collector import async_collector
     from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
@@ -291,12 +292,12 @@ def make_collector(
         policy,
         tasks,
         make_policy=partial(make_sampler, settings),
-        make_vector=vector_maker(settings, policy.image_scaling),
+        make_vector=vector_maker(settings, policy.renderer.image_scaling),
         **options,
     )
 
 
-def make_sampler(settings: Settings) -> RolloutPolicy:
+def make_sampler(settings: Settings) -> Sampler:
     """Builds a sampler with its own weights, to which adapters are sent merged. The caller closes it, if it can be.
 
     Raises:
@@ -307,9 +308,7 @@ def make_sampler(settings: Settings) -> RolloutPolicy:
     policy = make_policy(whole, seed=settings.seed)
     if settings.policy.rollout == "transformers":
         return policy
-    from bepa_torchrl.scale.engine.replica import EngineReplica
-
-    return EngineReplica(_make_engine(whole, policy, None))
+    return _make_engine(whole, policy, None, own_weights=True)
 
 
 def vector_maker(settings: Settings, scaling: ImageScaling) -> Callable[[], DesktopVector]:

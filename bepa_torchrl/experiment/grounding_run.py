@@ -23,7 +23,7 @@ from bepa_torchrl.experiment.config import settings_to_yaml
 from bepa_torchrl.experiment.evaluation_run import claim
 from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.policies.base import ActingPolicy
+from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
 from bepa_torchrl.storage.lock import locked
@@ -86,7 +86,7 @@ def play_grounding(
         "policy": settings.policy.checkpoint,
         "action_text": settings.policy.action_text,
         "preset": settings.policy.preset,
-        "scaling": asdict(policy.image_scaling),
+        "scaling": asdict(policy.renderer.image_scaling),
         "temperature": temperature,
         "max_new_tokens": settings.policy.max_new_tokens,
     }
@@ -94,13 +94,13 @@ def play_grounding(
 
 
 def _answers(
-    settings: Settings, policy: ActingPolicy, numbered: Sequence[tuple[int, Item | Question]], temperature: float
+    settings: Settings, policy: ModelSampler, numbered: Sequence[tuple[int, Item | Question]], temperature: float
 ) -> Iterator[dict[str, Any]]:
     """The lines of a batch of items."""
     images = {item.id: _png(item.image) for _, item in numbered}
     asked = [(number, item) for number, item in numbered if isinstance(images[item.id], bytes)]
     contexts = [PromptContext(_words(item), (_bytes(images[item.id]),)) for _, item in asked]
-    prompts = policy.render(contexts) if contexts else []
+    prompts = policy.renderer.render(contexts) if contexts else []
     fitting = [(pair, prompt) for pair, prompt in zip(asked, prompts, strict=True) if prompt is not None]
     keys = [(*episode_key(settings.eval.seed, Stream.EVALUATION, 0, number, 0), 0) for (number, _), _ in fitting]
     responses = policy.sample([prompt for _, prompt in fitting], keys, temperature=temperature) if fitting else []
@@ -114,7 +114,7 @@ def _answers(
             yield {"id": item.id, "response": None, "answer": None, "reason": reason, "scored": asdict(_lost(item))}
 
 
-def _line(settings: Settings, policy: ActingPolicy, item: Item | Question, text: str, png: bytes) -> dict[str, Any]:
+def _line(settings: Settings, policy: ModelSampler, item: Item | Question, text: str, png: bytes) -> dict[str, Any]:
     answer: Any
     if isinstance(item, Question):
         letter = answered_letter(text, list(item.options))
@@ -122,7 +122,7 @@ def _line(settings: Settings, policy: ActingPolicy, item: Item | Question, text:
     else:
         with Image.open(io.BytesIO(png)) as image:
             size = image.size
-        point = answered_point(text, action_text(settings.policy.action_text), policy.image_scaling, size)
+        point = answered_point(text, action_text(settings.policy.action_text), policy.renderer.image_scaling, size)
         scored = score_item(item, point)
         answer = str(point) if isinstance(point, NoPoint) else [*point]
     return {"id": item.id, "response": text, "answer": answer, "reason": None, "scored": asdict(scored)}

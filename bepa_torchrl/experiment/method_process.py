@@ -45,7 +45,7 @@ from bepa_torchrl.experiment.tasks import Tasks
 from bepa_torchrl.experts import load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
-from bepa_torchrl.policies.base import ActingPolicy, Policy, SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.ledger import Ledger
@@ -95,7 +95,7 @@ class MethodRun:
         self.tasks = Tasks(suite, train, held_out)  # from the manifest, without checking again which can run here
         self.policy: Policy
         self.leader: Leader | None
-        self.rollout: ActingPolicy
+        self.rollout: ModelSampler
         self.record = RunRecord(folder, images=config.record.images)
         self.sets = subsets(self.tasks.train, self.tasks.held_out, self.prepared.manifest.expert_only)
         self.started = perf_counter()
@@ -140,7 +140,7 @@ class MethodRun:
 
         return divided_policy(self.config, self.folder)
 
-    def _sampler(self) -> AbstractContextManager[ActingPolicy]:
+    def _sampler(self) -> AbstractContextManager[ModelSampler]:
         """The policy that samples."""
         engine = self.folder / _ENGINE
         if self.leader is None:
@@ -322,7 +322,7 @@ class MethodRun:
 
     def _sync(self) -> None:
         """Gives the inference engine, if there is one, the current weights."""
-        if isinstance(self.rollout, SyncedPolicy):
+        if isinstance(self.rollout, EngineSampler):
             self.rollout.sync()
 
     # --- what is written ----------------------------------------------------------------------------------------

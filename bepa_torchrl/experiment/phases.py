@@ -67,18 +67,18 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     check(config, DEVICES)
     policy = make_policy(config, seed=config.seed)
     if not (folder / "prepared").exists() and (seed := run_seed(config)) is not None:
-        seed.check_policy(policy, policy.image_scaling)
+        seed.check_policy(policy, policy.renderer.image_scaling)
     if config.resume:
         write_settings(folder, config, configs)
     else:
         make_folder(folder)
         stack.enter_context(locked(folder))
-        _begin(folder, config, configs, checked.overrides, policy.image_scaling)
+        _begin(folder, config, configs, checked.overrides, policy.renderer.image_scaling)
     command = continue_command(config, folder)
     with _noting(command), _uploading(config, folder, console) as uploader:
         prepared = prepared_run(config, folder, policy, checked.tasks, console)
         console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)
-        scaling = policy.image_scaling
+        scaling = policy.renderer.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
         code = train_methods(folder, configs, config, console, uploader, command)

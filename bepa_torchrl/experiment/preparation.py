@@ -34,7 +34,7 @@ from bepa_torchrl.experts import (
 )
 from bepa_torchrl.experts.plans import PLANS, Phi, read_plans
 from bepa_torchrl.experts.self_rollout import Attempt
-from bepa_torchrl.policies.base import ActingPolicy
+from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage import FolderError
@@ -69,7 +69,7 @@ class Preparation:
 
 def prepare(
     settings: Settings,
-    policy: ActingPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     tasks: Tasks,
     traces: Sequence[ExpertTrace],
@@ -114,7 +114,7 @@ def prepare(
 
 def _trace_sets(
     settings: Settings,
-    policy: ActingPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     tasks: Sequence[Task],
     traces: Sequence[ExpertTrace],
@@ -165,7 +165,7 @@ def _provenance(cache: TaskTraceCache) -> dict[str, dict[str, Any]]:
 
 
 def convert_all(
-    policy: ActingPolicy, traces: Sequence[ExpertTrace], action_text: str = "uitars", stages: Stages | None = None
+    policy: ModelSampler, traces: Sequence[ExpertTrace], action_text: str = "uitars", stages: Stages | None = None
 ) -> TaskTraceCache:
     """D_conv as a cache: the traces in the policy's format, without plan.
 
@@ -184,15 +184,15 @@ def convert_all(
     return cache
 
 
-def _converted(policy: ActingPolicy, trace: ExpertTrace, action_text: str) -> TensorDictBase:
-    pairs = convert_trace(trace, policy.image_scaling, action_text=action_text).pairs
+def _converted(policy: ModelSampler, trace: ExpertTrace, action_text: str) -> TensorDictBase:
+    pairs = convert_trace(trace, policy.renderer.image_scaling, action_text=action_text).pairs
     rows = trace_rows(policy, trace.task_id, trace.instruction, pairs)
     return mark(rows, Provenance(trace.expert, trace.origin, trace=trace.content_hash))
 
 
 def self_roll_all(
     settings: Settings,
-    policy: ActingPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     tasks: Sequence[Task],
     traces: Sequence[ExpertTrace],
@@ -228,7 +228,7 @@ def self_roll_all(
 
 def measure_base(
     settings: Settings,
-    policy: ActingPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     tasks: Tasks,
     *,
@@ -244,7 +244,7 @@ def measure_base(
 
 
 def pass_k(
-    settings: Settings, policy: ActingPolicy, vector: DesktopVector, tasks: Sequence[Task], stages: Stages
+    settings: Settings, policy: ModelSampler, vector: DesktopVector, tasks: Sequence[Task], stages: Stages
 ) -> Evaluation:
     """The base policy's ``expert.pass_k`` episodes per task; other ones than those that later evaluate a policy."""
     k, seed, retries = settings.expert.pass_k, settings.eval.seed + 1, settings.collect.retries
@@ -254,7 +254,7 @@ def pass_k(
 
 def final_evaluation(
     settings: Settings,
-    policy: ActingPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     tasks: Sequence[Task],
     *,

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
-from bepa_torchrl.experts.self_rollout import SelfRolloutPolicy, self_roll
+from bepa_torchrl.experts.self_rollout import self_roll
 from bepa_torchrl.experts.trace import ExpertTrace
+from bepa_torchrl.policies.base import ModelSampler
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
 
 def reroll(
-    policy: SelfRolloutPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     cache: TaskTraceCache,
     traces: Sequence[ExpertTrace],

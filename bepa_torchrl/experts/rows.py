@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from tensordict import TensorDictBase
@@ -16,23 +16,12 @@ from bepa_torchrl.data.provenance import Provenance, mark
 from bepa_torchrl.data.step_rows import Turn, contexts_of, episode_rows, row_list, stack_rows, step_contexts
 from bepa_torchrl.experts.conversion import Converted, Pair
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from bepa_torchrl.policies.base import ModelSampler
 from osworld_gym.types import PromptContext, StopReason
 
 
-class EncodingPolicy(Protocol):
-    """The part of a policy that this module requires: prompts from contexts, and tokens of a given response text."""
-
-    version: int
-
-    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]: ...
-
-    def encode_response(self, text: str) -> Tensor:
-        """int64 ``[L]``, end token included."""
-        ...
-
-
 def trace_rows(
-    policy: EncodingPolicy,
+    policy: ModelSampler,
     task_id: str,
     instruction: str,
     pairs: Sequence[Pair],
@@ -53,7 +42,7 @@ def trace_rows(
         raise TraceError(f"trace of {task_id!r}: has no response to make rows from")
     screenshots = [png for png, _ in pairs]
     texts = [text for _, text in pairs]
-    encoded = [policy.encode_response(text) for text in texts]
+    encoded = [policy.renderer.encode_response(text) for text in texts]
     prompts = _fitting(policy, step_contexts(instruction, screenshots, texts, encoded), task_id)
     turns = []
     for (png, text), tokens, prompt in zip(pairs, encoded, prompts, strict=True):
@@ -74,7 +63,7 @@ def trace_rows(
 
 
 def converted_cache(
-    policy: EncodingPolicy, converted: Sequence[tuple[ExpertTrace, Converted]]
+    policy: ModelSampler, converted: Sequence[tuple[ExpertTrace, Converted]]
 ) -> tuple[TaskTraceCache, list[str]]:
     """D_conv as a cache, with provenance, and why traces were left out: they exceed the policy's context length.
 
@@ -93,7 +82,7 @@ def converted_cache(
     return cache, left_out
 
 
-def plan_free_rows(policy: EncodingPolicy, rows: TensorDictBase) -> TensorDictBase:
+def plan_free_rows(policy: ModelSampler, rows: TensorDictBase) -> TensorDictBase:
     """The rows ``[S]`` of a self-rolled episode with prompts without the plan; responses keep their sampled token ids.
 
     ROLLOUT_LOG_PROB is as sampled (with the plan); OLD_LOG_PROB is NaN until it is computed.
@@ -113,9 +102,9 @@ def plan_free_rows(policy: EncodingPolicy, rows: TensorDictBase) -> TensorDictBa
     return stack_rows(new)
 
 
-def _fitting(policy: EncodingPolicy, contexts: Sequence[PromptContext], task_id: str) -> list[Prompt]:
+def _fitting(policy: ModelSampler, contexts: Sequence[PromptContext], task_id: str) -> list[Prompt]:
     prompts = []
-    for step, prompt in enumerate(policy.render(contexts)):
+    for step, prompt in enumerate(policy.renderer.render(contexts)):
         if prompt is None:
             raise TraceError(f"trace of {task_id!r}: the prompt of step {step} does not fit the policy's context")
         prompts.append(prompt)

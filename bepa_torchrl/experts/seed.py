@@ -24,7 +24,7 @@ from osworld_gym.uitars.coords import ImageScaling
 
 if TYPE_CHECKING:
     from bepa_torchrl.cache import TaskTraceCache
-    from bepa_torchrl.experts.self_rollout import SelfRolloutPolicy
+    from bepa_torchrl.policies.base import ModelSampler
 
 SCHEMA = "bepa.seed/1"
 FILE, CACHE = "seed.json", "cache"
@@ -85,7 +85,7 @@ class Seed:
                 f"policy.action_text={action_text}; make the folder again with this policy"
             )
 
-    def check_policy(self, policy: SelfRolloutPolicy, scaling: ImageScaling) -> None:
+    def check_policy(self, policy: ModelSampler, scaling: ImageScaling) -> None:
         """Checks that the policy sees the same pixels and has the same tokenizer. Raises TraceError if not."""
         expected = asdict(scaling)
         if dict(self.scaling) != expected:
@@ -99,7 +99,7 @@ class Seed:
                 "checkpoint"
             )
 
-    def load(self, policy: SelfRolloutPolicy, tasks: Iterable[Task]) -> TaskTraceCache:
+    def load(self, policy: ModelSampler, tasks: Iterable[Task]) -> TaskTraceCache:
         """The traces of these tasks, with the prompts of the policy as it is now; their responses keep their tokens.
 
         Raises:
@@ -142,7 +142,7 @@ def write_seed(
     suite: Suite,
     action_text: str,
     scaling: ImageScaling,
-    policy: SelfRolloutPolicy,
+    policy: ModelSampler,
 ) -> None:
     """Writes a cache and what it is of into an empty folder. Raises FolderError or OSError if it cannot."""
     cache.dumps(folder / CACHE)
@@ -158,6 +158,6 @@ def write_seed(
     write_text(folder / FILE, json.dumps(data, indent=1, ensure_ascii=False))
 
 
-def token_hash(policy: SelfRolloutPolicy) -> str:
+def token_hash(policy: ModelSampler) -> str:
     """First 16 hex digits of the SHA-256 of the tokens of a fixed text."""
-    return hashlib.sha256(json.dumps(policy.encode_response(_PROBE).tolist()).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(policy.renderer.encode_response(_PROBE).tolist()).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from tensordict import TensorDictBase
@@ -21,9 +21,9 @@ from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experts.plan import plan_from_trace, plan_hash, plan_lines
-from bepa_torchrl.experts.rows import EncodingPolicy, plan_free_rows
+from bepa_torchrl.experts.rows import plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import RunEpisodes
 from osworld_gym.action_text import ACTION_TEXTS
@@ -35,10 +35,6 @@ _log = logging.getLogger(__name__)
 #: number of consecutive words of a plan that count as a quotation
 QUOTE_WORDS = 5
 _MENTION = re.compile(r"\b(?:the|my|this|expert'?s?)\s+plan\b|\bstep\s+\d+\b|\baccording to\b", re.IGNORECASE)
-
-
-class SelfRolloutPolicy(RolloutPolicy, EncodingPolicy, Protocol):
-    """A policy that acts and encodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ class SelfRolloutSet:
 
 
 def self_roll(
-    policy: SelfRolloutPolicy,
+    policy: ModelSampler,
     vector: DesktopVector,
     traces: Iterable[ExpertTrace],
     tasks: Iterable[Task],
@@ -280,7 +276,7 @@ def _job(numbered: tuple[int, Task], plan: str, seed: int, at: tuple[int, int], 
 
 
 def _entry(
-    policy: EncodingPolicy, result: EpisodeResult, trace: ExpertTrace, plan: str, attempt: int, action_text: str
+    policy: ModelSampler, result: EpisodeResult, trace: ExpertTrace, plan: str, attempt: int, action_text: str
 ) -> SelfRollout | None:
     if not result.success or result.rows is None:
         return None

@@ -49,7 +49,10 @@ def row_denominators(
         ValueError: an unknown name, ``sum_norm`` without ``max_length``, ``max_length`` without ``sum_norm``, or
             shapes that differ.
     """
-    _check(lengths_R, group_R, slot_R, aggregation, unit, max_length)
+    check_aggregation(aggregation, unit, max_length)
+    if lengths_R.ndim != 1 or lengths_R.numel() == 0 or not lengths_R.shape == group_R.shape == slot_R.shape:
+        shapes = [tuple(values.shape) for values in (lengths_R, group_R, slot_R)]
+        raise ValueError(f"lengths, groups and slots must be three non-empty [R]; got {shapes}")
     lengths = torch.ones_like(lengths_R) if unit == "step" else lengths_R
     lengths = lengths.to(torch.float64)
     groups, group_of_row = torch.unique(group_R, return_inverse=True)
@@ -75,7 +78,12 @@ def _sum_by(values: Tensor, index: Tensor) -> Tensor:
     return torch.zeros(int(index.max()) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
 
 
-def _check(lengths: Tensor, group: Tensor, slot: Tensor, aggregation: str, unit: str, max_length: int | None) -> None:
+def check_aggregation(aggregation: str, unit: str, max_length: int | None) -> None:
+    """Checks the settings of :func:`row_denominators`, which calls this too.
+
+    Raises:
+        ValueError: an unknown name, ``sum_norm`` without ``max_length``, or ``max_length`` without ``sum_norm``.
+    """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}; got {aggregation!r}")
     if unit not in UNITS:
@@ -84,6 +92,3 @@ def _check(lengths: Tensor, group: Tensor, slot: Tensor, aggregation: str, unit:
         raise ValueError(f"sum_norm requires max_length, the others accept none; got {max_length} with {aggregation!r}")
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length must be >= 1; got {max_length}")
-    if lengths.ndim != 1 or lengths.numel() == 0 or not lengths.shape == group.shape == slot.shape:
-        shapes = [tuple(x.shape) for x in (lengths, group, slot)]
-        raise ValueError(f"lengths, groups and slots must be three non-empty [R]; got {shapes}")

@@ -58,12 +58,17 @@ def truncated_importance(difference_BT: Tensor, mask_BT: Tensor, *, cap: float =
     """
     if level not in CORRECTION_LEVELS:
         raise ValueError(f"level must be one of {', '.join(CORRECTION_LEVELS)}; got {level!r}")
-    if not cap > 0:
-        raise ValueError(f"the cap of importance weights must be positive; got {cap}")
+    check_cap(cap)
     difference = torch.where(mask_BT, difference_BT.detach(), 0.0)
     if level == "sequence":
         difference = difference.sum(-1, keepdim=True).expand_as(difference)
     return torch.where(mask_BT, ratio(difference).clamp_max(cap), 1.0)
+
+
+def check_cap(cap: float) -> None:
+    """Raises ValueError if the cap of :func:`truncated_importance` is not positive."""
+    if not cap > 0:
+        raise ValueError(f"the cap of importance weights must be positive; got {cap}")
 
 
 def per_step(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,14 +47,19 @@ def clipped_surrogate(
     Raises:
         ValueError: ``dual_clip`` not above 1.
     """
-    if dual_clip is not None and dual_clip <= 1:
-        raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
+    check_dual_clip(dual_clip)
     r = ratio(log_ratio)
     clipped = r.clamp(torch.as_tensor(1 - low).to(r), torch.as_tensor(1 + high).to(r))
     loss = torch.maximum(-r * advantage, -clipped * advantage)
     if dual_clip is None:
         return loss
     return torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
+
+
+def check_dual_clip(dual_clip: float | None) -> None:
+    """Raises ValueError if the bound of :func:`clipped_surrogate` is not above 1."""
+    if dual_clip is not None and dual_clip <= 1:
+        raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
 
 
 def clip_binds(
@@ -93,9 +98,14 @@ def luffy_shaping(probability: Tensor, *, gamma: float = 0.1) -> Tensor:
     Raises:
         ValueError: ``gamma`` not above 0.
     """
+    check_gamma(gamma)
+    return probability / (probability + gamma)
+
+
+def check_gamma(gamma: float) -> None:
+    """Raises ValueError if gamma of :func:`luffy_shaping` is not above 0."""
     if gamma <= 0:
         raise ValueError(f"gamma must be above 0; got {gamma}")
-    return probability / (probability + gamma)
 
 
 def shaped_surrogate(log_prob: Tensor, advantage: Tensor, *, gamma: float = 0.1) -> Tensor:

@@ -1,4 +1,4 @@
-"""The methods' losses: BEPALoss (TorchRL's GRPOLoss with per-row denominators) and subclasses; SFTLoss."""
+"""The methods' losses: BEPALoss (GRPO's objective with per-row denominators) and subclasses; SFTLoss."""
 
 from bepa_torchrl.losses.bepa import BEPALoss
 from bepa_torchrl.losses.inputs import LossInputs, Objective

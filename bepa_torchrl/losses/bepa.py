@@ -1,4 +1,4 @@
-"""BEPALoss: TorchRL's GRPOLoss, normalised by a denominator stored in each row instead of a mean over the batch."""
+"""BEPALoss: GRPO's clipped objective, normalised by a denominator stored in each row instead of a mean."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.objectives import LossModule
-from torchrl.objectives.llm import GRPOLoss
 
 from bepa_torchrl import functional as F
 from bepa_torchrl.data import keys
+from bepa_torchrl.functional.aggregation import check_aggregation
+from bepa_torchrl.functional.ratio import check_cap
+from bepa_torchrl.functional.surrogate import check_dual_clip
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
 from bepa_torchrl.losses.rows import (
@@ -28,11 +30,12 @@ from bepa_torchrl.losses.rows import (
 from bepa_torchrl.losses.tokens import write_tokens
 
 
-class BEPALoss(GRPOLoss):
+class BEPALoss(LossModule):
     """``-min(r A, clip(r) A)`` per response token, summed per row, divided by the row's denominator, summed.
 
     Paper eq. bepa-obj. No KL, no entropy bonus. Each row stores its denominator (:meth:`denominators`, called
     once per optimiser step), so the losses of micro-batches are *added* and do not depend on how the rows are split.
+    With ``aggregation="token"`` and all rows in one batch it equals TorchRL's ``GRPOLoss``.
 
     Keys (``set_keys``): ``action`` (response tokens), ``sample_log_prob`` (old log-probabilities), ``advantage``
     (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
@@ -61,14 +64,13 @@ class BEPALoss(GRPOLoss):
             not with ``unit=step``, which has none.
         device: device of the buffers; by default the actor's.
 
-    The parent's KL, entropy and reduction settings have no effect here: they are removed, and setting one raises.
-
     Raises:
-        ValueError: an unknown aggregation, unit or old_policy, or settings that contradict each other.
+        ValueError: an unknown aggregation, unit or old_policy, or settings that contradict each other or are out of
+            range.
     """
 
     @dataclass
-    class _AcceptedKeys(LossModule._AcceptedKeys):  # not GRPOLoss's: this loss reads no ref_log_probs
+    class _AcceptedKeys(LossModule._AcceptedKeys):
         action: NestedKey = keys.RESPONSE_TOKENS
         sample_log_prob: NestedKey = keys.OLD_LOG_PROB
         advantage: NestedKey = keys.ADVANTAGE
@@ -78,28 +80,15 @@ class BEPALoss(GRPOLoss):
         group: NestedKey = keys.GROUP_ID
         slot: NestedKey = keys.SLOT
 
-    default_keys = _AcceptedKeys  # set_keys(name=None) restores these; the parent defines none
+    default_keys = _AcceptedKeys  # set_keys(name=None) restores these
+    actor_network: TensorDictModuleBase
+    clip_epsilon_low: Tensor
+    clip_epsilon_high: Tensor
     output_type = BEPALossOutput
     #: whether the objective uses the ratio of off-policy rows, so that their old log-probabilities must be set
     off_policy_has_ratio = True
     #: names of the losses that forward returns
     loss_keys: tuple[str, ...] = ("loss_objective",)
-    #: the parent's settings that this class does not use
-    removed = frozenset(
-        {
-            "entropy_bonus",
-            "samples_mc_entropy",
-            "entropy_coeff",
-            "reduction",
-            "kl_mask_threshold",
-            "masking_strategy",
-            "ref_log_prob_padding_side",
-            "ref_log_prob_padding_value",
-            "kl_to_ref_coeff",
-            "kl_to_inference_coeff",
-        }
-    )
-    _complete = False
 
     def __init__(
         self,
@@ -120,30 +109,23 @@ class BEPALoss(GRPOLoss):
             raise ValueError(f"old_policy must be 'stored' or 'current'; got {old_policy!r}")
         if rollout_correction not in ("off", "measure", *F.CORRECTION_LEVELS):
             raise ValueError(f"rollout_correction must be off, measure, token or sequence; got {rollout_correction!r}")
-        self.__dict__ |= {"old_policy": old_policy, "rollout_correction": rollout_correction}  # read for in_keys
-        super().__init__(actor_network, clip_epsilon=clip_epsilon, entropy_bonus=False, device=device)
-        one = torch.ones(
-            1, dtype=torch.int64
-        )  # the functions know what is allowed: ask them now, not at the first step
-        F.row_denominators(one, one, one, aggregation=aggregation, unit=unit, max_length=max_length)
-        F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=dual_clip)
-        F.truncated_importance(torch.zeros(1), one.bool(), cap=rollout_cap)
-        self.rollout_cap, self.keep_tokens = rollout_cap, keep_tokens and unit == "token"
+        check_aggregation(aggregation, unit, max_length)
+        check_dual_clip(dual_clip)
+        check_cap(rollout_cap)
+        low, high = clip_epsilon
+        if not (0 <= low < 1 and high >= 0):
+            raise ValueError(f"clip_epsilon must be (low, high) with 0 <= low < 1 and high >= 0; got {clip_epsilon}")
+        super().__init__()
+        self.actor_network = actor_network
+        self.old_policy, self.rollout_correction, self.rollout_cap = old_policy, rollout_correction, rollout_cap
+        self.keep_tokens = keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
-        self.set_keys(action=keys.RESPONSE_TOKENS, sample_log_prob=keys.OLD_LOG_PROB)  # the parent set its own
-        self._out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
-        for name in self.removed:
-            self.__dict__.pop(name, None)
-        self._complete = True
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Raises AttributeError for the parent's settings that have no effect here."""
-        if self._complete and name in self.removed:
-            raise AttributeError(
-                f"{type(self).__name__} has no {name}: it has no KL, entropy or reduction term; "
-                "add such a term to the returned losses, or use GRPOLoss"
-            )
-        super().__setattr__(name, value)
+        if device is None:
+            device = next((parameter.device for parameter in self.parameters()), torch.get_default_device())
+        self.register_buffer("clip_epsilon_low", torch.tensor(float(low), device=device))
+        self.register_buffer("clip_epsilon_high", torch.tensor(float(high), device=device))
+        self.out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
+        self._forward_value_estimator_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
         """Raises NotImplementedError: the rows have their advantages already."""
@@ -152,17 +134,15 @@ class BEPALoss(GRPOLoss):
             f"row; set {self.tensor_keys.advantage!r} by TraceReplacement or functional.group_advantage"
         )
 
-    def _set_in_keys(self) -> None:
-        """The entries that forward reads: those that the actor scores, and the loss's."""
+    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:  # noqa: ARG002 - called by set_keys
+        """Sets ``in_keys`` to the entries that forward reads: those that the actor scores, and the loss's."""
         k = self.tensor_keys
-        own = [k.action, k.advantage]
+        own = [k.action, k.advantage, k.denominator, k.off_policy]
         if self.old_policy == "stored":
-            own.append(k.sample_log_prob)
-        if isinstance(k, BEPALoss._AcceptedKeys):
-            own += [k.denominator, k.off_policy]
-            if self.rollout_correction != "off":
-                own.append(k.rollout_log_prob)
-        self._in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
+            own.insert(2, k.sample_log_prob)
+        if self.rollout_correction != "off":
+            own.append(k.rollout_log_prob)
+        self.in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
     @property
     def old_log_prob_rows(self) -> str:

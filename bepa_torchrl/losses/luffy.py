@@ -9,6 +9,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from bepa_torchrl import functional as F
+from bepa_torchrl.functional.surrogate import check_gamma
 from bepa_torchrl.losses.bepa import BEPALoss
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 
@@ -59,8 +60,8 @@ class LUFFYLoss(BEPALoss):
         if preset not in LUFFY_PRESETS:
             raise ValueError(f"preset must be one of {', '.join(LUFFY_PRESETS)}; got {preset!r}")
         options.setdefault("aggregation", LUFFY_PRESETS[preset].aggregation)
+        check_gamma(gamma)
         super().__init__(actor_network, **options)
-        F.luffy_shaping(torch.ones(1), gamma=gamma)
         self.preset, self.gamma = LUFFY_PRESETS[preset], gamma
 
     def _objective(self, inputs: LossInputs) -> Objective:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from tensordict import LazyStackedTensorDict, NestedKey, TensorDictBase
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
 
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.torchrl_private import inside_vmap
 
 NAMED_ROWS = 3  #: rows that a message names
 
@@ -30,7 +30,7 @@ def check_batch(rows: TensorDictBase, tokens: NestedKey) -> None:
         raise ValueError(
             "expected at least one row, got an empty batch; skip the update, as when GroupRows has completed no group"
         )
-    if any(level.key() == TransformType.Vmap for level in get_interpreter_stack() or ()):
+    if inside_vmap():
         raise NotImplementedError(
             "expected a call outside torch.vmap, got one inside: responses differ in length and are checked by value; "
             "call the loss in a loop, once per batch or set of weights"

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from osworld_gym.exports import lazy_names
 
 if TYPE_CHECKING:
-    from bepa_torchrl.policies.base import RolloutPolicy
+    from bepa_torchrl.policies.base import Learner, Renderer, Sampler
     from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 
 __all__ = [
-    "RolloutPolicy",
+    "Learner",
+    "Renderer",
+    "Sampler",
     "TransformersPolicy",
     "load_policy",
 ]
@@ -22,7 +24,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "base": ("RolloutPolicy",),
+        "base": ("Learner", "Renderer", "Sampler"),
         "transformers.policy": (
             "TransformersPolicy",
             "load_policy",

@@ -1,4 +1,4 @@
-"""Wraps a rollout policy as a TensorDict module for stock TorchRL collectors; keeps the history of every episode.
+"""Wraps a sampler as a TensorDict module for stock TorchRL collectors; keeps the history of every episode.
 
 :mod:`bepa_torchrl.rollout.group_rows` turns the collector's batches into training rows.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.tensordict_io import screenshots
 from osworld_gym.types import PromptContext
 
@@ -108,18 +108,16 @@ class EpisodeHistories:
 
 
 class ActingModule(TensorDictModuleBase):
-    """Makes any :class:`RolloutPolicy` usable in a stock collector, see :func:`act`.
+    """Makes any :class:`Sampler` usable in a stock collector, see :func:`act`.
 
     Args:
-        policy: its ``render`` and ``sample`` are called.
+        policy: samples; its renderer makes the prompts.
         seed: sampling seed.
         temperature: sampling temperature; 0 is greedy.
         action_key: entry in which the response text is stored.
     """
 
-    def __init__(
-        self, policy: RolloutPolicy, *, seed: int = 0, temperature: float = 1.0, action_key: str = "action"
-    ) -> None:
+    def __init__(self, policy: Sampler, *, seed: int = 0, temperature: float = 1.0, action_key: str = "action") -> None:
         super().__init__()
         self.in_keys = [keys.INSTRUCTION, keys.SCREENSHOT]
         self.out_keys = [action_key, *ACTING_KEYS]
@@ -143,7 +141,7 @@ class ActingModule(TensorDictModuleBase):
 
 
 def act(
-    policy: RolloutPolicy,
+    policy: Sampler,
     tensordict: TensorDictBase,
     histories: EpisodeHistories,
     *,
@@ -181,7 +179,7 @@ def act(
         contexts.append(history.context(flat[i][keys.INSTRUCTION]))
         grouped = episodes[i][0] != "row"
         seed_keys.append((seed, *episodes[i], len(history.responses)) if grouped else (seed, call, i))
-    prompts = policy.render(contexts) if contexts else []
+    prompts = policy.renderer.render(contexts) if contexts else []
     fitting = [(i, p, key) for i, p, key in zip(running, prompts, seed_keys, strict=True) if p is not None]
     sampled = policy.sample([p for _, p, _ in fitting], [key for _, _, key in fitting], temperature=temperature)
     turns = {i: (prompt, response) for (i, prompt, _), response in zip(fitting, sampled, strict=True)}

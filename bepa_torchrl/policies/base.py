@@ -1,8 +1,15 @@
-"""The policy protocols: everything that the package requires of a policy backend.
+"""Renderer, Sampler, Learner: everything that the package requires of a policy, in three parts.
 
-:class:`RolloutPolicy` acts, :class:`TrainablePolicy` learns. A :class:`Policy` does both in one process; with a
-separate inference engine there are two objects, and ``rollout.load_weights(trainable.named_weights(), version=...)``
-updates the weights. :func:`bepa_torchrl.testing.check_rollout_policy` checks a backend.
+- A :class:`Renderer` turns a context (instruction, screenshots, past responses) into a prompt, and responses into text
+  and back. It needs no weights. A new model family implements it.
+- A :class:`Sampler` turns prompts and seed keys into responses with log-probabilities, by weights that it is given. A
+  new inference engine implements it; it is given the renderer that makes its prompts.
+- A :class:`Learner` owns the weights in training and scores rows.
+
+One object may be several of them: :class:`bepa_torchrl.policies.transformers.policy.TransformersPolicy` samples and
+learns with the same weights. With an inference engine there are two objects, and the engine's ``sync`` takes over the
+learner's weights. :mod:`bepa_torchrl.testing` has a check for each: ``check_renderer``, ``check_sampler`` and
+``check_learner``.
 """
 
 from __future__ import annotations
@@ -21,15 +28,8 @@ from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 
 
-@runtime_checkable
-class RolloutPolicy(Protocol):
-    """A policy that acts.
-
-    Attributes:
-        version: number of optimiser steps of the weights that :meth:`sample` uses; recorded in rows.
-    """
-
-    version: int
+class PromptRenderer(Protocol):
+    """The part of a :class:`Renderer` that rollouts require."""
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context, in order; None if it does not fit the model (``StopReason.context_full``).
@@ -39,13 +39,47 @@ class RolloutPolicy(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class Renderer(PromptRenderer, Protocol):
+    """Prompts from contexts, and responses as text and as tokens. It has no weights."""
+
+    @property
+    def image_scaling(self) -> ImageScaling:
+        """Size limits of the image processor, which map the model's pixels to screen pixels."""
+        ...
+
+    def encode_response(self, text: str) -> Tensor:
+        """int64 ``[L]``: tokens of a text that was not sampled (a converted expert's), end token included."""
+        ...
+
+    def decode_responses(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of sampled tokens, one per row, without the end token and other special tokens."""
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Samples responses.
+
+    Attributes:
+        version: number of optimiser steps of the weights that :meth:`sample` uses; recorded in rows.
+    """
+
+    version: int
+
+    @property
+    def renderer(self) -> PromptRenderer:
+        """Makes the prompts that :meth:`sample` takes."""
+        ...
+
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
     ) -> list[Response]:
         """One response per prompt, in order; an empty list for no prompts.
 
         Args:
-            prompts: from :meth:`render`, never None.
+            prompts: from the renderer, never None.
             keys: ``keys[i]`` is the seed key of row i: an episode key (:mod:`bepa_torchrl.data.seeding`) and the step.
                 The row's tokens depend on weights, prompt, key and temperature only, not on batching or restarts.
             temperature: logits are divided by it; 0 selects the most likely token and ignores the keys.
@@ -60,23 +94,41 @@ class RolloutPolicy(Protocol):
         """Replaces all weights and sets ``version``. Caches that depend on the old weights are dropped.
 
         Args:
-            weights: (name, tensor) of every weight, as :meth:`TrainablePolicy.named_weights` returns them. Tensors
-                are copied, and cast to this policy's dtype and device.
+            weights: (name, tensor) of every weight, as :meth:`Learner.named_weights` returns them. Tensors are copied,
+                and cast to this sampler's dtype and device.
             version: number of optimiser steps of these weights.
 
         Raises:
-            ValueError: a weight is missing, unknown or of another shape; the policy is unchanged.
+            ValueError: a weight is missing, unknown or of another shape; the sampler is unchanged.
         """
         ...
 
 
 @runtime_checkable
-class EnginePolicy(RolloutPolicy, Protocol):
-    """A rollout policy that samples with an inference engine, or with another copy of the weights."""
+class ModelSampler(Sampler, Protocol):
+    """A sampler with its model's whole renderer: an experiment also encodes responses of experts."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """Makes the prompts, and encodes responses."""
+        ...
+
+
+@runtime_checkable
+class EngineSampler(ModelSampler, Protocol):
+    """A sampler with weights of its own: an inference engine, or another copy of the model."""
 
     @property
     def concurrent(self) -> bool:
         """Whether several threads may call :meth:`sample` at once; their rows then share the engine's batches."""
+        ...
+
+    def sync(self) -> None:
+        """Takes over the learner's weights, if it has others; an engine is verified to use them.
+
+        Raises:
+            RuntimeError: the engine fails, or does not use these weights afterwards.
+        """
         ...
 
     def drain_metrics(self) -> dict[str, float]:
@@ -89,8 +141,8 @@ class EnginePolicy(RolloutPolicy, Protocol):
 
 
 @runtime_checkable
-class TrainablePolicy(Protocol):
-    """A policy that learns: an ``nn.Module`` that TorchRL's losses take as their actor.
+class Learner(Protocol):
+    """Learns: an ``nn.Module`` that TorchRL's losses take as their actor.
 
     Attributes:
         version: optimiser steps taken; the code that takes a step adds 1.
@@ -99,7 +151,7 @@ class TrainablePolicy(Protocol):
     version: int
 
     def get_dist(self, tensordict: TensorDictBase, logits_key: str = "logits") -> torch.distributions.Distribution:
-        """The distribution of the rows' responses, for ``GRPOLoss`` and its subclasses.
+        """The distribution of the rows' responses, for the losses of this package and TorchRL's ``GRPOLoss``.
 
         Args:
             tensordict: lazy stack ``[B]`` with PROMPT_TOKENS, IMAGES, RESPONSE_TOKENS (:mod:`bepa_torchrl.data.keys`).
@@ -149,32 +201,5 @@ class TrainablePolicy(Protocol):
 
 
 @runtime_checkable
-class ActingPolicy(RolloutPolicy, Protocol):
-    """A rollout policy that also formats an expert's responses, as an experiment's rollouts require it."""
-
-    @property
-    def image_scaling(self) -> ImageScaling:
-        """Size limits of the image processor, which map the model's pixels to screen pixels."""
-        ...
-
-    def encode_response(self, text: str) -> Tensor:
-        """int64 ``[L]``: tokens of a text that was not sampled (a converted expert's), end token included."""
-        ...
-
-
-@runtime_checkable
-class Policy(ActingPolicy, TrainablePolicy, Protocol):
-    """A policy that acts and learns in one process, as an experiment uses it."""
-
-
-@runtime_checkable
-class SyncedPolicy(ActingPolicy, EnginePolicy, Protocol):
-    """An engine's or a copy's policy which gets its weights from a policy in training, in the same process."""
-
-    def sync(self) -> None:
-        """Takes over the weights in training, if it has others; an engine is verified to use them.
-
-        Raises:
-            RuntimeError: the engine fails, or does not use these weights afterwards.
-        """
-        ...
+class Policy(ModelSampler, Learner, Protocol):
+    """Samples and learns with the same weights, as an experiment's policy in training."""

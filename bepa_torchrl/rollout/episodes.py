@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from bepa_torchrl.data.keys import Source
 from bepa_torchrl.data.step_rows import Turn, episode_rows
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from osworld_gym.episode import CrashRecord
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
@@ -108,7 +108,7 @@ class _ActiveEpisode:
 
 
 def run_episodes(
-    policy: RolloutPolicy,
+    policy: Sampler,
     vector: DesktopVector,
     jobs: Sequence[EpisodeJob],
     *,
@@ -143,7 +143,7 @@ def run_episodes(
 class _EpisodeRunner:
     def __init__(
         self,
-        policy: RolloutPolicy,
+        policy: Sampler,
         vector: DesktopVector,
         jobs: Sequence[EpisodeJob],
         temperature: float,
@@ -218,7 +218,7 @@ class _EpisodeRunner:
 
     def _respond(self, ready: list[int]) -> None:
         """Samples responses for all waiting episodes in one batch and sends them."""
-        prompts = self.policy.render([self.active[i].context() for i in ready]) if ready else []
+        prompts = self.policy.renderer.render([self.active[i].context() for i in ready]) if ready else []
         fitting = [(i, prompt) for i, prompt in zip(ready, prompts, strict=True) if prompt is not None]
         for i, prompt in zip(ready, prompts, strict=True):
             if prompt is None:

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torchrl.collectors import Collector
+from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import EpisodeKey, Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import row_list, stack_rows
-from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
+from bepa_torchrl.policies.base import EngineSampler, Sampler
 from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
+from bepa_torchrl.torchrl_private import WholeEpisodeCollector
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -95,7 +95,7 @@ def mean_log_prob(results: Iterable[EpisodeResult]) -> float | None:
     return float(torch.cat([row.get(K.ROLLOUT_LOG_PROB) for row in rows]).mean()) if rows else None
 
 
-class GroupRolloutCollector(Collector):
+class GroupRolloutCollector(WholeEpisodeCollector):
     """Yields lazy stacks of rows ``[R]``: complete groups of episodes, ordered by (group, slot, step).
 
     A group is ``group_size`` episodes of one task under one policy version. Episodes whose desktop failed after
@@ -103,7 +103,7 @@ class GroupRolloutCollector(Collector):
 
     Args:
         env: an ``OSWorldEnv`` (or any EnvBase that has a ``DesktopVector`` as ``vector``).
-        policy: a :class:`RolloutPolicy`; an ``nn.Module`` is not copied.
+        policy: a :class:`Sampler`; an ``nn.Module`` is not copied.
         tasks: the training tasks; a task's number is its index here.
         groups: groups per batch (G).
         group_size: rollouts per group (N), at least 2.
@@ -125,7 +125,7 @@ class GroupRolloutCollector(Collector):
     def __init__(
         self,
         env: EnvBase,
-        policy: RolloutPolicy,
+        policy: Sampler,
         tasks: Sequence[Task],
         *,
         groups: int,
@@ -154,7 +154,9 @@ class GroupRolloutCollector(Collector):
         self.rollout_seeds = RolloutSeeds(seed, env_seed)
         self.temperature, self.retries = temperature, retries
         self.size_of = size_of or (lambda _: group_size)
+        self.iteration = -1  #: batches begun so far, minus 1: the number of the newest, which its seeds contain
         self.next_group, self.close_env = 0, close_env
+        self._syncs_weights = bool(weight_sync_schemes)
         self.requeues: Counter[int] = Counter()
         self.last: CollectedIteration | None = None
         super().__init__(
@@ -173,14 +175,6 @@ class GroupRolloutCollector(Collector):
         )
         self.rollout_policy = policy
 
-    def _make_carrier(self) -> None:
-        """The base class resets every desktop here; ours are reset by their first job."""
-        self._carrier = TensorDict({}, batch_size=self.env.batch_size)
-
-    def _maybe_make_final_rollout(self, make_rollout: bool) -> None:
-        """The base class calls the policy once here to size its buffers; whole episodes have no fixed size."""
-        assert not make_rollout
-
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
         """Collects the groups of one iteration and returns the rows ``[R]`` of the valid ones.
@@ -189,7 +183,8 @@ class GroupRolloutCollector(Collector):
             DesktopError: no group had two valid rollouts.
             RuntimeError: the policy's weights could not be updated.
         """
-        if self._weight_sync_schemes:
+        self.iteration += 1
+        if self._syncs_weights:
             self.update_policy_weights_()
         task_numbers = self.schedule.next_batch(self.groups)
         version = self.rollout_policy.version
@@ -202,7 +197,7 @@ class GroupRolloutCollector(Collector):
         rows, requeued = self._complete_groups(results)
         used = DesktopUse.of(self.env.vector).since(before)
         ids = tuple(self.tasks[n].id for n in requeued)
-        self.last = CollectedIteration(self._iter, tuple(results), ids, desktops=used)
+        self.last = CollectedIteration(self.iteration, tuple(results), ids, desktops=used)
         for number in reversed(requeued):
             self._requeue(number)
         if not rows:
@@ -215,12 +210,12 @@ class GroupRolloutCollector(Collector):
 
     def engine_metrics(self) -> dict[str, float]:
         """Metrics of the inference engine since the last call; empty without one."""
-        return self.rollout_policy.drain_metrics() if isinstance(self.rollout_policy, EnginePolicy) else {}
+        return self.rollout_policy.drain_metrics() if isinstance(self.rollout_policy, EngineSampler) else {}
 
     def _jobs(self, number: int) -> list[EpisodeJob]:
         task, group = self.tasks[number], self.next_group
         self.next_group += 1
-        return [self.rollout_seeds.job(task, number, self._iter, group, slot) for slot in range(self.size_of(task))]
+        return [self.rollout_seeds.job(task, number, self.iteration, group, slot) for slot in range(self.size_of(task))]
 
     def _complete_groups(self, results: Sequence[EpisodeResult]) -> tuple[list[TensorDictBase], list[int]]:
         """Rows of the groups that have at least two episodes with rows, and the task numbers of the others."""
@@ -255,8 +250,7 @@ class GroupRolloutCollector(Collector):
     def state_dict(self) -> OrderedDict[str, Any]:
         """Task order and counters, without the policy's weights."""
         return OrderedDict(
-            iter=self._iter,
-            frames=self._frames,
+            iter=self.iteration,
             next_group=self.next_group,
             requeues={str(number): count for number, count in self.requeues.items()},
             schedule=self.schedule.state_dict(),
@@ -265,6 +259,6 @@ class GroupRolloutCollector(Collector):
     def load_state_dict(self, state_dict: OrderedDict[str, Any]) -> None:
         """Continues from a ``state_dict``. Raises ValueError if it is of other tasks or another seed."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self._iter, self._frames = int(state_dict["iter"]), int(state_dict["frames"])
+        self.iteration = int(state_dict["iter"])
         self.next_group = int(state_dict["next_group"])
         self.requeues = Counter({int(number): int(count) for number, count in state_dict["requeues"].items()})

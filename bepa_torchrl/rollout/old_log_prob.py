@@ -16,7 +16,7 @@ from torchrl.envs.transforms import Transform
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.packing import MAX_TOKENS, pack_rows
 from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, row_list, stack_rows
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
 
 ROWS = ("injected", "sampled", "all", "none")
@@ -46,7 +46,7 @@ class OldLogProb(Transform):
 
     def __init__(
         self,
-        policy: RolloutPolicy,
+        policy: Sampler,
         *,
         rows: str = "injected",
         max_tokens: int = MAX_TOKENS,
@@ -75,13 +75,13 @@ class OldLogProb(Transform):
         return tensordict
 
 
-def render_plan_free(policy: RolloutPolicy, rows: Sequence[TensorDictBase]) -> None:
+def render_plan_free(policy: Sampler, rows: Sequence[TensorDictBase]) -> None:
     """Sets the prompts of one episode's rows, in step order, to those without a plan.
 
     Raises:
         ValueError: a prompt does not fit the model.
     """
-    for row, prompt in zip(rows, policy.render(contexts_of(rows)), strict=True):
+    for row, prompt in zip(rows, policy.renderer.render(contexts_of(rows)), strict=True):
         if prompt is None:
             raise ValueError(
                 f"the trace of task {row[K.TASK_ID]!r} does not fit the model at step {int_entry(row, K.STEP)}; "

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tensordict import TensorDictBase
 
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.storage.ledger import Ledger
 from osworld_gym.errors import FailureReason
@@ -23,7 +23,7 @@ class RunEpisodes(Protocol):
 
     def __call__(
         self,
-        policy: RolloutPolicy,
+        policy: Sampler,
         vector: DesktopVector,
         jobs: Sequence[EpisodeJob],
         *,
@@ -88,7 +88,7 @@ class Stages:
         calls = 0
 
         def run(
-            policy: RolloutPolicy,
+            policy: Sampler,
             vector: DesktopVector,
             jobs: Sequence[EpisodeJob],
             *,

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torchrl.weight_update import TransportBackend, WeightSyncScheme
 
-from bepa_torchrl.policies.base import SyncedPolicy, TrainablePolicy
+from bepa_torchrl.policies.base import EngineSampler, Learner
 
 #: Loads weights, as (name, tensor), and their version; returns when they are used for whatever is sampled next.
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
@@ -66,7 +66,7 @@ class EngineWeightSync(_TrainedWeightSync):
         policy: the collector's policy; its ``sync`` knows the weights in training.
     """
 
-    def __init__(self, policy: SyncedPolicy) -> None:
+    def __init__(self, policy: EngineSampler) -> None:
         super().__init__()
         self.policy = policy
 
@@ -95,5 +95,5 @@ class ServiceWeightSync(_TrainedWeightSync):
         context = self.context
         if context is None:
             raise RuntimeError("the scheme belongs to no collector: pass it to one as weight_sync_schemes")
-        policy: TrainablePolicy = context.get_model(self.model_id)
+        policy: Learner = context.get_model(self.model_id)
         self._publish(policy.named_weights(), policy.version)

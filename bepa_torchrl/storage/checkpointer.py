@@ -9,6 +9,7 @@ from torchrl.data import ListStorage
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from bepa_torchrl.storage.row_codec import load_rows, save_rows
+from bepa_torchrl.torchrl_private import empty_storage
 
 
 class RowStorageCheckpointer(StorageCheckpointerBase):
@@ -26,6 +27,6 @@ class RowStorageCheckpointer(StorageCheckpointerBase):
     def loads(self, storage: ListStorage, path: str | Path) -> None:
         """Raises FolderError for a folder that is missing, damaged, or of another format or version."""
         rows = load_rows(path)
-        storage._empty()
+        empty_storage(storage)
         for i, row in enumerate(rows):
             storage.set(i, row)

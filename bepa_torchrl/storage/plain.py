@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.base import _is_leaf_nontensor
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 #: the entries of one row as (key, value)
 PlainRow = list[tuple[tuple[str, ...], Any]]
@@ -25,7 +24,7 @@ def plain_row(row: TensorDictBase) -> PlainRow:
     if row.batch_dims:
         raise ValueError(f"a row has batch size []; got {list(row.batch_size)}: unbind a batch first")
     entries = []
-    for key in row.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf_nontensor):
+    for key in row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         value = row[key]
         if isinstance(value, torch.Tensor):
             value = value.detach().cpu().clone(memory_format=torch.contiguous_format)

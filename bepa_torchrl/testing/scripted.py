@@ -90,7 +90,9 @@ class LampDesktop(Desktop):
 
 
 class ScriptedPolicy:
-    """A scripted policy. Sampled tokens have log-prob -0.5, ``get_dist`` returns -0.25, to distinguish the two.
+    """A scripted sampler, which renders its prompts itself.
+
+    Sampled tokens have log-prob -0.5, ``get_dist`` returns -0.25, to distinguish the two.
 
     Args:
         wins: whether the episode of a seed key (seed, iteration, task number, slot) succeeds.
@@ -113,6 +115,11 @@ class ScriptedPolicy:
         self.batches: list[int] = []
         self.seed_keys: list[SeedKey] = []
         self.rendered: list[PromptContext] = []
+
+    @property
+    def renderer(self) -> ScriptedPolicy:
+        """The policy itself."""
+        return self
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         self.rendered.extend(contexts)

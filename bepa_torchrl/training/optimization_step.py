@@ -19,7 +19,7 @@ from bepa_torchrl.data.packing import MAX_TOKENS, Pack, pack_rows
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.losses import RLSFTLoss
 from bepa_torchrl.losses.output import merge_metrics
-from bepa_torchrl.policies.base import TrainablePolicy
+from bepa_torchrl.policies.base import Learner
 from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_advice
 from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, optimizer_tensors, warn_not_taken
@@ -298,7 +298,7 @@ class GroupStepper(OptimizationStepper):
         self.optimizer.load_state_dict(state_dict["optimizer"])
 
 
-def trainable(policy: TrainablePolicy, *, frozen: Sequence[str] = ()) -> list[Tensor]:
+def trainable(policy: Learner, *, frozen: Sequence[str] = ()) -> list[Tensor]:
     """The policy's trained parameters; freezes those whose name contains a string of ``frozen`` (e.g. ``visual``).
 
     A parameter that the policy itself has frozen (the base weights of adapters) stays frozen.
@@ -310,7 +310,7 @@ def trainable(policy: TrainablePolicy, *, frozen: Sequence[str] = ()) -> list[Te
 
 
 def parameter_groups(
-    policy: TrainablePolicy, *, lr: float, vision_lr: float | None = None, frozen: Sequence[str] = ()
+    policy: Learner, *, lr: float, vision_lr: float | None = None, frozen: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The trained parameters as an optimiser's groups, ``{"params": [...], "lr": ...}``.
 
@@ -337,7 +337,7 @@ def parameter_groups(
     return [{"params": others, "lr": lr}, {"params": vision, "lr": vision_lr}]
 
 
-def _named_trainable(policy: TrainablePolicy, frozen: Sequence[str]) -> list[tuple[str, Tensor]]:
+def _named_trainable(policy: Learner, frozen: Sequence[str]) -> list[tuple[str, Tensor]]:
     names = [name for name, _ in policy.named_parameters()]
     for part in frozen:
         if not any(part in name for name in names):

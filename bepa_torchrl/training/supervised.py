@@ -12,13 +12,13 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import SFTLoss
-from bepa_torchrl.policies.base import TrainablePolicy
+from bepa_torchrl.policies.base import Learner
 from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps
 from bepa_torchrl.training.optimization_step import Passes, gradient_step, local_passes
 
 
 def fine_tune(
-    policy: TrainablePolicy,
+    policy: Learner,
     traces: TaskTraceCache,
     optimizer: Optimizer,
     *,

@@ -1,22 +1,21 @@
-"""BEPATrainer: TorchRL's GRPO trainer on batches of complete groups, with checkpoints for exact resumption."""
+"""BEPATrainer: TorchRL's trainer on batches of complete groups, with checkpoints for exact resumption."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from tensordict import TensorDictBase
 from torch.optim import Optimizer
-from torchrl.checkpoint import Checkpoint, CheckpointError, GlobalRNGState
+from torchrl.checkpoint import CheckpointError, GlobalRNGState
 from torchrl.objectives.common import LossModule
 from torchrl.record.loggers import Logger
-from torchrl.trainers.algorithms import GRPOTrainer
+from torchrl.trainers import Trainer
 
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
@@ -30,7 +29,7 @@ LoadShards = Callable[[Any, Optimizer, Path], None]
 OnIteration = Callable[["BEPATrainer", TensorDictBase, Metrics], Metrics]
 
 
-class BEPATrainer(GRPOTrainer):
+class BEPATrainer(Trainer):
     """Repeats: collect complete groups, finalise them, take optimiser steps on minibatches of groups.
 
     Args:
@@ -46,7 +45,8 @@ class BEPATrainer(GRPOTrainer):
         save_every: iterations between two checkpoints; the last iteration is always saved.
         keep: checkpoints kept, the newest ones.
         load_shards: loads a checkpoint of several ranks into policy and optimiser, from the component's folder
-            (:func:`bepa_torchrl.scale.sharding.checkpoints.sharded.load_component`); None: it is refused.
+            (:func:`bepa_torchrl.scale.sharding.checkpoints.sharded.load_component`); None: such a checkpoint is
+            refused.
         state: policy and optimiser as one checkpoint component, if they are divided over several ranks
             (:class:`bepa_torchrl.scale.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
@@ -79,26 +79,23 @@ class BEPATrainer(GRPOTrainer):
         self.loggers, self.save_every, self.on_iteration = tuple(loggers), save_every, on_iteration
         self.metrics: Metrics = {}
         self._state, self._load_shards = state, load_shards
-        self._minibatches: deque[TensorDictBase] = deque()
+        self._minibatches: tuple[TensorDictBase, ...] = ()
+        self._rest: Iterator[TensorDictBase] = iter(())
         self._started = perf_counter()
         self.saved = None if checkpoints is None else Checkpoints(checkpoints, keep=keep)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="GRPOTrainer is an experimental", category=UserWarning)
-            super().__init__(
-                collector=collector,
-                total_frames=sys.maxsize,
-                loss_module=loss_module,
-                optimization_stepper=stepper,
-                clip_norm=None,
-                progress_bar=False,
-                checkpoint=Checkpoint(),
-                num_epochs=inner_epochs,
-                auto_log_optim_steps=False,
-                log_rewards=False,
-                log_kl=False,
-            )
+        super().__init__(
+            collector=collector,
+            total_frames=sys.maxsize,
+            frame_skip=1,
+            optim_steps_per_batch=0,  # set for each batch, by _split
+            loss_module=loss_module,
+            optimization_stepper=stepper,
+            progress_bar=False,
+            num_epochs=inner_epochs,
+            auto_log_optim_steps=False,
+        )
         self.register_op("pre_steps_log", self._begin)
-        self.register_op("pre_epoch", self._split)
+        self.register_op("pre_epoch", self._restart)
         self.register_op("process_optim_batch", self._next_minibatch)
         self.register_op("post_steps_log", self._end)
 
@@ -123,18 +120,24 @@ class BEPATrainer(GRPOTrainer):
             self.metrics["cache/tasks"] = float(len(self.replacement.cache))
         self._started = perf_counter()
         self.metrics["rows"] = float(batch.shape[0])
+        self._split(batch)
 
     def _split(self, batch: TensorDictBase) -> None:
-        self._minibatches = deque(minibatches(batch, self.minibatch_groups))
+        """Sets the minibatches of the batch, and with their number the optimiser steps of an epoch."""
+        self._minibatches = tuple(minibatches(batch, self.minibatch_groups))
+        self.optim_steps_per_batch = len(self._minibatches)
+
+    def _restart(self, batch: TensorDictBase) -> TensorDictBase:
+        """An epoch begins: each goes through the minibatches in the same order."""
+        self._rest = iter(self._minibatches)
+        return batch
 
     def _next_minibatch(self, _batch: TensorDictBase) -> TensorDictBase:
-        """The rows of one optimiser step. Raises StopIteration, which ends the epoch in TorchRL's loop.
+        """The rows of one optimiser step.
 
         All ranks get these rows: :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses` compares.
         """
-        if not self._minibatches:
-            raise StopIteration
-        rows = self._minibatches.popleft()
+        rows = next(self._rest)
         self.replacement.check_whole_groups(rows)
         return rows
 

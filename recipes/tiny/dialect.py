@@ -12,18 +12,39 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.base import Policy, Renderer
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from osworld_gym.tasks.oracles.sim.expert_prose import FIRST_WORD
 from osworld_gym.types import PromptContext
-from osworld_gym.uitars.coords import ImageScaling
 
 #: every response of the expert starts like this, none of the native oracle's
 EXPERT_START = f"Thought: {FIRST_WORD}"
 
 
+class PrefixedRenderer:
+    """Renders prompts that are followed by the beginning of the response; otherwise as another renderer.
+
+    Args:
+        renderer: renders the prompts.
+        start: the beginning of each response.
+    """
+
+    def __init__(self, renderer: Renderer, start: str) -> None:
+        self._renderer = renderer
+        self._tokens = renderer.encode_response(start)[:-1]  # without the end token
+        self.image_scaling = renderer.image_scaling
+        self.encode_response, self.decode_responses = renderer.encode_response, renderer.decode_responses
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        """The prompts, each followed by the beginning of the response."""
+        return [
+            prompt and replace(prompt, tokens=torch.cat([prompt.tokens, self._tokens]))
+            for prompt in self._renderer.render(contexts)
+        ]
+
+
 class PrefixedPolicy:
-    """A policy whose responses all start with a given text; the policy writes the rest.
+    """A sampler whose responses all start with a given text; the policy writes the rest.
 
     Args:
         policy: writes the rest.
@@ -32,20 +53,8 @@ class PrefixedPolicy:
 
     def __init__(self, policy: Policy, start: str) -> None:
         self._policy, self._start = policy, start
-        self._tokens = policy.encode_response(start)[:-1]  # without the end token
+        self.renderer = PrefixedRenderer(policy.renderer, start)
         self.version = policy.version
-
-    @property
-    def image_scaling(self) -> ImageScaling:
-        """The policy's."""
-        return self._policy.image_scaling
-
-    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        """The policy's prompts, each followed by the beginning of the response."""
-        return [
-            prompt and replace(prompt, tokens=torch.cat([prompt.tokens, self._tokens]))
-            for prompt in self._policy.render(contexts)
-        ]
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0

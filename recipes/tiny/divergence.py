@@ -49,7 +49,7 @@ def trace_sets(
     for trace in traces:
         task = (trace.task_id, trace.instruction)
         raw += row_list(trace_rows(policy, *task, raw_pairs(trace), source=K.Source.raw_expert))
-        converted += row_list(trace_rows(policy, *task, convert(trace, policy.image_scaling)))
+        converted += row_list(trace_rows(policy, *task, convert(trace, policy.renderer.image_scaling)))
     own: dict[str, list[TensorDictBase]] = {}
     for result in rollouts:
         if result.success and result.rows is not None:

@@ -8,32 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recorder import record_expert
 from bepa_torchrl.experts.self_rollout import self_roll
-from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.policies.base import ModelSampler, Policy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.tasks.suites.sim.suite import KNOWN, UNKNOWN, sim_suite
 from osworld_gym.tasks.task import Task
-from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 from recipes.tiny.dialect import EXPERT_START, PrefixedPolicy, share_in_dialect
 from recipes.tiny.divergence import divergence, trace_sets
 
 NUM_ENVS = 64  #: maximum number of desktops at a time
 DRAWS = 4  #: sets of self-rollouts for the divergence
-
-
-class ScalingPolicy(RolloutPolicy, Protocol):
-    """A policy that acts, with the size limits of its image processor."""
-
-    @property
-    def image_scaling(self) -> ImageScaling: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,7 @@ class SuccessSpread:
 
 
 def play(
-    policy: ScalingPolicy,
+    policy: ModelSampler,
     tasks: Sequence[Task],
     *,
     episodes: int,
@@ -101,7 +93,7 @@ def expert_plan(task: Task, seed: int) -> str:
     return plan_from_trace(record_expert(SimDesktop(), task, seed))
 
 
-def spread(policy: ScalingPolicy, split: str, *, episodes: int, seed: int) -> tuple[SuccessSpread, list[EpisodeResult]]:
+def spread(policy: ModelSampler, split: str, *, episodes: int, seed: int) -> tuple[SuccessSpread, list[EpisodeResult]]:
     """Evaluates a policy on one split of the simulated suite; also returns the episodes without a plan."""
     tasks = sim_suite().split(split)
     played = {
@@ -164,5 +156,5 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _desktops(policy: ScalingPolicy, episodes: int) -> DesktopVector:
-    return DesktopVector(SimDesktop, min(NUM_ENVS, episodes), EpisodeOptions(scaling=policy.image_scaling))
+def _desktops(policy: ModelSampler, episodes: int) -> DesktopVector:
+    return DesktopVector(SimDesktop, min(NUM_ENVS, episodes), EpisodeOptions(scaling=policy.renderer.image_scaling))

@@ -9,6 +9,7 @@ from typing import Any
 from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recorder import record_expert
+from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.episode import EpisodeOptions
@@ -16,7 +17,6 @@ from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.varied.instances import KNOWN, UNKNOWN
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
-from recipes.tiny.evaluate import ScalingPolicy
 
 SPLITS = ("train", "held_out")
 MAX_STEPS = 8  #: steps of an episode, as in ``configs/experiment/local.yaml``; the longest native script has 6
@@ -26,7 +26,7 @@ PLANNED_RATE = 0.50  #: minimum success on unknown tasks with the expert's plan
 
 
 def measure(
-    policy: ScalingPolicy, suite: Suite, make: Callable[[], Desktop], *, episodes: int, seed: int, desktops: int = 8
+    policy: ModelSampler, suite: Suite, make: Callable[[], Desktop], *, episodes: int, seed: int, desktops: int = 8
 ) -> dict[str, Any]:
     """Success rates of a policy on a suite's known and unknown tasks, sampled at temperature 1.
 
@@ -57,7 +57,8 @@ def measure(
                     plan = _plan(desktop, task, derive_seed(seed, Stream.EXPERT, number)) if "_" in setting else None
                     names += [(split, setting)] * episodes
                     jobs += _jobs(task, number, seed, episodes, plan)
-    with closing(DesktopVector(make, desktops, EpisodeOptions(max_steps=MAX_STEPS, scaling=policy.image_scaling))) as v:
+    options = EpisodeOptions(max_steps=MAX_STEPS, scaling=policy.renderer.image_scaling)
+    with closing(DesktopVector(make, desktops, options)) as v:
         results = run_episodes(policy, v, jobs)
     rates: dict[str, Any] = {split: {} for split in SPLITS}
     for split, setting in dict.fromkeys(names):

@@ -43,7 +43,7 @@ class BuiltInEngine:
             max_rows=spec.max_rows,
             lora=lora,
         )
-        assert self.policy.processor.image_token_id == spec.image_token_id
+        assert self.policy.renderer.processor.image_token_id == spec.image_token_id
         self.policy.sampler.blocked_ids = list(spec.blocked_ids)
         self.policy.sampler.end_token_ids = frozenset(spec.end_token_ids)
 

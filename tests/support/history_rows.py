@@ -14,6 +14,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list, stack_rows, step_contexts
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.policies.transformers.renderer import ChatRenderer
 from bepa_torchrl.testing import picture, small_checkpoint
 from osworld_gym.types import PromptContext, StopReason
 from osworld_gym.uitars import prompt as prompts_of_uitars
@@ -30,6 +31,11 @@ class ShortPromptPolicy(TransformersPolicy):
     def __init__(self, *, family: str = "qwen2_5_vl", **options: Any) -> None:
         super().__init__(small_checkpoint(spread=0.1, family=family), preset="short", **options)
         self.model.double()
+        self.renderer.__class__ = ShortPromptRenderer
+
+
+class ShortPromptRenderer(ChatRenderer):
+    """Renders the instruction alone."""
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         short = {"short": prompts_of_uitars.ChatPreset("user", None, "{instruction}")}

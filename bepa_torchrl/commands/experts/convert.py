@@ -58,7 +58,7 @@ def convert(options: argparse.Namespace) -> int:
     from osworld_gym.atomic import new_folder, write_text
 
     policy = make_policy(settings, seed=settings.seed)
-    scaling, text = policy.image_scaling, settings.policy.action_text
+    scaling, text = policy.renderer.image_scaling, settings.policy.action_text
     complete = None if model is None else thoughts_of(model)
     at_once = 1 if model is None else options.at_once
     with noting(options):

@@ -72,7 +72,7 @@ def self_roll(options: argparse.Namespace) -> int:
                 "self_rolled",
                 suite=tasks.suite,
                 action_text=settings.policy.action_text,
-                scaling=policy.image_scaling,
+                scaling=policy.renderer.image_scaling,
                 policy=policy,
             )
             AttemptFile(part).extend(rolled.attempts)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import HFValidationError
@@ -23,7 +23,7 @@ from bepa_torchrl.policies.finite import not_finite
 from bepa_torchrl.policies.out_of_memory import placement_advice
 from bepa_torchrl.policies.transformers.opencua import model as opencua
 from bepa_torchrl.policies.transformers.opencua.tokenizer import has_ranks, load_tokenizer
-from bepa_torchrl.policies.transformers.processor import IMAGE_TOKEN
+from bepa_torchrl.policies.transformers.processor import IMAGE_TOKEN, PromptProcessor
 
 _log = logging.getLogger(__name__)
 MODEL_TYPES = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", opencua.MODEL_TYPE)
@@ -84,19 +84,41 @@ def load_checkpoint(
         raise CheckpointError(f"attn={attn!r}: expected one of {', '.join(ATTENTION)}")
     if isinstance(dtype, str):
         dtype = _dtype(dtype)
-    tokens = _VISION_TOKENS.get(_check_config(source), _QWEN_TOKENS)
-    tokenizer = _load_tokenizer(source, published=tokens is not _QWEN_TOKENS and has_ranks(source))
-    _check_tokens(source, tokenizer, tokens)
-    _ensure_chat_template(source, tokenizer, tokens[1])
-    image_processor = _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json")
+    _, tokenizer, image_processor, image_token = _load_prompt_parts(source)
     model = _load_model(source, dtype=dtype, attn_implementation=attn)
-    _check_fit(source, model, tokenizer, image_processor, tokens[1])
+    _check_fit(source, model, tokenizer, image_processor, image_token)
     ends = _end_token_ids(model.generation_config, tokenizer)
     with placement_advice(model, source, device):
         model = model.to(device).eval()
         copy_to_own_memory(model)
     _check_finite(source, model, dtype)
-    return Checkpoint(model, tokenizer, image_processor, ends, tokens[1])
+    return Checkpoint(model, tokenizer, image_processor, ends, image_token)
+
+
+def load_processor(path_or_id: str | os.PathLike[str]) -> tuple[PromptProcessor, str]:
+    """A checkpoint's prompt processor and its model type, without its weights.
+
+    Raises:
+        CheckpointError: as :func:`load_checkpoint`, as far as it concerns these files.
+    """
+    source = os.fspath(path_or_id)
+    config, tokenizer, image_processor, image_token = _load_prompt_parts(source)
+    try:
+        generation = GenerationConfig.from_pretrained(source)
+    except OSError:  # the file is optional; transformers then reads the model's config
+        generation = GenerationConfig.from_model_config(config)
+    ends = _end_token_ids(generation, tokenizer)
+    return PromptProcessor(tokenizer, image_processor, ends, image_token), str(config.model_type)
+
+
+def _load_prompt_parts(source: str) -> tuple[PretrainedConfig, Any, Qwen2VLImageProcessorPil, str]:
+    """Config, tokenizer with its chat template, image processor, and the token of an image."""
+    config = _load_config(source)
+    tokens = _VISION_TOKENS.get(config.model_type, _QWEN_TOKENS)
+    tokenizer = _load_tokenizer(source, published=tokens is not _QWEN_TOKENS and has_ranks(source))
+    _check_tokens(source, tokenizer, tokens)
+    _ensure_chat_template(source, tokenizer, tokens[1])
+    return config, tokenizer, _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json"), tokens[1]
 
 
 def copy_to_own_memory(model: torch.nn.Module) -> None:
@@ -226,8 +248,8 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def _check_config(source: str) -> str:
-    """The model type of a vision-language model that can be loaded."""
+def _load_config(source: str) -> PretrainedConfig:
+    """The config of a vision-language model that can be loaded."""
     if os.sep in source and not Path(source).is_dir():
         raise CheckpointError(f"{source}: no such folder; pass a checkpoint folder or the name of a hub repository")
     config = _load(AutoConfig, source, "config.json", **_NO_CODE)
@@ -242,7 +264,7 @@ def _check_config(source: str) -> str:
         )
     if getattr(config.text_config, "use_sliding_window", False):
         raise CheckpointError(f"{source}: sliding-window attention is not supported; set use_sliding_window to false")
-    return str(config.model_type)
+    return cast(PretrainedConfig, config)
 
 
 def _check_tokens(source: str, tokenizer: Any, tokens: Sequence[str]) -> None:

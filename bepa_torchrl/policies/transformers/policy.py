@@ -2,9 +2,10 @@
 
 One model, three interfaces:
 
-- rollouts (:class:`bepa_torchrl.policies.base.RolloutPolicy`): ``render(contexts)`` then ``sample(prompts, keys)``;
-- losses (TorchRL's ``GRPOLoss`` and subclasses): ``get_dist(rows)`` returns log-probs of the responses, left padded
-  like ``td.get(("tokens", "response"), as_padded_tensor=True, padding_side="left")``. Set the loss's keys to
+- rollouts (:class:`bepa_torchrl.policies.base.Sampler`): ``render(contexts)`` then ``sample(prompts, keys)``;
+- losses (:class:`bepa_torchrl.policies.base.Learner`; this package's, and TorchRL's ``GRPOLoss``): ``get_dist(rows)``
+  returns log-probs of the responses, left padded like
+  ``td.get(("tokens", "response"), as_padded_tensor=True, padding_side="left")``. Set the keys of a loss of TorchRL to
   ``action=("tokens", "response")``, ``sample_log_prob=("log_probs", "response")`` and ``entropy_bonus=False``;
 - stock TorchRL collectors: ``forward(td)`` reads instruction and screenshot, adds the response, its tokens and
   log-probs, and keeps the history of every running episode.
@@ -49,19 +50,17 @@ from bepa_torchrl.policies.transformers.lora import (
     save_merged,
 )
 from bepa_torchrl.policies.transformers.processor import PromptProcessor
-from bepa_torchrl.policies.transformers.sampler import Sampler
+from bepa_torchrl.policies.transformers.renderer import PROMPT_TOKENS, ChatRenderer
+from bepa_torchrl.policies.transformers.sampler import TokenSampler
 from bepa_torchrl.policies.transformers.scorer import Scorer
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use_linear_patches
-from osworld_gym.action_text import action_text as protocol
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
-from osworld_gym.uitars.coords import RELATIVE_COORDINATES, ImageScaling
-from osworld_gym.uitars.history import check_history
+from osworld_gym.uitars.coords import ImageScaling
 
 #: folder of a saved policy's adapters, in addition to the merged weights
 ADAPTER_FOLDER = "adapter"
 
-PROMPT_TOKENS = 65_536  #: the longest prompt by default, if the model has positions for it
 DETERMINISTIC = (ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN)
 
 
@@ -124,34 +123,38 @@ class TransformersPolicy(TensorDictModuleBase):
         self.in_keys = [keys.INSTRUCTION, keys.SCREENSHOT]
         self.out_keys = [action_key, *ACTING_KEYS]
         self.model = checkpoint.model
-        self.processor = PromptProcessor(
+        processor = PromptProcessor(
             checkpoint.tokenizer,
             checkpoint.image_processor,
             end_token_ids=checkpoint.end_token_ids,
             image_token=checkpoint.image_token,
         )
+        self.renderer = ChatRenderer(
+            processor,
+            model_type=self.model.config.model_type,
+            max_prompt_tokens=_prompt_limit(self.model, max_prompt_tokens, max_new_tokens),
+            action_text=action_text,
+            preset=preset,
+            history=history,
+            history_images=history_images,
+        )
         self.version = 0
         _prepare(self.model, train_vision, lora, seed)
         if activation_checkpointing:
             checkpoint_activations(self.model)
-        self.action_text, self.preset = action_text, preset
-        self._build_messages = protocol(action_text).build_messages
-        check_history(history, history_images)
-        self.history, self.history_images = history, history_images
-        self.max_prompt_tokens = _prompt_limit(self.model, max_prompt_tokens, max_new_tokens)
         self.temperature = temperature
         self.seed = seed
         self._forward_count = 0
         self.histories = EpisodeHistories()
         self._action_key = action_key
         weight_rows = self.model.get_output_embeddings().weight.shape[0]
-        self.encoder = ImageEncoder(self.model, self.processor.patcher, image_cache_bytes)
-        self.sampler = Sampler(
+        self.encoder = ImageEncoder(self.model, processor.patcher, image_cache_bytes)
+        self.sampler = TokenSampler(
             self.model,
             self.encoder,
-            image_token_id=self.processor.image_token_id,
+            image_token_id=processor.image_token_id,
             end_token_ids=checkpoint.end_token_ids,
-            blocked_ids=[*self.processor.special_ids, *range(len(checkpoint.tokenizer), weight_rows)],
+            blocked_ids=[*processor.special_ids, *range(len(checkpoint.tokenizer), weight_rows)],
             max_new_tokens=max_new_tokens,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
@@ -159,7 +162,7 @@ class TransformersPolicy(TensorDictModuleBase):
         self.scorer = Scorer(
             self.model,
             self.encoder,
-            image_token_id=self.processor.image_token_id,
+            image_token_id=processor.image_token_id,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
         )
@@ -170,37 +173,28 @@ class TransformersPolicy(TensorDictModuleBase):
         device: torch.device = self.model.device
         return device
 
-    @property
-    def image_scaling(self) -> ImageScaling:
-        """The image processor's size limits and the model's coordinates, which map its points to screen pixels."""
-        patcher = self.processor.patcher
-        relative = RELATIVE_COORDINATES.get(self.model.config.model_type)
-        return ImageScaling(patcher.factor, patcher.min_pixels, patcher.max_pixels, relative)
-
     # --- rollouts -----------------------------------------------------------------------------------------------
 
+    @property
+    def image_scaling(self) -> ImageScaling:
+        """As of the renderer."""
+        return self.renderer.image_scaling
+
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        """One prompt per context; None if it has more than ``max_prompt_tokens``."""
-        conversations = [
-            self._build_messages(context, preset=self.preset, history=self.history, history_images=self.history_images)
-            for context in contexts
-        ]
-        prompts = self.processor.render(conversations)
-        return [prompt if len(prompt.tokens) <= self.max_prompt_tokens else None for prompt in prompts]
+        """As of the renderer."""
+        return self.renderer.render(contexts)
+
+    def encode_response(self, text: str) -> Tensor:
+        """As of the renderer."""
+        return self.renderer.encode_response(text)
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
     ) -> list[Response]:
-        """One response per prompt; ``keys[i]`` is the seed key of row i (see :class:`RolloutPolicy`)."""
+        """One response per prompt; ``keys[i]`` is the seed key of row i (see :mod:`bepa_torchrl.policies.base`)."""
         rows = self.sampler.sample(prompts, keys, temperature=temperature)
-        if not rows:
-            return []
-        texts = self.processor.decode_responses([row.tokens.tolist() for row in rows])
+        texts = self.renderer.decode_responses([row.tokens.tolist() for row in rows])
         return [Response(text, row.tokens, row.log_probs) for text, row in zip(texts, rows, strict=True)]
-
-    def encode_response(self, text: str) -> Tensor:
-        """int64 ``[L]``: tokens of a response text with the end token, for converted expert traces."""
-        return self.processor.encode_response(text)
 
     # --- losses -------------------------------------------------------------------------------------------------
 
@@ -309,8 +303,8 @@ class TransformersPolicy(TensorDictModuleBase):
                     save_adapter(self.model, folder / ADAPTER_FOLDER)
                 else:
                     self.model.save_pretrained(folder)
-            self.processor.tokenizer.save_pretrained(folder)
-            self.processor.patcher.processor.save_pretrained(folder)
+            self.renderer.processor.tokenizer.save_pretrained(folder)
+            self.renderer.processor.patcher.processor.save_pretrained(folder)
         return target
 
 

@@ -165,7 +165,8 @@ class PromptProcessor:
     def decode_responses(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of sampled tokens, without special tokens other than the box tokens."""
         kept = [[i for i in row if i not in self._hidden_ids] for row in rows]
-        return self.tokenizer.batch_decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return [str(self.tokenizer.decode(row, **options)) for row in kept]
 
     def model_inputs(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
         """Inputs for ``model(**inputs)`` or ``model.generate(**inputs)`` of transformers, left padded.

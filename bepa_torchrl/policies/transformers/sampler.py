@@ -45,7 +45,7 @@ class SampledTokens:
     log_probs: Tensor
 
 
-class Sampler:
+class TokenSampler:
     """Samples responses of a Qwen2.5-VL or Qwen3-VL model.
 
     Args:

@@ -48,7 +48,7 @@ class EngineRow:
 
     Args:
         prompt: token ids and PNG images.
-        key: seed key of the row, see :class:`bepa_torchrl.policies.base.RolloutPolicy`.
+        key: seed key of the row, see :class:`bepa_torchrl.policies.base.Sampler`.
         temperature: 0 is greedy.
         max_tokens: of the response.
     """
@@ -89,7 +89,7 @@ class EngineExited(EngineError):
 
 
 class RowEngine(Protocol):
-    """What :class:`~bepa_torchrl.scale.engine.policy.VLLMPolicy` samples with; no call waits without a deadline."""
+    """What :class:`~bepa_torchrl.scale.engine.sampler.VLLMSampler` samples with; no call waits without a deadline."""
 
     @property
     def concurrent(self) -> bool:

@@ -165,6 +165,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 least three, or of all tasks.
             RuntimeError: the queue returned a group that is not whole.
         """
+        self.iteration += 1
         self._settle()
         self._publish_changes()
         self._admit()
@@ -190,7 +191,9 @@ class AsyncGroupCollector(GroupRolloutCollector):
             ages.append(group.age)
         self._taken_batch = True
         lags = tuple(self._trainable.version - int_entry(row, K.POLICY_VERSION) for row in rows)
-        self.last = AsyncIteration(self._iter, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics())
+        self.last = AsyncIteration(
+            self.iteration, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics()
+        )
         return stack_rows(sorted(rows, key=lambda row: int_entry(row, K.GROUP_ID)))
 
     def update_policy_weights_(self, policy_or_weights: Any = None, **options: Any) -> None:

@@ -19,7 +19,7 @@ from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan, episode_outcome
-from bepa_torchrl.scale.rollouts.rollout_service import RolloutClient, ServedPolicy
+from bepa_torchrl.scale.rollouts.rollout_service import RolloutClient, ServedSampler
 from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
 from bepa_torchrl.scale.rollouts.thread_dump import waiting_threads
 from osworld_gym.errors import DesktopError, FailureReason
@@ -369,7 +369,7 @@ class EnvWorker:
         Returns:
             The result, the task's id, and how the infrastructure failed in the last attempt, if so.
         """
-        policy, plan = ServedPolicy(self._service), self._plan
+        policy, plan = ServedSampler(self._service), self._plan
         if lease.evaluation:
             assert plan.evaluation is not None
             job, temperature = plan.evaluation.job(lease.slot), plan.evaluation.temperature

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchrl.envs import EnvBase
 
-from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
@@ -25,7 +25,7 @@ def local_collector(
     policy: Policy,
     tasks: Sequence[Task],
     *,
-    sampler: RolloutPolicy,
+    sampler: Sampler,
     make_vector: Callable[[], DesktopVector],
     desktops: int,
     max_rows: int,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import ray
 from torchrl.envs import EnvBase
 
-from bepa_torchrl.policies.base import Policy, RolloutPolicy
+from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
@@ -44,7 +44,7 @@ class RayRollouts:
     """
 
     address: str
-    make_policy: Callable[[], RolloutPolicy]
+    make_policy: Callable[[], Sampler]
     make_vector: Callable[[], DesktopVector]
     workers: int | None
     desktops: int

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from torch import Tensor
 
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import on_cpu
 from bepa_torchrl.scale.rollouts.ray_cluster import CALLERS, ActorClient, check_version, described
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS, RolloutService
@@ -42,9 +42,7 @@ class _Service(RolloutService):
     desktops' calls then wait in it for the weights, so that everything else has threads of its own.
     """
 
-    def __init__(
-        self, version: str, make_policy: Callable[[], RolloutPolicy], max_rows: int, answer_seconds: float
-    ) -> None:
+    def __init__(self, version: str, make_policy: Callable[[], Sampler], max_rows: int, answer_seconds: float) -> None:
         check_version(version)
         super().__init__(make_policy(), max_rows=max_rows, deadline=answer_seconds, require_weights=True)
 
@@ -87,7 +85,7 @@ class ServicePool:
 
     def __init__(
         self,
-        make_policy: Callable[[], RolloutPolicy],
+        make_policy: Callable[[], Sampler],
         *,
         replicas: int,
         max_rows: int = 64,

@@ -1,8 +1,8 @@
 """RolloutService: one policy for many workers. Weights change only while nothing is sampled.
 
 Most policies are used by one thread, which batches what waits. An engine that forms its own batches
-(:attr:`~bepa_torchrl.policies.base.EnginePolicy.concurrent`) is called by every caller at once, so that a turn does not
-wait for the turns of others.
+(:attr:`~bepa_torchrl.policies.base.EngineSampler.concurrent`) is called by every caller at once, so that a turn does
+not wait for the turns of others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.policies.base import EnginePolicy, RolloutPolicy
+from bepa_torchrl.policies.base import EngineSampler, PromptRenderer, Sampler
 from bepa_torchrl.scale.engine.errors import EngineError
 from bepa_torchrl.scale.rollouts.thread_dump import waiting_threads
 from osworld_gym.types import PromptContext
@@ -99,7 +99,7 @@ class RolloutClient(Protocol):
     """How a worker reaches a rollout service, in this process or in another."""
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        """As :meth:`bepa_torchrl.policies.base.RolloutPolicy.render`."""
+        """As :meth:`bepa_torchrl.policies.base.PromptRenderer.render`."""
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
@@ -119,14 +119,14 @@ class RolloutService:
 
     def __init__(
         self,
-        policy: RolloutPolicy,
+        policy: Sampler,
         *,
         max_rows: int = 64,
         deadline: float = ANSWER_SECONDS,
         require_weights: bool = False,
     ) -> None:
         self._policy, self._max_rows, self._deadline = policy, max_rows, deadline
-        self._concurrent = isinstance(policy, EnginePolicy) and policy.concurrent
+        self._concurrent = isinstance(policy, EngineSampler) and policy.concurrent
         self._gate = _Gate()
         self._loaded = threading.Event()
         if not require_weights:
@@ -187,7 +187,7 @@ class RolloutService:
 
     def engine_metrics(self) -> dict[str, float]:
         """The engine's metrics since the last call; empty without an engine."""
-        return self._policy.drain_metrics() if isinstance(self._policy, EnginePolicy) else {}
+        return self._policy.drain_metrics() if isinstance(self._policy, EngineSampler) else {}
 
     def describe(self) -> dict[str, Any]:
         """What this service does and waits for, as JSON-compatible values."""
@@ -201,7 +201,7 @@ class RolloutService:
             self._requests.put(None)
         self._thread.join(_STOP_SECONDS)
         self._gate.end(_STOP_SECONDS)  # calls that have not ended by then end with the engine
-        if isinstance(self._policy, EnginePolicy):
+        if isinstance(self._policy, EngineSampler):
             self._policy.close()
 
     def _check_usable(self) -> None:
@@ -277,15 +277,15 @@ class RolloutService:
     def _call(self, kind: tuple[str, float], rows: list[tuple[Any, ...]]) -> list[Any]:
         method, temperature = kind
         if method == "render":
-            return list(self._policy.render([context for (context,) in rows]))
+            return list(self._policy.renderer.render([context for (context,) in rows]))
         self._check_usable()
         return list(
             self._policy.sample([prompt for prompt, _ in rows], [key for _, key in rows], temperature=temperature)
         )
 
 
-class ServedPolicy:
-    """A :class:`~bepa_torchrl.policies.base.RolloutPolicy` whose responses come from a service.
+class ServedSampler:
+    """A :class:`~bepa_torchrl.policies.base.Sampler` whose responses come from a service.
 
     ``versions`` has the version of each sampled response, in order, since the weights may change between two turns.
     """
@@ -303,8 +303,10 @@ class ServedPolicy:
     def version(self, _: int) -> None:
         raise AttributeError("the version is that of the service's weights")
 
-    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        return self._service.render(contexts)
+    @property
+    def renderer(self) -> PromptRenderer:
+        """The service, which renders too, so that a worker needs no tokenizer."""
+        return self._service
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0

@@ -84,8 +84,8 @@ def export_policy(
                         policy.model.save_pretrained(folder, state_dict=weights)
                 if dtype is not None:
                     _write_dtype(folder / "config.json", dtype)
-                policy.processor.tokenizer.save_pretrained(folder)
-                policy.processor.patcher.processor.save_pretrained(folder)
+                policy.renderer.processor.tokenizer.save_pretrained(folder)
+                policy.renderer.processor.patcher.processor.save_pretrained(folder)
         dist.barrier()
     return target
 

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.policies.base import ActingPolicy, SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Renderer
 from bepa_torchrl.policies.transformers.lora import adapter_weights, base_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from osworld_gym.types import PromptContext
-from osworld_gym.uitars.coords import ImageScaling
 
 
 class SamplingCopy:
-    """A :class:`~bepa_torchrl.policies.base.SyncedPolicy`: a whole copy of a sharded policy, which gets its weights.
+    """A :class:`~bepa_torchrl.policies.base.EngineSampler`: a whole copy of a sharded policy, which gets its weights.
 
     Args:
         copy: has the weights of the sharded policy's version 0, in the dtype in which it samples.
@@ -31,29 +29,21 @@ class SamplingCopy:
         copy: TransformersPolicy,
         trained: TransformersPolicy,
         weights: Callable[[], Iterator[tuple[str, Tensor]]],
-        sampler: ActingPolicy,
+        sampler: ModelSampler,
     ) -> None:
         self.copy, self.trained, self.sampler, self._weights = copy, trained, sampler, weights
         self.version = sampler.version
         self._seconds = 0.0
 
     @property
-    def image_scaling(self) -> ImageScaling:
-        """The sampler's: size limits of the image processor."""
-        return self.sampler.image_scaling
+    def renderer(self) -> Renderer:
+        """The sampler's."""
+        return self.sampler.renderer
 
     @property
     def concurrent(self) -> bool:
         """One thread samples at a time."""
         return False
-
-    def encode_response(self, text: str) -> Tensor:
-        """int64 ``[L]``: tokens of a text that was not sampled, end token included."""
-        return self.sampler.encode_response(text)
-
-    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        """One prompt per context; None if it does not fit the model."""
-        return self.sampler.render(contexts)
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
@@ -78,7 +68,7 @@ class SamplingCopy:
         started = perf_counter()
         if self.copy.version != self.trained.version:
             self._copy()
-        if isinstance(self.sampler, SyncedPolicy):
+        if isinstance(self.sampler, EngineSampler):
             self.sampler.sync()
         self.version = self.sampler.version
         self._seconds += perf_counter() - started
@@ -94,10 +84,10 @@ class SamplingCopy:
     def drain_metrics(self) -> dict[str, float]:
         """``seconds_sync`` since the last call, and the engine's metrics."""
         seconds, self._seconds = self._seconds, 0.0
-        engine = self.sampler.drain_metrics() if isinstance(self.sampler, SyncedPolicy) else {}
+        engine = self.sampler.drain_metrics() if isinstance(self.sampler, EngineSampler) else {}
         return {"seconds_sync": seconds} | engine
 
     def close(self) -> None:
         """Ends the engine, if there is one."""
-        if isinstance(self.sampler, SyncedPolicy):
+        if isinstance(self.sampler, EngineSampler):
             self.sampler.close()

@@ -37,7 +37,7 @@ def test_converted_and_raw_rows_can_be_scored() -> None:
         dist = policy.get_dist(rows)
         assert dist.mask.sum(-1).tolist() == [len(row[K.RESPONSE_TOKENS]) for row in row_list(rows)]
         assert torch.isfinite(dist.log_probs).all()
-        ends = policy.processor.end_token_ids
+        ends = policy.renderer.processor.end_token_ids
         assert all(int(row[K.RESPONSE_TOKENS][-1]) == ends[0] for row in row_list(rows))
     # the prompt of a row does not depend on who responds: the same tokens come back from the plan-free rebuild
     rebuilt = plan_free_rows(policy, rows)

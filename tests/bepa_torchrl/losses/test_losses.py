@@ -1,6 +1,5 @@
 """The losses on a small actor (a table of bigram logits), against values worked out by hand, autograd and TorchRL."""
 
-import copy
 import math
 
 import pytest
@@ -78,9 +77,8 @@ def toy(actor, **options):
     ]
 
 
-def test_it_is_a_subclass_of_the_stock_loss(actor):
+def test_in_keys_and_out_keys_of_the_default_loss(actor):
     loss = BEPALoss(actor)
-    assert isinstance(loss, GRPOLoss)
     assert loss.clip_epsilon_low.item() == pytest.approx(0.2)
     assert loss.clip_epsilon_high.item() == pytest.approx(0.3)
     assert loss.in_keys == [
@@ -445,18 +443,10 @@ def test_seq_mean_differs_from_sequence_where_groups_differ_in_size(actor):
         assert loss(stamped(loss, rows)).loss_objective.item() == pytest.approx(value, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["kl_to_ref_coeff", "entropy_coeff", "entropy_bonus", "reduction", "masking_strategy"])
-def test_settings_of_the_parent_that_do_nothing_are_refused(actor, name):
+def test_keys_that_the_loss_does_not_read_cannot_be_set(actor):
     loss = BEPALoss(actor)
-    assert not hasattr(loss, name)
-    with pytest.raises(AttributeError, match=f"BEPALoss has no {name}: it has no KL"):
-        setattr(loss, name, 0.1)
     with pytest.raises(ValueError, match="ref_log_probs is not an accepted tensordict key"):
         loss.set_keys(ref_log_probs="ref")
-    assert not hasattr(loss.tensor_keys, "ref_log_probs")
-    copied = copy.deepcopy(loss)
-    with pytest.raises(AttributeError, match=name):
-        setattr(copied, name, 0.1)
 
 
 def test_current_old_policy_is_ratio_one_and_reads_no_old_log_probs(actor):

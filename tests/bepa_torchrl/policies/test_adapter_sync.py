@@ -22,7 +22,7 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineRefusedError
 from bepa_torchrl.scale.engine.http_engine.server import EngineServer
-from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.adapters import EngineAdapters, engine_adapters
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
@@ -56,17 +56,17 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMPolicy:
+def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMSampler:
     trainer = trainer or make_trainer(lora=LORA)
-    return VLLMPolicy(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
+    return VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
 
 
-def rows(policy: VLLMPolicy, count: int = 2) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+def rows(policy: VLLMSampler, count: int = 2) -> tuple[list[Prompt], list[tuple[int, ...]]]:
     contexts = [PromptContext(f"open {i}", [picture(i)]) for i in range(count)]
-    return [prompt for prompt in policy.render(contexts) if prompt], [(11, 0, i, 0, 0) for i in range(count)]
+    return [prompt for prompt in policy.renderer.render(contexts) if prompt], [(11, 0, i, 0, 0) for i in range(count)]
 
 
-def assert_as_trainer(policy: VLLMPolicy) -> list[Response]:
+def assert_as_trainer(policy: VLLMSampler) -> list[Response]:
     prompts, keys = rows(policy)
     found = policy.sample(prompts, keys)
     for mine, other in zip(found, policy.trainer.sample(prompts, keys), strict=True):

@@ -72,7 +72,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(policy, saved, tmp_path
     def full_disk(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(policy.processor.tokenizer, "save_pretrained", full_disk)
+    monkeypatch.setattr(policy.renderer.processor.tokenizer, "save_pretrained", full_disk)
     with pytest.raises(OSError, match="No space"):
         policy.save(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
@@ -187,7 +187,7 @@ def quiet(caplog):
 
 
 def test_another_image_token(broken, policy):
-    change_config(broken, image_token_id=policy.processor.image_token_id + 1)
+    change_config(broken, image_token_id=policy.renderer.processor.image_token_id + 1)
     message = error_of(broken)
     assert "<|image_pad|> is 5 in the processor, 6 in the model; use the tokenizer, preprocessor_config.json" in message
 
@@ -203,7 +203,7 @@ def test_no_vision_config(broken, vision):
 @pytest.mark.usefixtures("quiet")
 def test_a_config_of_another_vocabulary_than_the_weights(broken, policy):
     """Either the config was changed, or the embedding was resized without it."""
-    tokens = len(policy.processor.tokenizer)
+    tokens = len(policy.renderer.processor.tokenizer)
     for rows in (8, -8):
         change_config(broken, vocab_size=tokens + rows)
         assert (
@@ -218,7 +218,7 @@ def test_a_config_of_another_vocabulary_than_the_weights(broken, policy):
 
 def test_a_resized_vocabulary(broken, policy):
     """Rows without a token are never sampled; a tokenizer with more tokens than rows is refused."""
-    tokens = len(policy.processor.tokenizer)
+    tokens = len(policy.renderer.processor.tokenizer)
     change_weights(broken, resize(8))
     change_config(broken, vocab_size=tokens + 8)
     assert set(range(tokens, tokens + 8)) <= set(load_policy(broken, preset="compact").sampler.blocked_ids)

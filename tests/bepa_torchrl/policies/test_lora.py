@@ -17,7 +17,7 @@ from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.policies.transformers.lora import Lora, adapter_weights, load_adapter
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.storage.state import load_state, save_state
-from bepa_torchrl.testing import check_rollout_policy, picture, small_checkpoint
+from bepa_torchrl.testing import check_learner, check_sampler, picture, small_checkpoint
 from bepa_torchrl.training.checkpoint import CheckpointError, PolicyWeights
 from bepa_torchrl.training.optimization_step import parameter_groups, trainable
 from bepa_torchrl.training.precision import make_adamw
@@ -145,8 +145,10 @@ def test_loaded_weights_replace_base_and_adapters() -> None:
     assert policy.version == 7
 
 
-def test_it_is_a_rollout_policy() -> None:
-    check_rollout_policy(trained())
+def test_it_samples_and_learns() -> None:
+    policy = trained()
+    check_sampler(policy)
+    check_learner(policy, policy)
 
 
 def test_gradients_are_the_same_with_activation_checkpointing() -> None:

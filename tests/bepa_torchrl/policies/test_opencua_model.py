@@ -20,7 +20,7 @@ from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.checkpoint import CheckpointError
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.scale.engine.errors import check_family
-from bepa_torchrl.testing import check_rollout_policy, picture
+from bepa_torchrl.testing import check_learner, check_renderer, check_sampler, picture
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.types import Action, PromptContext
 
@@ -56,8 +56,8 @@ def published_log_probs(folder: Path, policy: TransformersPolicy, prompt: Prompt
     for prefix, part in (("language_model.model.", text), ("vision_tower.", vision)):
         part.load_state_dict({k.removeprefix(prefix): w for k, w in weights.items() if k.startswith(prefix)})
     ids = torch.cat((prompt.tokens, response))
-    patches = [torch.from_numpy(policy.processor.patcher.patches(image)) for image in prompt.images]
-    grids = torch.tensor([policy.processor.patcher.grid(image) for image in prompt.images])
+    patches = [torch.from_numpy(policy.renderer.processor.patcher.patches(image)) for image in prompt.images]
+    grids = torch.tensor([policy.renderer.processor.patcher.grid(image) for image in prompt.images])
     features = vision.eval()(torch.cat(patches), grid_thw=grids).pooler_output
     embedded = text.embed_tokens(ids[None])
     embedded[0, ids == config["media_placeholder_token_id"]] = features
@@ -85,13 +85,13 @@ def test_the_complete_model_has_the_same_positions(
         found, _ = policy.response_log_probs(prompts, responses)
         for prompt, response, log_probs in zip(prompts, responses, found, strict=True):
             whole = Prompt(torch.cat((prompt.tokens, response)), prompt.images)
-            logits = policy.model(**policy.processor.model_inputs([whole])).logits[0, -len(response) - 1 : -1]
+            logits = policy.model(**policy.renderer.processor.model_inputs([whole])).logits[0, -len(response) - 1 : -1]
             expected = logits.log_softmax(-1).gather(-1, response[:, None]).squeeze(-1)
             torch.testing.assert_close(log_probs, expected, atol=2e-4, rtol=0)
     sampled = policy.sample(prompts, [(i,) for i in range(len(prompts))], temperature=0)
     blocked = [[token] for token in policy.sampler.blocked_ids]
     for prompt, answer in zip(prompts, sampled, strict=True):
-        inputs = policy.processor.model_inputs([prompt])
+        inputs = policy.renderer.processor.model_inputs([prompt])
         generated = policy.model.generate(**inputs, max_new_tokens=6, do_sample=False, bad_words_ids=blocked)
         assert answer.tokens.tolist() == generated[0, len(prompt.tokens) :].tolist()[: len(answer.tokens)]
 
@@ -110,7 +110,10 @@ def test_multimodal_positions_would_be_another_model(
 
 @pytest.mark.parametrize("train_vision", [True, False])
 def test_it_keeps_the_contract(folder: Path, train_vision: bool) -> None:
-    check_rollout_policy(load_policy(folder, max_new_tokens=6, train_vision=train_vision, **OPTIONS))
+    policy = load_policy(folder, max_new_tokens=6, train_vision=train_vision, **OPTIONS)
+    check_renderer(policy.renderer)
+    check_sampler(policy)
+    check_learner(policy, policy)
 
 
 def test_gradients_reach_every_weight(folder: Path, rows: tuple[list[Prompt], list[Tensor]]) -> None:
@@ -146,7 +149,7 @@ def test_points_are_pixels_of_the_resized_image(policy: TransformersPolicy) -> N
 
 
 def test_its_special_tokens_are_never_sampled_nor_read_in_a_text(policy: TransformersPolicy) -> None:
-    tokenizer = policy.processor.tokenizer
+    tokenizer = policy.renderer.processor.tokenizer
     names = ["<|im_user|>", "<|media_placeholder|>", "<|media_begin|>"]
     reserved = [name for name in tokenizer.get_vocab() if name.startswith("<|reserved_token_")]
     ids = set(tokenizer.convert_tokens_to_ids([*names, *reserved]))
@@ -154,7 +157,7 @@ def test_its_special_tokens_are_never_sampled_nor_read_in_a_text(policy: Transfo
     assert ids <= set(policy.sampler.blocked_ids)
     (prompt,) = policy.render([PromptContext(f"type {names[0]}{names[1]}", [picture(0)])])
     assert prompt is not None
-    assert int((prompt.tokens == policy.processor.image_token_id).sum()) == 64
+    assert int((prompt.tokens == policy.renderer.processor.image_token_id).sum()) == 64
     assert int((prompt.tokens == tokenizer.convert_tokens_to_ids(names[0])).sum()) == 1
 
 

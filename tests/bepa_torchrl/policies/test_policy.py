@@ -47,7 +47,7 @@ def responses(policy):
 
 def plain_log_probs(policy, prompt, response):
     """Log-probs from transformers' forward on the whole sequence, with full logits."""
-    inputs = policy.processor.model_inputs([Prompt(torch.cat((prompt.tokens, response)), prompt.images)])
+    inputs = policy.renderer.processor.model_inputs([Prompt(torch.cat((prompt.tokens, response)), prompt.images)])
     logits = policy.model(**inputs).logits[0, len(prompt.tokens) - 1 : -1]
     return logits.log_softmax(-1).gather(-1, response[:, None]).squeeze(-1)
 
@@ -112,7 +112,7 @@ def test_two_pictures_in_one_prompt():
     context = PromptContext("mute", [picture(0), picture(1), picture(2)], ["Thought: a\nAction: wait()", "b"])
     (prompt,) = policy.render([context])
     assert prompt.images == (picture(1), picture(2))
-    assert int((prompt.tokens == policy.processor.image_token_id).sum()) == 128
+    assert int((prompt.tokens == policy.renderer.processor.image_token_id).sum()) == 128
     response = policy.encode_response("Thought: mute")
     (found,), _ = policy.response_log_probs([prompt], [response])
     torch.testing.assert_close(found, plain_log_probs(policy, prompt, response), atol=1e-4, rtol=0)
@@ -212,11 +212,11 @@ def test_prompts_and_responses_have_at_most_the_models_positions():
     """The small model has 4,096, of which a response may take 10."""
     with pytest.raises(ValueError, match=r"_tokens = 4097, the model has 4096 positions; lower .*_tokens to 4086$"):
         make_policy(max_prompt_tokens=4087)
-    assert make_policy(max_prompt_tokens=4086).max_prompt_tokens == 4086
-    assert make_policy().max_prompt_tokens == 4086
+    assert make_policy(max_prompt_tokens=4086).renderer.max_prompt_tokens == 4086
+    assert make_policy().renderer.max_prompt_tokens == 4086
     checkpoint = small_checkpoint()
     checkpoint.model.config.text_config.max_position_embeddings = 128_000  # a 7B's
-    assert TransformersPolicy(checkpoint).max_prompt_tokens == 65_536
+    assert TransformersPolicy(checkpoint).renderer.max_prompt_tokens == 65_536
 
 
 def test_forward_in_a_stock_collector_loop(policy):
@@ -251,7 +251,7 @@ def test_forward_reads_arrays_and_single_rows(policy):
 
 
 def test_an_image_token_in_a_response_is_a_clear_error(policy, prompts):
-    bad = torch.tensor([policy.processor.image_token_id])
+    bad = torch.tensor([policy.renderer.processor.image_token_id])
     with pytest.raises(ValueError, match="65 image tokens"):
         policy.response_log_probs(prompts[:1], [bad])
 

@@ -39,7 +39,7 @@ MATRICES = (
 
 def check(engine: TransformersPolicy, trainer: TransformersPolicy) -> None:
     """As after a sync, with the built-in sampler in the engine's place."""
-    prompts = probe_prompts(trainer.processor)
+    prompts = probe_prompts(trainer.renderer.processor)
     responses = engine.sample(prompts, PROBE_KEYS, temperature=1.0)
     sampled = [Response("", r.tokens[:PROBE_TOKENS], r.log_probs[:PROBE_TOKENS]) for r in responses]
     with torch.no_grad():

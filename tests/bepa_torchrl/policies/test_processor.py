@@ -59,7 +59,7 @@ def test_coordinates_are_scaled_as_the_image_is(checkpoint, size):
     policy = TransformersPolicy(checkpoint, preset="compact")
     width, height = policy.image_scaling.model_size(size)
     patch = checkpoint.image_processor.patch_size
-    assert policy.processor.patcher.grid(noise(size)) == (1, height // patch, width // patch)
+    assert policy.renderer.processor.patcher.grid(noise(size)) == (1, height // patch, width // patch)
     assert policy.image_scaling.factor == patch * checkpoint.image_processor.merge_size
 
 

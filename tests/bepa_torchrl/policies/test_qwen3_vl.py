@@ -12,7 +12,7 @@ from torch import Tensor
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers import scorer as scoring
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
-from bepa_torchrl.testing import check_rollout_policy, picture, small_checkpoint
+from bepa_torchrl.testing import check_learner, check_sampler, picture, small_checkpoint
 from osworld_gym.types import PromptContext
 
 TEXTS = ("Thought: a\nAction: wait()", "Thought: click mute\nAction: wait()", "Thought: done\nAction: finished()")
@@ -46,7 +46,7 @@ def test_log_probs_equal_the_models_own_forward_pass(
         found, _ = policy.response_log_probs(prompts, responses)
         for prompt, response, log_probs in zip(prompts, responses, found, strict=True):
             whole = Prompt(torch.cat((prompt.tokens, response)), prompt.images)
-            logits = policy.model(**policy.processor.model_inputs([whole])).logits[0, -len(response) - 1 : -1]
+            logits = policy.model(**policy.renderer.processor.model_inputs([whole])).logits[0, -len(response) - 1 : -1]
             expected = logits.log_softmax(-1).gather(-1, response[:, None]).squeeze(-1)
             torch.testing.assert_close(log_probs, expected, atol=2e-4, rtol=0)
 
@@ -86,7 +86,9 @@ def test_recomputed_activations_give_the_same_gradients(rows: tuple[list[Prompt]
 
 @pytest.mark.parametrize("train_vision", [True, False])
 def test_it_keeps_the_contract(train_vision: bool) -> None:
-    check_rollout_policy(make(train_vision=train_vision))
+    policy = make(train_vision=train_vision)
+    check_sampler(policy)
+    check_learner(policy, policy)
 
 
 def test_greedy_equals_generate(policy: TransformersPolicy, rows: tuple[list[Prompt], list[Tensor]]) -> None:
@@ -95,7 +97,7 @@ def test_greedy_equals_generate(policy: TransformersPolicy, rows: tuple[list[Pro
     sampled = policy.sample(prompts, [(i,) for i in range(len(prompts))], temperature=0)
     blocked = [[token] for token in policy.sampler.blocked_ids]
     for prompt, response in zip(prompts, sampled, strict=True):
-        inputs = policy.processor.model_inputs([prompt])
+        inputs = policy.renderer.processor.model_inputs([prompt])
         generated = policy.model.generate(**inputs, max_new_tokens=6, do_sample=False, bad_words_ids=blocked)
         expected = generated[0, len(prompt.tokens) :].tolist()
         assert response.tokens.tolist() == expected[: len(response.tokens)]

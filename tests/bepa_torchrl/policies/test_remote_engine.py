@@ -27,8 +27,9 @@ from vllm_engine import make_trainer
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.base import EngineSampler, Learner
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.scale.engine import policy as policy_module
+from bepa_torchrl.scale.engine import sampler as sampler_module
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.http_engine import client as client_module
@@ -43,21 +44,20 @@ from bepa_torchrl.scale.engine.http_engine.wire import (
     encode_outputs,
     encode_rows,
 )
-from bepa_torchrl.scale.engine.policy import VLLMPolicy
-from bepa_torchrl.scale.engine.replica import EngineReplica
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.folder import temporary_folder
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
-from bepa_torchrl.testing import picture
+from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
 
-def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMPolicy:
-    return VLLMPolicy(trainer or make_trainer(), url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
+def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMSampler:
+    return VLLMSampler(trainer or make_trainer(), url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
 
 
-def rows(policy: VLLMPolicy | TransformersPolicy, count: int = 3) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+def rows(policy: VLLMSampler | TransformersPolicy, count: int = 3) -> tuple[list[Prompt], list[tuple[int, ...]]]:
     contexts = [PromptContext(f"open {i}", [picture(70), picture(50 + i)], ["Action: wait()"]) for i in range(count)]
-    return [prompt for prompt in policy.render(contexts) if prompt], [(11, 0, i, 0, 0) for i in range(count)]
+    return [prompt for prompt in policy.renderer.render(contexts) if prompt], [(11, 0, i, 0, 0) for i in range(count)]
 
 
 def change(trainer: TransformersPolicy) -> None:
@@ -74,6 +74,16 @@ def assert_equal(found: Sequence[Response], expected: Sequence[Response]) -> Non
         assert mine.tokens.tolist() == other.tokens.tolist()
         assert mine.text == other.text
         torch.testing.assert_close(mine.log_probs, other.log_probs)
+
+
+def test_it_keeps_the_contract_of_samplers(tmp_path: Path) -> None:
+    with served(tmp_path / "weights") as server:
+        policy = connected(server)
+        assert isinstance(policy, EngineSampler)
+        assert not isinstance(policy, Learner)
+        check_sampler(policy)
+        check_learner(policy.trainer, policy)
+        policy.close()
 
 
 def test_it_samples_with_the_trainers_weights_of_each_version(tmp_path: Path) -> None:
@@ -98,19 +108,16 @@ def test_a_replica_gets_its_weights_also_others_of_the_same_version(tmp_path: Pa
     """A resumed run may have other weights of a version than the run before it."""
     torch.manual_seed(0)
     with served(tmp_path / "weights") as server:
-        trainer, policy = make_trainer(), EngineReplica(connected(server))
+        trainer, policy = make_trainer(), connected(server, own_weights=True)
         prompts, keys = rows(trainer)
         for version in (1, 2, 2):
             change(trainer)
             policy.load_weights(trainer.named_weights(), version=version)
             assert policy.version == version
-            assert policy.render([]) == []
             assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
         with pytest.raises(ValueError, match="weights are missing, such as"):
             policy.load_weights(list(trainer.named_weights())[1:], version=3)
         assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
-        with pytest.raises(AttributeError, match="the version is that of the engine's weights"):
-            policy.version = 7
         service = RolloutService(policy)
         assert service.sample(prompts, keys, 1.0)[1] == 2
         service.close()
@@ -119,7 +126,7 @@ def test_a_replica_gets_its_weights_also_others_of_the_same_version(tmp_path: Pa
 
 def test_a_replica_samples_nothing_without_weights(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
-        policy = EngineReplica(connected(server))
+        policy = connected(server, own_weights=True)
         prompts, keys = rows(make_trainer())
         with pytest.raises(EngineError, match="no weights were loaded yet"):
             policy.sample(prompts, keys)
@@ -142,7 +149,7 @@ def test_an_engine_that_fails_its_check_after_a_restart_is_ended(
             return generate(requests)
 
         monkeypatch.setattr(policy.engine, "generate", once)
-        monkeypatch.setattr(policy_module, "check_same_weights", lambda *_, **__: refuse())
+        monkeypatch.setattr(sampler_module, "check_same_weights", lambda *_, **__: refuse())
         with pytest.raises(WeightSyncError, match="by the test"):
             policy.sample(prompts, keys)
         assert not policy.engine.running

@@ -52,8 +52,8 @@ def test_each_prompt_extends_the_prompt_and_response_before_it(policy: ShortProm
         context = PromptContext("mute", tuple(shots), tuple(texts), response_tokens=tuple(tokens))
         prompts += required(policy.render([context]))
         (drawn,) = policy.sample(prompts[-1:], [(seed, step)], temperature=2.0)
-        ids = finished(drawn, step, policy.processor.end_token_ids)
-        (text,) = policy.processor.decode_responses([ids.tolist()])
+        ids = finished(drawn, step, policy.renderer.processor.end_token_ids)
+        (text,) = policy.renderer.processor.decode_responses([ids.tolist()])
         shots.append(picture(100 * seed + step, (64, 64)))
         texts.append(text)
         tokens.append(tuple(ids.tolist()))
@@ -66,7 +66,7 @@ def test_each_prompt_extends_the_prompt_and_response_before_it(policy: ShortProm
 
 def test_a_response_is_followed_by_one_end_token(policy: ShortPromptPolicy) -> None:
     """``<|im_end|>`` of the response is the template's; after another end token or none the template's is added."""
-    im_end, other = policy.processor.end_token_ids
+    im_end, other = policy.renderer.processor.end_token_ids
     shots = [picture(0, (64, 64)), picture(1, (64, 64))]
     for ids, ends in (((7, im_end), 1), ((7,), 1), ((7, other), 1), ((), 1)):
         (prompt,) = required(policy.render([PromptContext("mute", shots, ["x"], response_tokens=[ids])]))
@@ -125,7 +125,7 @@ def test_a_template_that_drops_a_response_is_refused(
     policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = "{%- for m in messages if m['role'] != 'assistant' -%}{{ m['role'] }}{%- endfor -%}"
-    monkeypatch.setattr(policy.processor.tokenizer, "chat_template", template)
+    monkeypatch.setattr(policy.renderer.processor.tokenizer, "chat_template", template)
     shots = [picture(0, (64, 64)), picture(1, (64, 64))]
     with pytest.raises(ValueError, match="wrote 0 of 1 past responses"):
         policy.render([PromptContext("mute", shots, ["a"], None, [(7,)])])

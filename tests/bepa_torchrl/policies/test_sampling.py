@@ -66,7 +66,7 @@ def test_samples_do_not_depend_on_batch_or_order(policy, prompts):
 def test_greedy_equals_generate(policy, prompts):
     """transformers' generate on the full inputs (left padded, mm_token_type_ids): another path to the same tokens."""
     blocked = [[token] for token in policy.sampler.blocked_ids]
-    inputs = policy.processor.model_inputs(prompts)
+    inputs = policy.renderer.processor.model_inputs(prompts)
     generated = policy.model.generate(
         **inputs, do_sample=False, max_new_tokens=NEW, bad_words_ids=blocked, use_cache=True
     )[:, inputs["input_ids"].shape[1] :]
@@ -89,7 +89,7 @@ def test_an_end_token_ends_the_row_and_leaves_the_others(policy, prompts, monkey
 
 def test_special_tokens_are_never_sampled(policy, prompts):
     """With the image token made the likeliest by far, it is not sampled; its mass is included in the log-probs."""
-    image = policy.processor.image_token_id
+    image = policy.renderer.processor.image_token_id
     embedding = policy.model.get_input_embeddings().weight
     prompt = prompts[1]
     before = policy.sample([prompt] * 40, [(i,) for i in range(40)], temperature=5.0)

@@ -15,7 +15,7 @@ from vllm_engine import OPTIONS
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.scale.engine.errors import WeightSyncError
-from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.probe import TOLERANCES
 from bepa_torchrl.testing import small_checkpoint
 
@@ -43,7 +43,7 @@ def step(trainer: TransformersPolicy, rate: float) -> None:
     trainer.version += 1
 
 
-def moved(policy: VLLMPolicy) -> float:
+def moved(policy: VLLMSampler) -> float:
     """How far the trainer's log-probs of the probe's last responses are from what they were then, nats."""
     before: Any = policy._verified
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: 
     tolerance = TOLERANCES[torch.bfloat16]
     with served(tmp_path / "weights", kind=StaleEngine) as server:
         trainer = trainer_of(dtype, tmp_path)
-        policy = VLLMPolicy(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, tolerance=tolerance)
+        policy = VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, tolerance=tolerance)
         policy.sync()
         trainer.version += 1  # equal weights: nothing is wrong with an engine that does not change
         policy.sync()
@@ -74,7 +74,7 @@ def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: 
 def test_an_engine_that_loads_them_passes(dtype: torch.dtype, tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         trainer = trainer_of(dtype, tmp_path)
-        policy = VLLMPolicy(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0)
+        policy = VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0)
         for rate in (0.0, 1e-6, 1e-5, 0.0, 1e-6):
             step(trainer, rate)
             policy.sync()

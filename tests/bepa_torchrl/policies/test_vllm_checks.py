@@ -227,7 +227,7 @@ def test_the_engines_folder_is_not_uploaded(tmp_path: Path) -> None:
 
 def test_probe_prompts_are_longer_than_a_cache_block() -> None:
     policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=1024)
-    prompts = probe_prompts(policy.processor)
+    prompts = probe_prompts(policy.renderer.processor)
     assert [len(prompt.images) for prompt in prompts] == [0, 1, 2] * PROBE_ROWS
     assert len(set(PROBE_KEYS)) == len(prompts) == len(NAMES) * PROBE_ROWS
     assert 128 < len(prompts[0].tokens) < len(prompts[1].tokens) < len(prompts[2].tokens) <= 1024

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from bepa_torchrl.policies.base import SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
-from osworld_gym.uitars.coords import ImageScaling
 
 
 class EnginePolicy(ScriptedPolicy):
@@ -33,11 +30,8 @@ class EnginePolicy(ScriptedPolicy):
         pass
 
     @property
-    def image_scaling(self) -> ImageScaling:
-        raise NotImplementedError
-
-    def encode_response(self, text: str) -> Any:
-        raise NotImplementedError
+    def concurrent(self) -> bool:
+        return False
 
 
 def collector_of(policy: EnginePolicy) -> GroupRolloutCollector:
@@ -71,4 +65,4 @@ def test_the_engine_sends_the_weights_in_training_only() -> None:
 
 
 def test_the_protocol_of_synced_policies() -> None:
-    assert not isinstance(ScriptedPolicy(lambda _: True), SyncedPolicy)
+    assert not isinstance(ScriptedPolicy(lambda _: True), EngineSampler)

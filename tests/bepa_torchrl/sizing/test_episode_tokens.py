@@ -40,7 +40,7 @@ def test_prompts_and_shared_sequences_of_a_real_episode(history: str, images: in
     prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
     response = policy.encode_response(RESPONSE)
     # Qwen's tokenizer has one token for "user" and one for "assistant", the small one several
-    user, assistant = (len(ids) - 1 for ids in policy.processor.tokenizer(["user", "assistant"])["input_ids"])
+    user, assistant = (len(ids) - 1 for ids in policy.renderer.processor.tokenizer(["user", "assistant"])["input_ids"])
     image = 7 * 12 + user  # 112 / 16 rows, 192 / 16 columns
     episode = EpisodeShape(
         steps=STEPS,

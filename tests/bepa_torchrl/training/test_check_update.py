@@ -94,10 +94,12 @@ def test_advantages_that_do_not_sum_to_0_are_refused_before_the_step() -> None:
     trainer = BEPATrainer.__new__(BEPATrainer)
     trainer.replacement, trainer.minibatch_groups = replacement, None
     trainer._split(batch)
+    trainer._restart(batch)
     assert trainer._next_minibatch(batch).shape == batch.shape
     for row in row_list(batch):
         if int(row[K.SLOT]) == 0 and int(row[K.GROUP_ID]) == 1:
             row.set(K.ADVANTAGE, row[K.ADVANTAGE] + torch.tensor(0.01))
     trainer._split(batch)
+    trainer._restart(batch)
     with pytest.raises(RuntimeError, match=r"group 1: expected advantages that add up to 0 over episodes, got 0\.01 ="):
         trainer._next_minibatch(batch)

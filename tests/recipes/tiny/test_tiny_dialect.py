@@ -31,7 +31,7 @@ def policy() -> TransformersPolicy:
 def test_every_response_starts_with_the_prefix_and_the_rest_follows_from_it(policy: TransformersPolicy) -> None:
     prefixed = PrefixedPolicy(policy, EXPERT_START)
     context = PromptContext("turn on mute", [SimDesktop().screenshot().png])
-    [plain], [longer] = policy.render([context]), prefixed.render([context])
+    [plain], [longer] = policy.renderer.render([context]), prefixed.renderer.render([context])
     assert plain is not None
     assert longer is not None
     extra = longer.tokens[len(plain.tokens) :]

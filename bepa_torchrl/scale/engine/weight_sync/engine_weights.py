@@ -54,8 +54,8 @@ class EngineWeights:
             self._next("weights"),
             complete,
             model=trainer.model,
-            tokenizer=trainer.processor.tokenizer,
-            image_processor=trainer.processor.patcher.processor,
+            tokenizer=trainer.renderer.processor.tokenizer,
+            image_processor=trainer.renderer.processor.patcher.processor,
             dtype=self.dtype,
         )
         if self._engine.running:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-from bepa_torchrl.policies.base import RolloutPolicy
+from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import Publish
 from bepa_torchrl.scale.rollouts.channel.errors import RunEndedError
 from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
@@ -60,7 +60,7 @@ def play_in_threads(
     gateway: RolloutGateway,
     plan: RolloutPlan,
     *,
-    sampler: RolloutPolicy,
+    sampler: Sampler,
     make_vector: Callable[[], DesktopVector],
     desktops: int,
     max_rows: int,

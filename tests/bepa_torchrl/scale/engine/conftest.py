@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
-def running_engine() -> Iterator[VLLMPolicy]:
+def running_engine() -> Iterator[VLLMSampler]:
     """The session's engine, started; tests use ``engine``."""
     from vllm_engine import make_trainer
 
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
-    policy = VLLMPolicy(make_trainer(), kv_cache_gb=0.25, max_rows=32)
+    policy = VLLMSampler(make_trainer(), kv_cache_gb=0.25, max_rows=32)
     policy.sync()
     yield policy
     policy.close()
 
 
 @pytest.fixture
-def engine(running_engine: VLLMPolicy) -> Iterator[VLLMPolicy]:
+def engine(running_engine: VLLMSampler) -> Iterator[VLLMSampler]:
     """The session's engine with its first weights, also afterwards."""
     trainer, version = running_engine.trainer, running_engine.version
     first = {name: weight.clone() for name, weight in trainer.named_weights()}

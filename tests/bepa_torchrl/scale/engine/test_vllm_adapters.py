@@ -21,35 +21,35 @@ from bepa_torchrl.testing import picture, small_checkpoint
 from osworld_gym.types import PromptContext
 
 if TYPE_CHECKING:
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
 pytestmark = pytest.mark.vllm
 LORA = Lora(rank=4, alpha=8)
 
 
-def started(trainer: TransformersPolicy) -> VLLMPolicy:
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+def started(trainer: TransformersPolicy) -> VLLMSampler:
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
-    policy = VLLMPolicy(trainer, kv_cache_gb=0.25, max_rows=16, adapters="separate")
+    policy = VLLMSampler(trainer, kv_cache_gb=0.25, max_rows=16, adapters="separate")
     policy.sync()
     return policy
 
 
 @pytest.fixture(scope="module")
-def adapted() -> Iterator[VLLMPolicy]:
+def adapted() -> Iterator[VLLMSampler]:
     """An engine of a trainer with adapters; the tests go on with its weights."""
     policy = started(make_trainer(lora=LORA))
     yield policy
     policy.close()
 
 
-def rows(policy: VLLMPolicy, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+def rows(policy: VLLMSampler, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(count)]
-    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     return prompts, [(11, 0, i, 0, 0) for i in range(count)]
 
 
-def assert_as_trainer(policy: VLLMPolicy) -> list[Response]:
+def assert_as_trainer(policy: VLLMSampler) -> list[Response]:
     """The engine's log-probs are the trainer's, and its tokens the built-in sampler's.
 
     Where a drawn number lies between the intervals of two tokens, rounding decides: one row may differ from there on.
@@ -69,13 +69,13 @@ def assert_as_trainer(policy: VLLMPolicy) -> list[Response]:
     return found
 
 
-def loaded(policy: VLLMPolicy) -> set[int]:
+def loaded(policy: VLLMSampler) -> set[int]:
     """Ids of the adapters that vLLM has."""
     engine: Any = policy.engine
     return set(engine._call(engine._llm.list_loras(), 60.0))
 
 
-def test_each_sync_sends_adapters_alone_under_a_new_id(adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_sync_sends_adapters_alone_under_a_new_id(adapted: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Any = adapted.engine
     monkeypatch.setattr(engine, "reload", lambda _: pytest.fail("the engine has the weights below the adapters"))
     before, first = assert_as_trainer(adapted), engine.adapter_id
@@ -95,7 +95,7 @@ def test_each_sync_sends_adapters_alone_under_a_new_id(adapted: VLLMPolicy, monk
 
 
 def test_s4_an_id_that_is_used_again_keeps_the_old_adapters_and_is_noticed(
-    adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+    adapted: VLLMSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine: Any = adapted.engine
 
@@ -113,7 +113,7 @@ def test_s4_an_id_that_is_used_again_keeps_the_old_adapters_and_is_noticed(
     assert_as_trainer(adapted)
 
 
-def test_other_weights_below_the_adapters_are_sent_too(adapted: VLLMPolicy) -> None:
+def test_other_weights_below_the_adapters_are_sent_too(adapted: VLLMSampler) -> None:
     """As after loading a policy's weights: they replace those of the checkpoint, and adapters become the identity."""
     weights = {name: weight * 1.02 for name, weight in adapted.trainer.named_weights()}
     adapted.trainer.load_weights(weights.items(), version=adapted.trainer.version + 1)
@@ -128,7 +128,7 @@ def test_other_weights_below_the_adapters_are_sent_too(adapted: VLLMPolicy) -> N
     assert_as_trainer(adapted)
 
 
-def test_a_killed_engine_gets_the_current_adapters_again(adapted: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_engine_gets_the_current_adapters_again(adapted: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     change(adapted.trainer, "lora_")
     adapted.sync()
     adapted.drain_metrics()
@@ -151,7 +151,7 @@ def test_a_killed_engine_gets_the_current_adapters_again(adapted: VLLMPolicy, mo
     assert_as_trainer(adapted)
 
 
-def test_adapters_that_vllm_refuses_are_an_error(adapted: VLLMPolicy, tmp_path: Path) -> None:
+def test_adapters_that_vllm_refuses_are_an_error(adapted: VLLMSampler, tmp_path: Path) -> None:
     with pytest.raises(WeightSyncError, match=r"the engine did not load .*missing"):
         adapted.engine.use_adapter(tmp_path / "missing")
     adapted.load_and_verify()

@@ -13,7 +13,7 @@ from sharded_training import made_batches, made_policy, optimizer_of, train, tra
 
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.scale.engine.engine_interface import EngineRow
-from bepa_torchrl.scale.engine.policy import engine_spec
+from bepa_torchrl.scale.engine.sampler import engine_spec
 from bepa_torchrl.scale.engine.weight_sync.probe import PROBE_KEYS, probe_prompts
 from bepa_torchrl.training.optimization_step import local_passes
 
@@ -27,7 +27,7 @@ def test_the_export_of_two_ranks_has_the_log_probs_of_one_process(options: dict[
 
     assert run_ranks(train_and_export, 2, tmp_path, options, deadline=600.0) == [0, 0], errors_of(tmp_path)
     alone = made_policy(**options)
-    prompts = probe_prompts(alone.processor)
+    prompts = probe_prompts(alone.renderer.processor)
     spec = engine_spec(alone, kv_cache_gb=0.25, max_rows=4, adapters=None)
     engine = Engine(replace(spec, dtype="float32"), on_cpu=True)
     try:

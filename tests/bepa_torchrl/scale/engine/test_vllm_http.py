@@ -18,7 +18,7 @@ from vllm_engine import change, make_trainer
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.scale.engine.http_engine.client import EngineClient
-from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 
@@ -57,9 +57,9 @@ def test_it_samples_syncs_restarts_and_ends(
 ) -> None:
     url, process = server
     trainer = make_trainer(lora=lora)
-    policy = VLLMPolicy(trainer, url=url, token=TOKEN, folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
+    policy = VLLMSampler(trainer, url=url, token=TOKEN, folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(3)]
-    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     keys = [(11, 0, i, 0, 0) for i in range(3)]
     assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
     change(trainer, "" if lora is None else "lora_")

@@ -10,7 +10,7 @@ from vllm_engine import OPTIONS
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.scale.engine.policy import VLLMPolicy
+from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.testing import picture, small_checkpoint
 from osworld_gym.types import PromptContext
 
@@ -18,21 +18,21 @@ pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture
-def policy() -> Iterator[VLLMPolicy]:
+def policy() -> Iterator[VLLMSampler]:
     trainer = TransformersPolicy(small_checkpoint(family="qwen3_vl"), **OPTIONS)
-    found = VLLMPolicy(trainer, kv_cache_gb=0.25, max_rows=8)
+    found = VLLMSampler(trainer, kv_cache_gb=0.25, max_rows=8)
     yield found
     found.close()
 
 
-def prompts_of(policy: VLLMPolicy) -> list[Prompt]:
+def prompts_of(policy: VLLMSampler) -> list[Prompt]:
     """With one, two and three screenshots, of two sizes."""
     screens = [picture(0), picture(1, (192, 112)), picture(2)]
     contexts = [PromptContext("mute", screens[: step + 1], ["Action: wait()"] * step) for step in range(3)]
-    return [prompt for prompt in policy.render(contexts) if prompt is not None]
+    return [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
 
 
-def test_tokens_equal_the_built_in_samplers_also_after_a_sync(policy: VLLMPolicy) -> None:
+def test_tokens_equal_the_built_in_samplers_also_after_a_sync(policy: VLLMSampler) -> None:
     trainer, prompts = policy.trainer, prompts_of(policy)
     keys = [(7, 0, row, 0, 0) for row in range(len(prompts))]
     for version in range(2):

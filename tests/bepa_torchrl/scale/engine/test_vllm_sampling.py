@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from bepa_torchrl.data.prompt import Prompt
-from bepa_torchrl.policies.base import RolloutPolicy, TrainablePolicy
-from bepa_torchrl.testing import check_rollout_policy, picture
+from bepa_torchrl.policies.base import EngineSampler, Learner
+from bepa_torchrl.testing import check_renderer, check_sampler, picture
 from osworld_gym.types import PromptContext
 
 if TYPE_CHECKING:
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
 pytestmark = pytest.mark.vllm
 BLOCK = 128  #: at least the tokens of a block of the engine's cache: 16 on a GPU, 128 on a CPU
 
 
-def prompts_with(engine: VLLMPolicy, images: int, count: int = 4) -> list[Prompt]:
+def prompts_with(engine: VLLMSampler, images: int, count: int = 4) -> list[Prompt]:
     """``count`` prompts of an episode with so many screenshots."""
     if images == 0:
         (prompt,) = prompts_with(engine, 1, 1)
-        text = prompt.tokens[prompt.tokens != engine.trainer.processor.image_token_id]
+        text = prompt.tokens[prompt.tokens != engine.trainer.renderer.processor.image_token_id]
         return [Prompt(torch.cat((text, text[: 3 + i])), ()) for i in range(count)]
     contexts = [
         PromptContext(
@@ -34,12 +34,12 @@ def prompts_with(engine: VLLMPolicy, images: int, count: int = 4) -> list[Prompt
         )
         for i in range(count)
     ]
-    return [prompt for prompt in engine.render(contexts) if prompt is not None]
+    return [prompt for prompt in engine.renderer.render(contexts) if prompt is not None]
 
 
 @pytest.mark.parametrize("images", [0, 1, 2, 6])
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 0.0])
-def test_tokens_equal_the_built_in_samplers(engine: VLLMPolicy, images: int, temperature: float) -> None:
+def test_tokens_equal_the_built_in_samplers(engine: VLLMSampler, images: int, temperature: float) -> None:
     prompts = prompts_with(engine, images)
     assert {len(prompt.images) for prompt in prompts} == {images}
     keys = [(3, images, row, 0, 0) for row in range(len(prompts))]
@@ -53,16 +53,17 @@ def test_tokens_equal_the_built_in_samplers(engine: VLLMPolicy, images: int, tem
         assert len({tuple(response.tokens.tolist()) for response in found}) > 1
 
 
-def test_it_keeps_the_contract_of_rollout_policies(engine: VLLMPolicy) -> None:
-    assert isinstance(engine, RolloutPolicy)
-    assert not isinstance(engine, TrainablePolicy)
-    check_rollout_policy(engine, extends=True)
+def test_it_keeps_the_contract_of_samplers(engine: VLLMSampler) -> None:
+    assert isinstance(engine, EngineSampler)
+    assert not isinstance(engine, Learner)
+    check_renderer(engine.renderer, extends=True)
+    check_sampler(engine)
 
 
-def test_blocked_tokens_are_never_sampled(engine: VLLMPolicy) -> None:
+def test_blocked_tokens_are_never_sampled(engine: VLLMSampler) -> None:
     """The image token gets by far the largest logit; sampled, it would break the next forward pass."""
     trainer = engine.trainer
-    image = trainer.processor.image_token_id
+    image = trainer.renderer.processor.image_token_id
     prompts = prompts_with(engine, 1)
     keys = [(5, 0, row, 0, 0) for row in range(len(prompts))]
     with torch.no_grad():
@@ -76,13 +77,13 @@ def test_blocked_tokens_are_never_sampled(engine: VLLMPolicy) -> None:
         assert not blocked & set(response.tokens.tolist())
 
 
-def test_prompts_of_an_episode_share_the_prefix_cache(engine: VLLMPolicy) -> None:
+def test_prompts_of_an_episode_share_the_prefix_cache(engine: VLLMSampler) -> None:
     """Each turn's prompt extends the one before it; only what is new is computed, in whole blocks of the cache."""
     context = PromptContext("count the windows", [picture(70)])
     engine.drain_metrics()
     lengths, computed = [], []
     for step in range(5):
-        (prompt,) = engine.render([context])
+        (prompt,) = engine.renderer.render([context])
         assert prompt is not None
         (response,) = engine.sample([prompt], [(9, 0, 0, 0, step)])
         lengths.append(len(prompt.tokens))
@@ -99,15 +100,15 @@ def test_prompts_of_an_episode_share_the_prefix_cache(engine: VLLMPolicy) -> Non
         assert computed[step] < 0.5 * lengths[step]
 
 
-def test_a_prompt_longer_than_the_window_gets_no_response(engine: VLLMPolicy) -> None:
+def test_a_prompt_longer_than_the_window_gets_no_response(engine: VLLMSampler) -> None:
     long = PromptContext("open " * 3000, [picture(0)])
     short = PromptContext("open", [picture(0)])
-    rendered = engine.render([long, short])
+    rendered = engine.renderer.render([long, short])
     assert rendered[0] is None
     assert rendered[1] is not None
 
 
-def test_bad_arguments_are_refused(engine: VLLMPolicy) -> None:
+def test_bad_arguments_are_refused(engine: VLLMSampler) -> None:
     prompts = prompts_with(engine, 1, 2)
     with pytest.raises(ValueError, match="one key per prompt, got 1 keys for 2"):
         engine.sample(prompts, [(1,)])

@@ -24,14 +24,14 @@ from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 
 if TYPE_CHECKING:
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
 pytestmark = pytest.mark.vllm
 
 
-def rows(policy: VLLMPolicy, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+def rows(policy: VLLMSampler, count: int = 4) -> tuple[list[Prompt], list[tuple[int, ...]]]:
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(count)]
-    prompts = [prompt for prompt in policy.render(contexts) if prompt is not None]
+    prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     return prompts, [(11, 0, i, 0, 0) for i in range(count)]
 
 
@@ -41,7 +41,7 @@ def assert_equal(found: list[Response], expected: list[Response]) -> None:
         torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
 
 
-def test_after_each_sync_the_engine_samples_with_the_new_weights(engine: VLLMPolicy) -> None:
+def test_after_each_sync_the_engine_samples_with_the_new_weights(engine: VLLMSampler) -> None:
     prompts, keys = rows(engine)
     before = engine.sample(prompts, keys)
     for _ in range(3):
@@ -57,13 +57,13 @@ def test_after_each_sync_the_engine_samples_with_the_new_weights(engine: VLLMPol
     assert metrics["engine/sync_seconds"] > 0
 
 
-def test_the_same_version_is_not_sent_again(engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_version_is_not_sent_again(engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "load_weights", lambda *_, **__: pytest.fail("the engine has this version"))
     engine.sync()
 
 
 def test_s2_a_tied_head_that_is_not_sent_stays_old_and_is_noticed(
-    engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+    engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bepa_torchrl.scale.engine.weight_sync import engine_weights as module
 
@@ -81,7 +81,7 @@ def test_s2_a_tied_head_that_is_not_sent_stays_old_and_is_noticed(
     engine.sync()
 
 
-def test_s3_a_prefix_cache_of_the_old_weights_is_noticed(engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_a_prefix_cache_of_the_old_weights_is_noticed(engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = engine.engine
 
     async def without_prefix_cache() -> None:
@@ -94,14 +94,14 @@ def test_s3_a_prefix_cache_of_the_old_weights_is_noticed(engine: VLLMPolicy, mon
         engine.sync()
 
 
-def test_a_reload_that_does_nothing_is_noticed(engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_that_does_nothing_is_noticed(engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.engine, "reload", lambda _: None)
     change(engine.trainer, by=1e-5)  # less than the tolerance on most log-probs
     with pytest.raises(WeightSyncError, match=r"did not change the engine's log-probs|differ from the trainer's"):
         engine.sync()
 
 
-def test_s4_adapters_are_sent_merged_so_that_none_is_stale(engine: VLLMPolicy) -> None:
+def test_s4_adapters_are_sent_merged_so_that_none_is_stale(engine: VLLMSampler) -> None:
     """The engine has no adapter of its own whose id could name older weights; two versions in a row."""
     adapted = make_trainer(lora=Lora(rank=4, alpha=8, targets=("q_proj", "v_proj", "down_proj"), adapter=None))
     adapted.version = engine.trainer.version + 1
@@ -113,7 +113,7 @@ def test_s4_adapters_are_sent_merged_so_that_none_is_stale(engine: VLLMPolicy) -
         assert_equal(engine.sample(prompts, keys), adapted.sample(prompts, keys))
 
 
-def test_incomplete_weights_leave_the_engine_as_it_was(engine: VLLMPolicy) -> None:
+def test_incomplete_weights_leave_the_engine_as_it_was(engine: VLLMSampler) -> None:
     prompts, keys = rows(engine)
     expected, version = engine.sample(prompts, keys), engine.version
     weights = dict(engine.trainer.named_weights())
@@ -124,7 +124,7 @@ def test_incomplete_weights_leave_the_engine_as_it_was(engine: VLLMPolicy) -> No
     assert_equal(engine.sample(prompts, keys), expected)
 
 
-def test_a_sync_that_takes_too_long_is_an_error(engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_takes_too_long_is_an_error(engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.engine, "stall_timeout", 1e-4)
     change(engine.trainer)
     with pytest.raises(WeightSyncError, match=r"did not load .* in 0\.0001 s"):
@@ -132,7 +132,7 @@ def test_a_sync_that_takes_too_long_is_an_error(engine: VLLMPolicy, monkeypatch:
 
 
 def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
-    engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+    engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(engine.trainer)  # it must start with these weights, not with the first ones
     engine.sync()
@@ -163,7 +163,7 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
 
 
 def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(
-    engine: VLLMPolicy, monkeypatch: pytest.MonkeyPatch
+    engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "max_restarts", engine.restarts + 1)
     engine.sync()
@@ -194,18 +194,18 @@ def _exited() -> Any:
 
 
 @pytest.fixture
-def other_engine(request: pytest.FixtureRequest) -> Iterator[VLLMPolicy]:
+def other_engine(request: pytest.FixtureRequest) -> Iterator[VLLMSampler]:
     """A further engine, not started; its argument: (tied, arguments of vLLM)."""
-    from bepa_torchrl.scale.engine.policy import VLLMPolicy
+    from bepa_torchrl.scale.engine.sampler import VLLMSampler
 
     tied, arguments = request.param
-    policy = VLLMPolicy(make_trainer(tied=tied), kv_cache_gb=0.25, max_rows=8, arguments=arguments)
+    policy = VLLMSampler(make_trainer(tied=tied), kv_cache_gb=0.25, max_rows=8, arguments=arguments)
     yield policy
     policy.close()
 
 
 @pytest.mark.parametrize("other_engine", [(False, {})], indirect=True)
-def test_an_untied_head_is_updated(other_engine: VLLMPolicy) -> None:
+def test_an_untied_head_is_updated(other_engine: VLLMSampler) -> None:
     prompts, keys = rows(other_engine)
     assert_equal(other_engine.sample(prompts, keys), other_engine.trainer.sample(prompts, keys))
     change(other_engine.trainer, "lm_head")
@@ -214,6 +214,6 @@ def test_an_untied_head_is_updated(other_engine: VLLMPolicy) -> None:
 
 
 @pytest.mark.parametrize("other_engine", [(True, {"mm_device_do_normalize": True})], indirect=True)
-def test_s1_pixels_that_are_normalised_twice_are_noticed(other_engine: VLLMPolicy) -> None:
+def test_s1_pixels_that_are_normalised_twice_are_noticed(other_engine: VLLMSampler) -> None:
     with pytest.raises(WeightSyncError, match=r"text \d\.\de-0[5-9] \(KL [^)]*\), one image \d\.\de\+00"):
         other_engine.sync()

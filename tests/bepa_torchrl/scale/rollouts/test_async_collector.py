@@ -29,7 +29,7 @@ from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, Asy
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
-from bepa_torchrl.scale.rollouts.rollout_service import RolloutService, ServedPolicy
+from bepa_torchrl.scale.rollouts.rollout_service import RolloutService, ServedSampler
 from bepa_torchrl.scale.rollouts.task_queue import Lease
 from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector, summary
 from osworld_gym.errors import DesktopError, FailureReason
@@ -428,7 +428,7 @@ def test_the_service_batches_what_waits_and_passes_errors_on() -> None:
     results: dict[int, Any] = {}
 
     def ask(caller: int, temperature: float = 1.0) -> None:
-        served = ServedPolicy(service)
+        served = ServedSampler(service)
         try:
             results[caller] = (served.sample([prompt], [(0, 0, caller, 0, 9)], temperature=temperature), served.version)
         except RuntimeError as error:

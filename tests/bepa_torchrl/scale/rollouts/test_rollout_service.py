@@ -32,6 +32,9 @@ class Engine(ScriptedPolicy):
         self.entered, self.done = threading.Semaphore(0), threading.Event()
         self._lock = threading.Lock()
 
+    def sync(self) -> None:
+        pass
+
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
     ) -> list[Response]:

@@ -9,7 +9,7 @@ import torch
 from history_rows import ShortPromptPolicy
 from torch import Tensor
 
-from bepa_torchrl.policies.base import SyncedPolicy
+from bepa_torchrl.policies.base import EngineSampler
 from bepa_torchrl.policies.transformers.lora import Lora, adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
@@ -52,7 +52,7 @@ class Engine(ShortPromptPolicy):
 
 def log_probs(policy: Any) -> Tensor:
     context = PromptContext("open the trash", screenshots=[picture(1, (64, 64))])
-    (prompt,) = policy.render([context])
+    (prompt,) = policy.renderer.render([context])
     (response,) = policy.sample([prompt], [(1, 2, 3)])
     return torch.as_tensor(response.log_probs)
 
@@ -61,7 +61,7 @@ def test_the_copy_gets_new_weights_once() -> None:
     torch.manual_seed(0)
     trained, copy = Trained(max_new_tokens=4), ShortPromptPolicy(max_new_tokens=4)
     sampler = SamplingCopy(copy, trained, trained.weights, copy)
-    assert isinstance(sampler, SyncedPolicy)
+    assert isinstance(sampler, EngineSampler)
     sampler.sync()
     assert trained.gathered == 0  # both are the checkpoint
     trained.step()

@@ -1,4 +1,4 @@
-"""VLLMPolicy: samples with a vLLM engine, with the trainer's prompts and weights.
+"""VLLMSampler: samples with a vLLM engine, with the learner's weights and prompts of its renderer.
 
 Tokens and log-probs equal those of :class:`bepa_torchrl.policies.transformers.policy.TransformersPolicy` for equal
 weights, prompts and seed keys: prompts are its token ids and patches (:mod:`.inputs`), tokens are selected by the same
@@ -40,21 +40,22 @@ from bepa_torchrl.scale.engine.weight_sync.probe import (
     check_same_weights,
     probe_prompts,
 )
-from osworld_gym.types import PromptContext
-from osworld_gym.uitars.coords import ImageScaling
 
 _log = logging.getLogger(__name__)
 
 
-class VLLMPolicy:
-    """A :class:`bepa_torchrl.policies.base.RolloutPolicy` on vLLM's ``AsyncLLM``, in its own process or by HTTP.
+class VLLMSampler:
+    """A :class:`bepa_torchrl.policies.base.EngineSampler` on vLLM's ``AsyncLLM``, in its own process or by HTTP.
 
     The engine starts at the first :meth:`sync` or :meth:`sample`. If its process exits while it samples, it is started
     again with the same weights, and the rows that were not finished are sampled again; by their seed keys they get the
     same tokens.
 
     Args:
-        trainer: the policy in training: renders prompts and has the weights.
+        trainer: the policy in training, which has the weights and the renderer.
+        own_weights: whether the weights are given by :meth:`load_weights` alone, as to the rollout services of
+            asynchronous runs: they replace ``trainer``'s, too, which nothing else may use, and with which the engine is
+            then compared. Nothing is sampled before.
         folder: folder for the engine's checkpoints, created if missing; None: a temporary one.
         kv_cache_gb: memory of the engine's key-value cache, 10^9 bytes.
         max_rows: maximum rows that the engine computes at once.
@@ -80,6 +81,7 @@ class VLLMPolicy:
         self,
         trainer: TransformersPolicy,
         *,
+        own_weights: bool = False,
         folder: Path | None = None,
         kv_cache_gb: float = 4.0,
         max_rows: int = 128,
@@ -94,8 +96,9 @@ class VLLMPolicy:
         token: bytes = b"",
     ) -> None:
         check_family(trainer.model.config.model_type)
-        self.trainer = trainer
+        self.trainer, self.renderer = trainer, trainer.renderer
         self.version = trainer.version
+        self._own_weights = own_weights
         self.tolerance = TOLERANCES[trainer.model.dtype] if tolerance is None else tolerance
         self.max_new_tokens = trainer.sampler.max_new_tokens
         self.max_restarts = max_restarts
@@ -119,9 +122,9 @@ class VLLMPolicy:
         self._folders = ExitStack()
         folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
         self.weights = EngineWeights(self.engine, trainer, folder)  #: what the engine was given
-        self._probes = probe_prompts(trainer.processor)
+        self._probes = probe_prompts(self.renderer.processor)
         longest = max(len(prompt.tokens) for prompt in self._probes)
-        if longest > trainer.max_prompt_tokens:
+        if longest > self.renderer.max_prompt_tokens:
             raise ValueError(f"policy.rollout=vllm requires policy.max_prompt_tokens >= {longest}, for its probe")
         self._verified: ProbeResult | None = None
         self.restarts = 0
@@ -133,11 +136,6 @@ class VLLMPolicy:
     # --- rollouts -----------------------------------------------------------------------------------------------
 
     @property
-    def image_scaling(self) -> ImageScaling:
-        """The trainer's: size limits of the image processor."""
-        return self.trainer.image_scaling
-
-    @property
     def concurrent(self) -> bool:
         """Whether several threads may call :meth:`sample` at once, between two syncs."""
         return self.engine.concurrent
@@ -147,22 +145,14 @@ class VLLMPolicy:
         """Whether the engine was given weights."""
         return self.weights.given
 
-    def encode_response(self, text: str) -> Tensor:
-        """int64 ``[L]``: tokens of a text that was not sampled, end token included."""
-        return self.trainer.encode_response(text)
-
-    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
-        """One prompt per context; None if it has more than ``max_prompt_tokens``."""
-        return self.trainer.render(contexts)
-
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
     ) -> list[Response]:
-        """One response per prompt; ``keys[i]`` is the seed key of row i (see :class:`RolloutPolicy`).
+        """One response per prompt; ``keys[i]`` is the seed key of row i (see :class:`Sampler`).
 
         Raises:
             ValueError: a negative temperature, or not one key per prompt.
-            EngineError: the engine exited more than ``max_restarts`` times.
+            EngineError: the engine exited more than ``max_restarts`` times; or none of its own weights were loaded yet.
         """
         if temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {temperature}")
@@ -171,6 +161,8 @@ class VLLMPolicy:
         if not prompts:
             return []
         if not self.has_weights:
+            if self._own_weights:
+                raise EngineError("no weights were loaded yet; call load_weights first")
             self.sync()
         return self._sample(prompts, keys, temperature, self.max_new_tokens)
 
@@ -194,7 +186,7 @@ class VLLMPolicy:
             outputs |= {left[i]: output for i, output in found.items()}
         for output in outputs.values():
             self._metrics.sampled(output)
-        texts = self.trainer.processor.decode_responses([outputs[i].tokens.tolist() for i in range(len(rows))])
+        texts = self.renderer.decode_responses([outputs[i].tokens.tolist() for i in range(len(rows))])
         return [Response(text, outputs[i].tokens, outputs[i].log_probs) for i, text in enumerate(texts)]
 
     def _restart(self, error: EngineExited) -> None:
@@ -244,7 +236,7 @@ class VLLMPolicy:
         started = perf_counter()
         with self._lifecycle:
             if self.adapters is None:
-                self.load_weights(self.trainer.named_weights(), version=self.trainer.version)
+                self._use(self.trainer.named_weights(), self.trainer.version)
             else:
                 self._check_ready()
                 self.weights.use_adapters(self.trainer)
@@ -255,10 +247,21 @@ class VLLMPolicy:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replaces the engine's weights, drops its caches, and sets ``version``; it has no adapters then.
 
+        With ``own_weights`` also by those of the same version, since a resumed run may have others, and the engine is
+        verified to use them.
+
         Raises:
             ValueError: a weight is missing, unknown or of another shape; nothing is changed.
-            WeightSyncError: the engine refuses the weights or does not answer in time.
+            WeightSyncError: the engine refuses the weights, does not answer in time, or does not use them afterwards.
+            EngineError: the engine does not start.
         """
+        if self._own_weights:
+            self.trainer.load_weights(weights, version=version)
+            self.load_and_verify()
+        else:
+            self._use(weights, version)
+
+    def _use(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         complete = self.weights.complete(weights)
         with self._lifecycle:
             self._check_ready()
@@ -318,11 +321,11 @@ def engine_spec(
     """What an engine must know of the trainer's model, prompts and sampling."""
     return EngineSpec(
         dtype=str(trainer.model.dtype).removeprefix("torch."),
-        window=trainer.max_prompt_tokens + trainer.sampler.max_new_tokens,
+        window=trainer.renderer.max_prompt_tokens + trainer.sampler.max_new_tokens,
         max_rows=max_rows,
         max_new_tokens=trainer.sampler.max_new_tokens,
         kv_cache_gb=kv_cache_gb,
-        image_token_id=trainer.processor.image_token_id,
+        image_token_id=trainer.renderer.processor.image_token_id,
         end_token_ids=tuple(sorted(trainer.sampler.end_token_ids)),
         blocked_ids=tuple(int(i) for i in trainer.sampler.blocked_ids),
         lora_rank=0 if adapters is None else adapters.rank,
