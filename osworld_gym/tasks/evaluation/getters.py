@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from osworld_gym.extensions import Registry
-from osworld_gym.tasks.evaluation.osworld.getters import chrome_profile, chrome_tabs, guest, programs, values
+from osworld_gym.tasks.evaluation import osworld
 from osworld_gym.tasks.evaluation.osworld.getters.values import one_or_many
 from osworld_gym.tasks.setup.run import TaskRun
 
 Getter = Callable[[TaskRun, Mapping[str, Any]], Any]
 
-_MODULES = (values, guest, programs, chrome_profile, chrome_tabs)
-
 GETTERS: Registry[Getter] = Registry(
     "osworld_gym.getters",
-    {getter.__name__: getter for module in _MODULES for getter in module.ALL},
+    osworld.located("getters", osworld.GETTERS),
     expects="a function of a task's run and the getter's configuration",
 )
 

@@ -11,35 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from osworld_gym.extensions import Registry
-from osworld_gym.tasks.evaluation.metrics import office
-from osworld_gym.tasks.evaluation.metrics.sim import sim_state
-from osworld_gym.tasks.evaluation.osworld.metrics import (
-    archives,
-    browser,
-    documents,
-    pictures,
-    player,
-    settings,
-    structured,
-    text,
-    values,
-)
+from osworld_gym.tasks.evaluation import osworld
 
 Metric = Callable[..., float]
 
-#: metrics of the bundled suites that OSWorld does not have
-OURS: tuple[Metric, ...] = (
-    office.check_sheet,
-    office.check_document,
-    office.check_slides,
-    office.check_image,
-    office.check_pdf,
-    sim_state,
-)
-_OSWORLDS = (values, text, structured, browser, player, pictures, documents, settings, archives)
+#: metrics of the bundled suites that OSWorld does not have: name → where it is
+OURS = {
+    **{
+        name: f"{__name__}.office:{name}"
+        for name in ("check_sheet", "check_document", "check_slides", "check_image", "check_pdf")
+    },
+    "sim_state": f"{__name__}.sim:sim_state",
+}
 
 METRICS: Registry[Metric] = Registry(
     "osworld_gym.metrics",
-    {metric.__name__: metric for metric in (*(metric for module in _OSWORLDS for metric in module.ALL), *OURS)},
+    {**osworld.located("metrics", osworld.METRICS), **OURS},
     expects="a function of a result and an expected value",
 )

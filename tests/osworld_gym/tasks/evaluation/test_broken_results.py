@@ -6,9 +6,9 @@ from file_desktop import FileDesktop
 from metric_cases import CASES, PICTURE, docx, p
 
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.tasks.evaluation import osworld
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
-from osworld_gym.tasks.evaluation.osworld.metrics import archives, documents, pictures
 from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, call_metric
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
@@ -44,7 +44,9 @@ def gold(name: str) -> dict:
 
 SOLVED = {name: (arguments, options) for name, arguments, options, score in CASES if score == 1 and name not in SECOND}
 #: metrics of binary formats, which score 0 for any incomplete file
-PARSED = {metric.__name__ for metric in (*pictures.ALL, *documents.ALL, *archives.ALL)} - {"check_image_file_size"}
+PARSED = {name for module in ("pictures", "documents", "archives") for name in osworld.METRICS[module]} - {
+    "check_image_file_size"
+}
 ON_FILES = {name: case for name, case in SOLVED.items() if isinstance(case[0][0], bytes)}
 
 

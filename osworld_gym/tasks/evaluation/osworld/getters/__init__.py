@@ -1,1 +1,1 @@
-"""Getters of OSWorld, by its `type` names; `ALL` of a module is registered."""
+"""Getters of OSWorld, by its `type` names."""

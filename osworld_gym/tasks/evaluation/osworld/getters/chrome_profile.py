@@ -182,23 +182,3 @@ def shortcuts_on_desktop(run: TaskRun, config: Config) -> dict[str, str]:
     folder = "/home/user/Desktop"
     names = [node["name"] for node in directory_tree(run, folder)["children"] if node["name"].endswith(".desktop")]
     return {name: read(run, f"{folder}/{name}").decode("utf-8", "replace") for name in names}
-
-
-ALL = (
-    default_search_engine,
-    profile_name,
-    enable_do_not_track,
-    enable_safe_browsing,
-    enable_enhanced_safety_browsing,
-    new_startup_page,
-    data_delete_automacally,
-    chrome_font_size,
-    chrome_language,
-    enabled_experiments,
-    find_unpacked_extension_path,
-    find_installed_extension_name,
-    bookmarks,
-    cookie_data,
-    history,
-    shortcuts_on_desktop,
-)

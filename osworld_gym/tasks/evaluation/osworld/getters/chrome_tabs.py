@@ -79,6 +79,3 @@ def active_tab_url_parse(run: TaskRun, config: Config) -> dict[str, str] | None:
     if config.get("split_list"):
         return {name: value.split(",") for name, value in parameters.items()}  # type: ignore[misc]
     return parameters
-
-
-ALL = (open_tabs_info, active_url_from_accessTree, active_tab_info, active_tab_url_parse)

@@ -100,6 +100,3 @@ def directory_tree(run: TaskRun, path: str) -> dict[str, Any]:
         raise FileNotFoundError(path)
     tree: dict[str, Any] = json.loads(result.output)
     return tree
-
-
-ALL = (accessibility_tree, vm_terminal_output, vm_window_size, vm_wallpaper, list_directory)

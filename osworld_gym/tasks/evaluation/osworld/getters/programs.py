@@ -79,6 +79,3 @@ def default_video_player(run: TaskRun, config: Config) -> str:
     asks = "; ".join(f"xdg-mime query default video/{kind}" for kind in VIDEO_TYPES)
     players = Counter(run.desktop.run(asks, shell=True).output.splitlines(keepends=True))
     return players.most_common(1)[0][0] if players else "unknown"
-
-
-ALL = (vlc_config, vlc_playing_info, gimp_config_file, vscode_config, default_video_player)

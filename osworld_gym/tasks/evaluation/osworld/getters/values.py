@@ -138,15 +138,3 @@ def rule(run: TaskRun, config: Config) -> Any:
     """``rules`` of the task file, unchanged."""
     del run
     return key(config, "rules")
-
-
-ALL = (
-    vm_file,
-    cloud_file,
-    cache_file,
-    content_from_vm_file,
-    vm_command_line,
-    vm_command_error,
-    vm_screen_size,
-    rule,
-)

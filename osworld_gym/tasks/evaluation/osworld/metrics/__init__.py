@@ -1,1 +1,1 @@
-"""Metrics of OSWorld, by its names, in modules by what they read; `ALL` of a module is registered."""
+"""Metrics of OSWorld, by its names, in modules by what they read."""

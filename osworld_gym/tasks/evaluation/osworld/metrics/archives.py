@@ -105,6 +105,3 @@ def _members(archive: bytes) -> dict[str, bytes]:
     """Name → bytes of every member; those of a folder are empty, and its name ends with a slash."""
     with zipfile.ZipFile(io.BytesIO(archive)) as packed:
         return {info.filename: packed.read(info.filename) for info in packed.infolist()}
-
-
-ALL = (compare_archive, compare_zip_files)

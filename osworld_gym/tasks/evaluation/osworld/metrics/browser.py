@@ -128,19 +128,3 @@ def check_font_size(sizes: Mapping[str, int], rules: Rules) -> float:
     if _kind(rules, "check_font_size", "value", "range") == "value":
         return float(size == rules["value"])
     return float(rules["min"] < size < rules["max"])
-
-
-ALL = (
-    is_expected_active_tab,
-    is_expected_active_tab_approximate,
-    is_expected_url_pattern_match,
-    is_expected_tabs,
-    is_expected_search_query,
-    is_expected_bookmarks,
-    is_expected_installed_extensions,
-    is_cookie_deleted,
-    check_history_deleted,
-    is_shortcut_on_desktop,
-    check_enabled_experiments,
-    check_font_size,
-)

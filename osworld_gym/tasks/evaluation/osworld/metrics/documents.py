@@ -221,6 +221,3 @@ def contains_page_break(document: bytes | None, rules: Mapping[str, Any]) -> flo
         return 0.0
     breaks = [b for p in body.findall(f"{_W}p") for b in p.findall(f"{_W}r//{_W}br") if b.get(f"{_W}type") == "page"]
     return float(rules.get("page_break_count", len(breaks)) == len(breaks) and bool(breaks))
-
-
-ALL = (compare_docx_files, compare_init_lines, compare_docx_tables, contains_page_break)

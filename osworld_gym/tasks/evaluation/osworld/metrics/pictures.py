@@ -187,16 +187,3 @@ def check_image_size(image: bytes | None, rules: Rules) -> float:
 def check_image_file_size(image: bytes | None, rules: Rules) -> float:
     """1 when the file has fewer bytes than ``rules["max_size"]``."""
     return 0.0 if image is None else float(len(image) < rules["max_size"])
-
-
-ALL = (
-    compare_images,
-    compare_image_list,
-    check_structure_sim,
-    check_structure_sim_resized,
-    check_brightness_decrease_and_structure_sim,
-    check_saturation_increase_and_structure_sim,
-    check_contrast_increase_and_structure_sim,
-    check_image_size,
-    check_image_file_size,
-)

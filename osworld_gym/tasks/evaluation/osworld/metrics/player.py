@@ -110,17 +110,3 @@ def is_vlc_playing(status: bytes, rules: Rules) -> float:
 def _info(tree: ElementTree.Element, paths: list[str]) -> str:
     """The text at the first of the paths that has one."""
     return next((text for path in paths if (text := tree.findtext(path))), "")
-
-
-ALL = (
-    check_qt_bgcone,
-    check_qt_max_volume,
-    check_qt_minimal_view,
-    check_one_instance_when_started_from_file,
-    check_play_and_exit,
-    check_global_key_play_pause,
-    check_qt_slider_colours,
-    is_vlc_recordings_folder,
-    is_vlc_fullscreen,
-    is_vlc_playing,
-)

@@ -155,20 +155,3 @@ def is_in_vm_clickboard(rules: Rules, output: str) -> float:
     """1 when the text, or every text, of ``expected`` is in the output. Name and argument order are OSWorld's."""
     wanted = rules["expected"]
     return float(all(part in output for part in (wanted if isinstance(wanted, list) else [wanted])))
-
-
-ALL = (
-    check_config_status,
-    find_default_font,
-    check_presenter_console_disable,
-    check_auto_saving_time,
-    check_libre_locale,
-    check_left_panel,
-    check_thunderbird_prefs,
-    check_thunderbird_filter,
-    check_gnome_favorite_apps,
-    is_utc_0,
-    check_text_enlarged,
-    check_moved_jpgs,
-    is_in_vm_clickboard,
-)

@@ -116,12 +116,3 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
         if not same:
             return 0.0
     return 1.0
-
-
-ALL = (
-    check_json,
-    check_json_settings,
-    check_json_keybindings,
-    is_included_all_json_objects,
-    check_direct_json_object,
-)

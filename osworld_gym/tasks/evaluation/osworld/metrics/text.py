@@ -158,21 +158,3 @@ def is_extension_installed(actual: str, rules: Mapping[str, Any]) -> float:
     if rules["type"] not in ("contain", "not_contain"):
         raise RuleError(f"is_extension_installed: type must be 'contain' or 'not_contain', got {rules['type']!r}")
     return float((rules["expected"] in actual) == (rules["type"] == "contain"))
-
-
-ALL = (
-    check_include_exclude,
-    check_list,
-    compare_text_file,
-    compare_config,
-    compare_answer,
-    compare_csv,
-    check_csv,
-    diff_text_file,
-    file_contains,
-    fuzzy_match,
-    check_line_number,
-    compare_terminal_and_txt,
-    compare_python_pure_text,
-    is_extension_installed,
-)

@@ -43,6 +43,3 @@ def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case:
     if ignore_case:
         left, right = [value.lower() for value in left], [value.lower() for value in right]
     return float(left == right)
-
-
-ALL = (exact_match, match_in_list, is_in_list, literal_match)
