@@ -25,8 +25,8 @@ from bepa_torchrl.data.packing import pack_rows
 from bepa_torchrl.data.step_rows import stack_rows
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_policy, make_trainer
-from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preparation import load_preparation
+from bepa_torchrl.methods import method_named
 from bepa_torchrl.training.optimization_step import local_passes
 from osworld_gym.tasks.suites.registry import load_suite
 

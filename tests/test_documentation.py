@@ -12,8 +12,8 @@ from pkgutil import resolve_name
 import pytest
 from repository import ROOT
 
-from bepa_torchrl.experiment import METHODS
 from bepa_torchrl.experts import READERS
+from bepa_torchrl.methods import METHODS
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.cli import _parser as osworld_gym_parser
 from osworld_gym.desktops import PROVIDERS

@@ -79,9 +79,9 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     check(settings, (preflight.checkpoint,))
     from rich.console import Console  # large packages, after what can be checked without them
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.evaluation.grounding.scores import grounding_card, grounding_lines
     from bepa_torchrl.experiment.grounding_run import play_grounding
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from osworld_gym.atomic import write_text
 
     with ConsoleProgress(Console(stderr=True)) as progress:
@@ -148,8 +148,8 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         raise ValueError("expected --out FOLDER, in which each episode is kept as soon as it is over; add it")
     from rich.console import Console  # large packages, after what can be checked without them
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.evaluation_run import play_evaluation
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
 
     temperature = _temperature(options, float(passes > 1))
     with ConsoleProgress(Console(stderr=True)) as progress:

@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Prints the state."""
-    from bepa_torchrl.analysis.status import report, run_status
+    from bepa_torchrl.monitoring.status import report, run_status
 
     found = run_status(options.run)
     print(json.dumps(found) if options.json else "\n".join(report(found)))

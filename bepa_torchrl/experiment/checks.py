@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
-from bepa_torchrl.experiment.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.experiment.settings import AlgoSettings, ExpertSettings, Settings
+from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
 from osworld_gym.uitars.history import check_history

@@ -24,9 +24,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from bepa_torchrl.experiment.checks import SETTINGS, Check, first_problem
-from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
+from bepa_torchrl.methods import METHODS
 from osworld_gym.errors import did_you_mean
 from osworld_gym.extensions import import_modules
 

@@ -16,9 +16,9 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
-from bepa_torchrl.experiment.methods import Method
 from bepa_torchrl.experiment.preflight import engine_token
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.methods import Method
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy

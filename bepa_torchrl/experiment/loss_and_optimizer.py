@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from tensordict.nn import TensorDictModuleBase
 
-from bepa_torchrl.experiment.methods import LossKind, Method
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.losses import LUFFY_PRESETS, BEPALoss, LUFFYLoss, RLSFTLoss
+from bepa_torchrl.methods import LossKind, Method
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.training.optimization_step import parameter_groups
 from bepa_torchrl.training.precision import make_adamw

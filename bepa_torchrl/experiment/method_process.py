@@ -29,7 +29,6 @@ from tensordict import TensorDictBase
 from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
-from bepa_torchrl.analysis.prometheus import method_samples
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.divergence import cache_divergence, injected_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
@@ -37,7 +36,6 @@ from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import make_cache, make_env, make_policy, make_trainer, rollout_policy
 from bepa_torchrl.experiment.loss_and_optimizer import FINE_TUNING, REINFORCEMENT, make_optimizer
 from bepa_torchrl.experiment.method_handle import NOTICE, end_with_launcher, interrupt_once
-from bepa_torchrl.experiment.methods import Method, SeedSource, method_named
 from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, load_preparation, phi
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
@@ -45,6 +43,8 @@ from bepa_torchrl.experiment.tasks import Tasks
 from bepa_torchrl.experts import load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
+from bepa_torchrl.methods import Method, SeedSource, method_named
+from bepa_torchrl.monitoring.prometheus import method_samples
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.json_lines import read_lines

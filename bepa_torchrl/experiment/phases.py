@@ -16,12 +16,6 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from bepa_torchrl.analysis.before_after import BASE, draw_before_after
-from bepa_torchrl.analysis.curves import draw_curves
-from bepa_torchrl.analysis.progress import Progression, results_table
-from bepa_torchrl.analysis.prometheus import StatusFile
-from bepa_torchrl.analysis.stage_progress import ConsoleProgress
-from bepa_torchrl.analysis.status import PREPARING, report, run_status
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.checks import DEVICES
 from bepa_torchrl.experiment.config import check, settings_to_yaml
@@ -30,7 +24,6 @@ from bepa_torchrl.experiment.factory import make_env, make_policy
 from bepa_torchrl.experiment.launcher import CheckedRun
 from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
-from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
 from bepa_torchrl.experiment.record_size import record_estimate
 from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
@@ -38,6 +31,13 @@ from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks, run_seed
 from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
+from bepa_torchrl.methods import method_named
+from bepa_torchrl.monitoring.before_after import BASE, draw_before_after
+from bepa_torchrl.monitoring.curves import draw_curves
+from bepa_torchrl.monitoring.progress import Progression, results_table
+from bepa_torchrl.monitoring.prometheus import StatusFile
+from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
+from bepa_torchrl.monitoring.status import PREPARING, report, run_status
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.ledger import Ledger

@@ -32,10 +32,10 @@ from bepa_torchrl.experiment.config import ConfigError, read_settings, with_chan
 from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.loss_and_optimizer import FINE_TUNING, make_method_loss, make_optimizer
 from bepa_torchrl.experiment.method_handle import LAUNCHER, end_with_launcher, exit_text
-from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
+from bepa_torchrl.methods import method_named
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.scale.sharding.followers import Followers
 from bepa_torchrl.scale.sharding.leader import Leader

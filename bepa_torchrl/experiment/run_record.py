@@ -18,12 +18,11 @@ from bepa_torchrl.experiment.record_size import record_bytes, thin_record
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.trace_replacement import GroupReport
 from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines, stream_lines
-from bepa_torchrl.storage.record_format import FORMAT, FORMAT_FILE, VERSION, image_path
+from bepa_torchrl.storage.record_format import FORMAT, FORMAT_FILE, OUTCOMES, VERSION, image_path
 from osworld_gym.atomic import replaced_file, write_bytes, write_text
 from osworld_gym.types import StopReason
 from osworld_gym.uitars.coords import ImageScaling
 
-OUTCOMES = "outcomes.jsonl"
 _EVALUATION = "eval/"  #: metrics with this prefix belong to the iteration that was evaluated
 
 

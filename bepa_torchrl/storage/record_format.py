@@ -9,6 +9,7 @@ from bepa_torchrl.storage.json_lines import RecordError
 
 FORMAT = "bepa-record"
 FORMAT_FILE = "record.json"  #: in a method's folder
+OUTCOMES = "outcomes.jsonl"  #: evaluated episodes by mode, in the folder of a method or of the base policy
 VERSION = 2  #: 1 had no record.json, no optimiser steps, and lines of whole episodes only
 
 

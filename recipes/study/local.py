@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.section import replaced_section
-from bepa_torchrl.analysis.status import utilisation
 from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.failures import guarded
+from bepa_torchrl.monitoring.status import utilisation
 from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.atomic import write_text
 from recipes.study.local_page import TITLE, local_section

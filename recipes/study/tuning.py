@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from bepa_torchrl.experiment.methods import method_named
+from bepa_torchrl.methods import method_named
 from osworld_gym.atomic import write_text
 from recipes.study.records import Result, ResultError, read_result
 from recipes.study.runner import Run

@@ -24,7 +24,7 @@ class Variant:
 
     Args:
         name: of its result files.
-        algo: the method, a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
+        algo: the method, a key of :data:`bepa_torchrl.methods.METHODS`.
         about: what differs from the method's usual settings.
         settings: in addition to :data:`COMMON` and the method's tuned ones.
         preparation: settings that change what is prepared before training; variants with equal ones share it.

@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bepa_torchrl.analysis.curves import WINDOW, series
 from bepa_torchrl.analysis.figures.files import Row
+from bepa_torchrl.monitoring.curves import WINDOW, series
 
 #: column → metrics, the first of which an iteration has
 DYNAMICS = {

@@ -48,13 +48,13 @@ def convert(options: argparse.Namespace) -> int:
     traces = successful_traces(sources, tasks.train)
     from rich.console import Console  # torch and others, after what can be checked without them
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.factory import make_env, make_policy
     from bepa_torchrl.experts.converting import convert_traces, lines, thoughts_of, totals
     from bepa_torchrl.experts.replay import keep_accepted
     from bepa_torchrl.experts.rows import converted_cache
     from bepa_torchrl.experts.seed import write_seed
     from bepa_torchrl.failures import BAD_INPUT
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from osworld_gym.atomic import new_folder, write_text
 
     policy = make_policy(settings, seed=settings.seed)

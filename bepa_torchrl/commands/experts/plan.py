@@ -45,7 +45,7 @@ def plan(options: argparse.Namespace) -> int:
     traces = successful_traces(sources, make_tasks(settings).train, images=images)
     from rich.console import Console  # large packages, after what can be checked without them
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from bepa_torchrl.storage.lock import locked
 
     most = options.max_characters

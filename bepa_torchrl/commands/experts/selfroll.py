@@ -45,11 +45,11 @@ def self_roll(options: argparse.Namespace) -> int:
     # large packages, after what can be checked without them
     from rich.console import Console
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
     from bepa_torchrl.experiment.preparation import self_roll_all
     from bepa_torchrl.experts.attempts import AttemptFile, table
     from bepa_torchrl.experts.seed import write_seed
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from bepa_torchrl.rollout.stages import Stages
     from bepa_torchrl.storage.ledger import Ledger
     from bepa_torchrl.storage.lock import locked

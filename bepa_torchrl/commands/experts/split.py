@@ -104,10 +104,10 @@ def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int
     check(settings, COMMAND)
     from rich.console import Console
 
-    from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.config import settings_to_dict
     from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
     from bepa_torchrl.experiment.preparation import pass_k
+    from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from bepa_torchrl.rollout.stages import Stages
     from bepa_torchrl.storage.ledger import Ledger
     from bepa_torchrl.storage.lock import locked

@@ -13,7 +13,7 @@ class AlgoSettings:
     """The method.
 
     Args:
-        name: name of the method, a key of :data:`bepa_torchrl.experiment.methods.METHODS`.
+        name: name of the method, a key of :data:`bepa_torchrl.methods.METHODS`.
         preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code. The latter has no standard
             deviation, no on-policy clip, and ``sum_norm``, which requires ``loss.max_length``.
         gamma: LUFFY only: ``f(p) = p / (p + gamma)``.

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bepa_torchrl.analysis.before_after import BASE, draw_before_after, find_pair
-from bepa_torchrl.experiment.run_record import OUTCOMES
-from bepa_torchrl.storage.record_format import image_path
+from bepa_torchrl.monitoring.before_after import BASE, draw_before_after, find_pair
+from bepa_torchrl.storage.record_format import OUTCOMES, image_path
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.uitars.format import describe_action

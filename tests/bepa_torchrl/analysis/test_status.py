@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bepa_torchrl.analysis.progress import iteration_line, row
-from bepa_torchrl.analysis.prometheus import StatusFile, method_samples, prometheus_text
-from bepa_torchrl.analysis.status import desktop_failures, method_status, run_status, utilisation
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
-from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.run_record import RunRecord
+from bepa_torchrl.methods import METHODS
+from bepa_torchrl.monitoring.progress import iteration_line, row
+from bepa_torchrl.monitoring.prometheus import StatusFile, method_samples, prometheus_text
+from bepa_torchrl.monitoring.status import desktop_failures, method_status, run_status, utilisation
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import locked
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_loss
-from bepa_torchrl.experiment.methods import METHODS, LossKind, SeedSource, method_named
 from bepa_torchrl.losses import BEPALoss, LUFFYLoss, RLSFTLoss
+from bepa_torchrl.methods import METHODS, LossKind, SeedSource, method_named
 from bepa_torchrl.rollout.trace_replacement import Injection
 from bepa_torchrl.testing import ScriptedLearner
 

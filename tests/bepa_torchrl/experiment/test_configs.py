@@ -30,11 +30,11 @@ from bepa_torchrl.experiment.config import (
     settings_to_dict,
     settings_to_yaml,
 )
-from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.__main__ import settings_page, train_yaml
 from bepa_torchrl.experts import plan
 from bepa_torchrl.functional import advantage, aggregation
+from bepa_torchrl.methods import METHODS
 from osworld_gym.tasks.evaluation.score import Backend
 from osworld_gym.tasks.oracles.registry import STYLES
 

@@ -10,11 +10,11 @@ import pytest
 from installed import install
 
 from bepa_torchrl.experiment.config import ConfigError, load_config, read_settings, settings_to_yaml
-from bepa_torchrl.experiment.methods import METHODS, method_named
+from bepa_torchrl.methods import METHODS, method_named
 from osworld_gym.action_text import ACTION_TEXTS
 
 OWN = """
-from bepa_torchrl.experiment import METHODS, Method
+from bepa_torchrl.methods import METHODS, Method
 from osworld_gym.action_text import ACTION_TEXTS
 
 METHODS["own"] = Method("own", "on-policy rollouts")
@@ -70,7 +70,7 @@ def test_the_processes_of_a_run_import_what_its_settings_name(folder: Path) -> N
 
 
 def test_a_method_of_an_installed_package(folder: Path) -> None:
-    module = "from bepa_torchrl.experiment import Method\nOWN = Method('packaged', 'x')\n"
+    module = "from bepa_torchrl.methods import Method\nOWN = Method('packaged', 'x')\n"
     install(folder, "package-of-a-run", "[bepa_torchrl.methods]\npackaged = package_of_a_run:OWN\n", module)
     sys.path.insert(0, str(folder))
     assert load_config(["algo=packaged", "compare=[]"]).algo.name == "packaged"

@@ -14,8 +14,8 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_trainer
-from bepa_torchrl.experiment.methods import METHODS, method_named
 from bepa_torchrl.losses import BEPALoss
+from bepa_torchrl.methods import METHODS, method_named
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 

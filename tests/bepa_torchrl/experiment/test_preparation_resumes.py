@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bepa_torchrl.analysis.stage_progress import ConsoleProgress
-from bepa_torchrl.analysis.status import run_status
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
@@ -30,6 +28,8 @@ from bepa_torchrl.experiment.run_folder import continue_command
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import save_traces
+from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
+from bepa_torchrl.monitoring.status import run_status
 from bepa_torchrl.rollout import stages
 from bepa_torchrl.storage.json_lines import UNITS, count_units
 

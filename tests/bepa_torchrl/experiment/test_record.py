@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from torchrl.record.loggers import CSVLogger
 
-from bepa_torchrl.analysis.curves import base_value, draw_curves, series
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.evaluation.success_rate import evaluate
-from bepa_torchrl.experiment.run_record import OUTCOMES, RecordError, RunRecord, read_lines, rewind_logs
+from bepa_torchrl.experiment.run_record import RecordError, RunRecord, read_lines, rewind_logs
+from bepa_torchrl.monitoring.curves import base_value, draw_curves, series
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
-from bepa_torchrl.storage.record_format import image_path, record_version
+from bepa_torchrl.storage.record_format import OUTCOMES, image_path, record_version
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import note_update
 from osworld_gym.types import Verdict

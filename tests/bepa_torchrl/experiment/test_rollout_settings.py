@@ -10,8 +10,8 @@ from bepa_torchrl.experiment.checks import MACHINE
 from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.loss_and_optimizer import make_method_loss
-from bepa_torchrl.experiment.methods import method_named
 from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
+from bepa_torchrl.methods import method_named
 from bepa_torchrl.scale.engine.errors import EngineVersionError, WeightSyncError
 
 

@@ -22,13 +22,13 @@ from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experiment.expert_traces import expert_traces
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
-from bepa_torchrl.experiment.methods import METHODS
 from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import convert_all, load_preparation
 from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import TraceError
+from bepa_torchrl.methods import METHODS
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
 from bepa_torchrl.testing import small_checkpoint

@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from bepa_torchrl.experiment import METHODS, Method
+from bepa_torchrl.methods import METHODS, Method
 from osworld_gym.desktops import PROVIDERS, SimDesktop
 
 

@@ -13,11 +13,11 @@ from local_checkpoint import random_checkpoint
 from PIL import Image
 from rich.console import Console
 
-from bepa_torchrl.analysis.status import run_status
 from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment import phases
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.monitoring.status import run_status
 from bepa_torchrl.storage.record_format import image_path
 from osworld_gym.errors import FailureReason
 from osworld_gym.torchrl_env import OSWorldEnv

@@ -17,11 +17,11 @@ import torch
 from lamp_groups import GROUPS, SIZE, Learner, lock_step, wins
 from polling import until
 
-from bepa_torchrl.analysis.status import method_status, report
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.evaluation.success_rate import evaluate
+from bepa_torchrl.monitoring.status import method_status, report
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import env_worker

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from bepa_torchrl.analysis.status import run_status
+from bepa_torchrl.monitoring.status import run_status
 from bepa_torchrl.storage.json_lines import RecordError
 from osworld_gym.atomic import write_text
 
@@ -53,7 +53,7 @@ class Sample:
 
 
 def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
-    """The values of a run's status (:func:`bepa_torchrl.analysis.status.run_status`); unknown ones are left out."""
+    """The values of a run's status (:func:`bepa_torchrl.monitoring.status.run_status`); unknown ones are left out."""
     run = {"run": Path(status["folder"]).name}
     yield Sample(f"{_PREFIX}running", "1 if a process runs it", run, float(status["running"]))
     for method, found in status["methods"].items():
@@ -72,7 +72,7 @@ def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def method_samples(folder: Path) -> list[Sample]:
-    """The samples of one method. Raises as :func:`bepa_torchrl.analysis.status.run_status`.
+    """The samples of one method. Raises as :func:`bepa_torchrl.monitoring.status.run_status`.
 
     Args:
         folder: of the method, in the run's folder.

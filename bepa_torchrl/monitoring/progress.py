@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bepa_torchrl.analysis.curves import WINDOW, series
-from bepa_torchrl.analysis.status import desktop_failures, utilisation
+from bepa_torchrl.monitoring.curves import WINDOW, series
+from bepa_torchrl.monitoring.status import desktop_failures, utilisation
 from bepa_torchrl.storage.json_lines import read_lines
 
 _COLUMNS = (

@@ -14,9 +14,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from bepa_torchrl.experiment.run_record import OUTCOMES
 from bepa_torchrl.storage.json_lines import read_lines
-from bepa_torchrl.storage.record_format import image_path
+from bepa_torchrl.storage.record_format import OUTCOMES, image_path
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.atomic import write_with
 from osworld_gym.errors import ParseError

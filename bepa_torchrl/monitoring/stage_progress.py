@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from bepa_torchrl.analysis.status import duration
+from bepa_torchrl.monitoring.status import duration
 
 _EVERY = 30.0  #: seconds between two lines
 _DAY = 20 * 3600.0  #: seconds after which an end is given with its date

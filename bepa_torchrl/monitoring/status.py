@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experiment.methods import method_named
+from bepa_torchrl.methods import method_named
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.training.newest import newest_checkpoint
