@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md and card.html."""
+the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md and
+card.html."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
