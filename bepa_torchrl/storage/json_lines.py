@@ -26,12 +26,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         RecordError: a line before the last is damaged.
     """
     out: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)  # str.splitlines would end a line at U+2028 in a text, too
     for index, line in enumerate(lines):
         try:
             out.append(json.loads(line))
         except ValueError as error:
-            if index == len(lines) - 1 and not line.endswith("\n"):
+            if index == len(lines) - 1 and not line.endswith(b"\n"):
                 break
             raise RecordError(f"{path}: line {index + 1} is damaged ({error}); restore the file") from error
     return out

@@ -394,6 +394,14 @@ def test_a_changed_trajectory_is_judged_again(command: Command) -> None:
     assert command.card()["tasks"] == 3
 
 
+def test_another_judge_needs_another_folder(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server(made.judge(status=lambda _: "\u2028 success")) as server:  # a line end for str.splitlines
+        assert command(server.url) == 0
+        assert command(server.url) == 0
+        assert command(server.url, "--judge-max-tokens", "99") == 2
+    assert "has an evaluation with other settings" in capsys.readouterr().err
+
+
 def test_trajectories_of_another_edition(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     tear(command.runs / "lamp", lambda data: data.update(task="Find the lamp of 2024"))
     with chat_server(made.judge()) as server:
