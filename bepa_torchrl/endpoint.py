@@ -28,10 +28,15 @@ Item = TypeVar("Item")
 Messages = Sequence[Mapping[str, Any]]
 
 _SCHEMA = "bepa.answer/1"
+_REFUSED = (400, 413, 422)  # HTTP statuses that are about the request, not about the endpoint
 
 
 class EndpointError(RuntimeError):
     """The endpoint gave no answer: it cannot be reached, refuses the request, or is no chat endpoint."""
+
+
+class RequestRefusedError(EndpointError):
+    """The endpoint works, and refuses this request: it is too long, has too many images, or its content is filtered."""
 
 
 class AnswerError(ValueError):
@@ -57,6 +62,8 @@ class Endpoint:
         at_once: maximum number of open requests.
         asks: how often an answer that is of no use is asked for, the first time included.
         price: US dollars per million tokens of prompts and of answers; None: cost is not counted.
+        reasoning: whether it is a reasoning model of OpenAI's (o4-mini), which takes no temperature, and whose limit of
+            tokens is named ``max_completion_tokens``.
 
     Raises:
         ValueError: a value is out of range.
@@ -72,6 +79,7 @@ class Endpoint:
     at_once: int = 8
     asks: int = 3
     price: tuple[float, float] | None = None
+    reasoning: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("max_tokens", 1), ("at_once", 1), ("asks", 1), ("retries", 0)):
@@ -198,6 +206,7 @@ class ChatModel:
             return None
         endpoint = self.endpoint
         request = [endpoint.model, endpoint.base_url, endpoint.temperature, endpoint.max_tokens, number, messages]
+        request += ["reasoning"] if endpoint.reasoning else []  # other requests keep the names of their answers
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         return self.cache / digest[:2] / f"{digest}.json"
 
@@ -206,17 +215,20 @@ class ChatModel:
 
         endpoint = self.endpoint
         where = f"{endpoint.model} at {self._client.base_url}"
+        sampling: dict[str, Any] = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
+        if endpoint.reasoning:
+            sampling = {"max_completion_tokens": endpoint.max_tokens}
         try:
             with self._slots:
                 reply: Any = self._client.chat.completions.create(
                     model=endpoint.model,
                     messages=list(messages),  # type: ignore[arg-type]
-                    temperature=endpoint.temperature,
-                    max_tokens=endpoint.max_tokens,
+                    **sampling,
                 )
         except openai.APIStatusError as error:
             text = " ".join(error.response.text.split())[:200]
-            raise EndpointError(f"{where}: status {error.status_code}: {text}") from error
+            kind = RequestRefusedError if error.status_code in _REFUSED else EndpointError
+            raise kind(f"{where}: status {error.status_code}: {text}") from error
         except openai.APIConnectionError as error:  # timeouts, too
             raise EndpointError(
                 f"{where}: no answer within {endpoint.timeout:g} s, {endpoint.retries + 1} times ({error}); "

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import add_settings, check_new
+from bepa_torchrl.commands.web_evaluation import add_web, check_no_judge, judge_web
 
 if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. --card writes card.json, card.md and card.html."""
+the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md and
+card.html."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,8 +36,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--from", dest="source", metavar="FOLDER", help="results in OSWorld's layout instead of playing"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="published files of a grounding suite, unpacked and unchanged"
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="published files of a grounding suite or online_mind2web, unchanged",
     )
+    add_web(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(program=evaluate_policy)
 
@@ -51,6 +57,9 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     name, overrides = _suite_of(options.overrides)
     if options.source is not None:
         return _read(options, name, overrides)
+    if name == "online_mind2web":
+        return _show(options, *judge_web(options, overrides), options.out)
+    check_no_judge(options)
     if name is not None and _is_grounding(name):
         return _ground(options, name, overrides)
     return _play(options, name, overrides)

@@ -59,6 +59,7 @@ def tables(card: Mapping[str, Any]) -> Iterator[Table]:
         yield "pass@k", [("k", "tasks", "at least one of k succeeds", "all k succeed"), *at_k]
     yield from _counts("How episodes ended", "stop reason", card["stops"])
     yield from _counts("Episodes without a result", "reason", card["no_result"])
+    yield from _agreement(card.get("agreement"))
     yield "Conditions", [("", ""), *((name, value) for name, value in _conditions(card))]
 
 
@@ -101,11 +102,28 @@ def _counts(title: str, head: str, counts: Mapping[str, int]) -> Iterator[Table]
         yield title, [(head, "episodes"), *((name, str(count)) for name, count in counts.items())]
 
 
+def _agreement(found: Mapping[str, Any] | None) -> Iterator[Table]:
+    """A judge against human labels."""
+    if found is None:
+        return
+    interval = "" if found["interval"] is None else f" ({' to '.join(map(percent, found['interval']))})"
+    rows = [
+        ("tasks with a verdict and a label", str(found["tasks"])),
+        ("agreement", percent(found["agreement"])),
+        ("false positives, of the tasks that people call failures", percent(found["false_positive_rate"])),
+        ("false negatives, of those that they call successes", percent(found["false_negative_rate"])),
+        ("success rate of these tasks by the judge", percent(found["judge_rate"])),
+        ("the same by people", percent(found["human_rate"])),
+        ("corrected success rate of all judged tasks (95 % interval)", percent(found["corrected"]) + interval),
+    ]
+    yield "The judge against people", [("", ""), *rows]
+
+
 def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """How the evaluation was made: the facts, and the averages of the episodes."""
     derived = {
         "score", "interval", "tasks", "mean_score", "denominators", "passes", "pass_at_k", "all_pass_at_k", "domains",
-        "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition",
+        "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition", "agreement",
     }  # fmt: skip
     for name, value in card.items():
         if name not in derived and value is not None:

@@ -49,6 +49,6 @@ SUITES = {
 def evaluation_suite(name: str) -> EvaluationSuite:
     """The suite of this name. Raises ValueError if there is none."""
     if name not in SUITES:
-        known = [*SUITES, *GROUNDING]
+        known = [*SUITES, *GROUNDING, "online_mind2web"]
         raise ValueError(f"unknown suite {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     return SUITES[name]

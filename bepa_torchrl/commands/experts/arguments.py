@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import check_new
 
@@ -33,16 +33,37 @@ def add_job(parser: argparse.ArgumentParser, out: str, *, sources: str = "+") ->
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
 
 
-def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Adds what is asked of a model behind an endpoint."""
-    group = parser.add_argument_group("a language model (needs pip install 'osworld-gym[endpoint]'); default: by rule")
-    group.add_argument("--model", help="its name at the endpoint")
-    group.add_argument("--url", help="of an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
-    group.add_argument("--at-once", type=int, default=8, metavar="N", help="open requests (default: 8)")
-    group.add_argument("--price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers")
-    group.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="of an answer (default: 1024)")
-    group.add_argument("--timeout", type=float, default=120.0, metavar="S", help="of a request (default: 120)")
-    group.add_argument("--retries", type=int, default=5, metavar="N", help="of a failed request (default: 5)")
+def add_endpoint(
+    parser: argparse.ArgumentParser,
+    *,
+    prefix: str = "",
+    title: str = "a language model",
+    max_tokens: int = 1024,
+) -> None:
+    """Adds what is asked of a model behind an endpoint.
+
+    Args:
+        parser: of the action.
+        prefix: of the options' names, such as ``judge-``.
+        title: of their group.
+        max_tokens: default of the option.
+    """
+    without = "" if prefix else "; default: by rule"
+    group = parser.add_argument_group(f"{title} (needs pip install 'osworld-gym[endpoint]'){without}")
+    group.add_argument(f"--{prefix}model", metavar="NAME", help="its name at the endpoint")
+    group.add_argument(f"--{prefix}url", help="of an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
+    group.add_argument(f"--{prefix}at-once", type=int, default=8, metavar="N", help="open requests (default: 8)")
+    group.add_argument(
+        f"--{prefix}price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers"
+    )
+    group.add_argument(
+        f"--{prefix}max-tokens", type=int, default=max_tokens, metavar="N", help="of an answer (default: %(default)s)"
+    )
+    group.add_argument(f"--{prefix}timeout", type=float, default=120.0, metavar="S", help="of a request (default: 120)")
+    group.add_argument(f"--{prefix}retries", type=int, default=5, metavar="N", help="of a failed request (default: 5)")
+    group.add_argument(
+        f"--{prefix}reasoning", action="store_true", help="it is a reasoning model of OpenAI's (no temperature)"
+    )
 
 
 def sources_and_settings(options: argparse.Namespace) -> tuple[list[str], Settings]:
@@ -54,29 +75,38 @@ def sources_and_settings(options: argparse.Namespace) -> tuple[list[str], Settin
     return [each for each in options.overrides if each not in overrides], settings
 
 
-def chat_model(options: argparse.Namespace, cache: Path) -> ChatModel | None:
+def chat_model(options: argparse.Namespace, cache: Path, *, prefix: str = "") -> ChatModel | None:
     """The model of ``--model``, or None: by rule.
+
+    Args:
+        options: with those of :func:`add_endpoint`.
+        cache: folder of its answers.
+        prefix: that of :func:`add_endpoint`.
 
     Raises:
         ValueError: an option is out of range, or has no effect. EndpointError: there is no key.
     """
     from bepa_torchrl.endpoint import ChatModel, Endpoint
 
-    if options.model is None:
-        given = [name for name in ("url", "price") if getattr(options, name) is not None]
+    def value(name: str) -> Any:
+        return getattr(options, f"{prefix}{name}".replace("-", "_"))
+
+    if value("model") is None:
+        given = [name for name in ("url", "price") if value(name) is not None]
         if getattr(options, "images", False):
             given.append("images")
         if given:
             raise ValueError(f"--{given[0]} is read with --model NAME only; add it, or leave --{given[0]} out")
         return None
     endpoint = Endpoint(
-        options.model,
-        options.url,
-        max_tokens=options.max_tokens,
-        timeout=options.timeout,
-        retries=options.retries,
-        at_once=options.at_once,
-        price=_price(options.price),
+        value("model"),
+        value("url"),
+        max_tokens=value("max-tokens"),
+        timeout=value("timeout"),
+        retries=value("retries"),
+        at_once=value("at-once"),
+        price=_price(value("price"), f"--{prefix}price"),
+        reasoning=value("reasoning"),
     )
     return ChatModel(endpoint, cache)
 
@@ -102,11 +132,11 @@ def noting(options: argparse.Namespace) -> Iterator[None]:
         raise
 
 
-def _price(text: str | None) -> tuple[float, float] | None:
+def _price(text: str | None, option: str) -> tuple[float, float] | None:
     if text is None:
         return None
     try:
         prompts, answers = (float(each) for each in text.split(","))
     except ValueError:
-        raise ValueError(f"--price: expected IN,OUT, two numbers such as 2.5,10, got {text!r}") from None
+        raise ValueError(f"{option}: expected IN,OUT, two numbers such as 2.5,10, got {text!r}") from None
     return prompts, answers

@@ -1,0 +1,27 @@
+"""JSON lines with texts of models in them, and after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
+
+LINES = [{"text": "one\u2028two\x85three\r\n"}, {"text": "é"}]
+
+
+def test_texts_may_have_any_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(map(json_line, LINES)), encoding="utf-8")
+    assert read_lines(path) == LINES
+
+
+def test_a_last_line_that_is_cut_within_a_character_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    whole = "".join(map(json_line, LINES)).encode()
+    path.write_bytes(whole[: whole.index("é".encode()) + 1])
+    assert read_lines(path) == LINES[:1]
+    path.write_bytes(b"{\n" + whole)
+    with pytest.raises(RecordError, match="line 1 is damaged"):
+        read_lines(path)
