@@ -64,9 +64,11 @@ def test_the_records_have_the_documented_keys(run: Run) -> None:
     check_keys(written_keys(run.folder / "level2" / "episodes.jsonl"), episodes)
     outcomes = [
         *documented("outcomes.jsonl"),
-        *(k for k in episodes if k != "iteration" and not k.startswith("provenance.")),
+        *(k for k in episodes if k not in ("iteration", "whole") and not k.startswith("provenance.")),
     ]
     check_keys(written_keys(run.folder / "level2" / "outcomes.jsonl"), outcomes)
+    check_keys(written_keys(run.folder / "level2" / "groups.jsonl"), documented("groups.jsonl"))
+    check_keys(written_keys(run.folder / "level2" / "record.json"), documented("record.json"))
     iterations = documented("iterations.jsonl")
     check_keys(
         written_keys(run.folder / "level2" / "iterations.jsonl"),

@@ -70,10 +70,10 @@ def test_prompts_and_responses_as_tokens(checkpoint: Path) -> None:
     policy = make_policy(config, seed=0)
     assert isinstance(policy, TransformersPolicy)
     response = f"Action: Wait.\n{TOOL_CALL[0]}\n{{}}\n{TOOL_CALL[1]}"
-    tokens = policy.encode_response(response)
-    ids = policy.processor.tokenizer.get_vocab()
+    tokens = policy.renderer.encode_response(response)
+    ids = policy.renderer.processor.tokenizer.get_vocab()
     assert sum(int(token) in {ids[tag] for tag in TOOL_CALL} for token in tokens) == 2
-    assert policy.processor.decode_responses([tokens.tolist()]) == [response]
+    assert policy.renderer.processor.decode_responses([tokens.tolist()]) == [response]
     first, second = policy.render(
         [
             PromptContext("mute", [picture(0)]),
@@ -84,7 +84,7 @@ def test_prompts_and_responses_as_tokens(checkpoint: Path) -> None:
     assert second is not None
     row = torch.cat((first.tokens, tokens))
     assert torch.equal(second.tokens[: len(row)], row)  # the next prompt extends prompt and response
-    text = policy.processor.tokenizer.decode(first.tokens)
+    text = policy.renderer.processor.tokenizer.decode(first.tokens)
     assert text.startswith("<|im_start|>system\n# Tools\n\n")
     assert "<|vision_end|>\nPlease generate the next move" in text
 

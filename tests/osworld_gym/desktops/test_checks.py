@@ -201,7 +201,7 @@ def test_known_differences_name_providers_and_checks() -> None:
 
 def test_the_registry_names_what_is_known() -> None:
     assert make_desktop("sim", tiles=(9, 8)).screen_size == (144, 128)
-    with pytest.raises(ValueError, match=r"'sym'; known: .*local.*sim"):
+    with pytest.raises(ValueError, match=r"'sym'.*did you mean .sim.*known: .*local.*sim"):
         make_desktop("sym")
     with pytest.raises(ValueError, match=r"has no option tyles; it has: tiles"):
         make_desktop("sim", tyles=(9, 8))
