@@ -55,10 +55,13 @@ class AdvantageSettings:
     """Group advantages.
 
     Args:
-        std: rule for the standard deviation by which they are divided; ``none``: no division.
+        kind: ``grpo`` (the paper); ``leave_one_out``: the return minus the mean of the other rollouts' (RLOO);
+            ``maxrl``: divided by the mean return instead of the standard deviation.
+        std: rule for the standard deviation by which those of ``grpo`` are divided; ``none``: no division.
         eps: number added to the standard deviation.
     """
 
+    kind: Literal["grpo", "leave_one_out", "maxrl"] = "grpo"
     std: Literal["population", "bessel", "none"] = "population"
     eps: NonNegativeFloat = 1e-6
 
