@@ -56,6 +56,7 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
         "max_length": settings.loss.max_length,
         "rollout_correction": _rollout_correction(settings),
         "rollout_cap": settings.loss.rollout_cap,
+        "anchor_weight": settings.loss.anchor,
         "keep_tokens": True,
         "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
     }

@@ -12,6 +12,7 @@ from bepa_torchrl.functional.advantage import (
     maxrl_advantage,
 )
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
+from bepa_torchrl.functional.anchor import anchor_rows, anchor_weights
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
 from bepa_torchrl.functional.ratio import (
     CORRECTION_LEVELS,
@@ -45,6 +46,8 @@ __all__ = [
     "MAX_LOG_RATIO",
     "STD_RULES",
     "UNITS",
+    "anchor_rows",
+    "anchor_weights",
     "approximate_kl",
     "clip_binds",
     "clip_fraction",

@@ -37,6 +37,8 @@ class LossSettings:
         rollout_correction: truncated importance weights for the difference between the sampler's and the old log-probs,
             per token or per response. They require ``train.old_log_probs=all``.
         rollout_cap: upper bound of these weights.
+        anchor: weight of a cross-entropy on the policy's own successes in groups without an injected trace, mean over
+            their tokens; 0: none (the paper).
     """
 
     clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
@@ -48,6 +50,7 @@ class LossSettings:
     max_length: Positive | None = None
     rollout_correction: Literal["off", "token", "sequence"] = "off"
     rollout_cap: PositiveFloat = 2.0
+    anchor: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
