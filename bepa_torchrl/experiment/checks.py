@@ -70,6 +70,14 @@ def self_rollouts(settings: Settings) -> str | None:
     return None
 
 
+def ratio_of_responses(settings: Settings) -> str | None:
+    """``loss.ratio=sequence`` is set with ``loss.unit=token``."""
+    loss = settings.loss
+    if loss.ratio == "token" or loss.unit == "token":
+        return None
+    return f"loss.ratio={loss.ratio} is for loss.unit=token, got loss.unit={loss.unit}; leave one of them out"
+
+
 def longest_episode(settings: Settings) -> str | None:
     """``loss.max_length`` is given with ``sum_norm``, and only then."""
     length = settings.loss.max_length
@@ -339,6 +347,7 @@ SETTINGS: tuple[Check, ...] = (
     known_methods,
     settings_of_luffy,
     self_rollouts,
+    ratio_of_responses,
     longest_episode,
     kind_of_advantage,
     injected_weight,

@@ -52,6 +52,7 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
         "sft_weight": settings.sft.weight,
         "clip_epsilon": settings.loss.clip,
         "unit": settings.loss.unit,
+        "ratio": settings.loss.ratio,
         "dual_clip": settings.loss.dual_clip,
         "max_length": settings.loss.max_length,
         "rollout_correction": _rollout_correction(settings),

@@ -17,9 +17,11 @@ from bepa_torchrl.functional.divergence import jensen_shannon, probability_histo
 from bepa_torchrl.functional.ratio import (
     CORRECTION_LEVELS,
     MAX_LOG_RATIO,
+    RATIOS,
     log_ratio,
     per_step,
     ratio,
+    response_mean,
     truncated_importance,
 )
 from bepa_torchrl.functional.statistics import (
@@ -44,6 +46,7 @@ __all__ = [
     "AGGREGATIONS",
     "CORRECTION_LEVELS",
     "MAX_LOG_RATIO",
+    "RATIOS",
     "STD_RULES",
     "UNITS",
     "anchor_rows",
@@ -65,6 +68,7 @@ __all__ = [
     "per_step",
     "probability_histogram",
     "ratio",
+    "response_mean",
     "row_denominators",
     "shaped_surrogate",
     "surrogate",

@@ -54,6 +54,10 @@ class BEPALoss(LossModule):
         aggregation: ``group`` (the paper), or another of :data:`bepa_torchrl.functional.AGGREGATIONS`; see
             :func:`bepa_torchrl.functional.row_denominators`.
         unit: ``token``, or ``step``: one ratio per row, from summed log-probabilities.
+        ratio: ``token``, or ``sequence``: GSPO's, one per row, from the mean of its tokens' log ratios
+            (:func:`bepa_torchrl.functional.response_mean`); with ``unit=token`` only. It is the one that is clipped,
+            and that the metrics are of. It differs from 1 far less than a token's does: GSPO clips it with
+            ``(3e-4, 4e-4)``.
         dual_clip: bound of the loss for negative advantages, above 1; None: no bound.
         max_length: longest possible episode in units; for ``sum_norm`` only.
         old_policy: ``stored``: old log-probabilities are read from the rows; ``current``: pi_old is the current policy,
@@ -105,6 +109,7 @@ class BEPALoss(LossModule):
         clip_epsilon: tuple[float, float] = (0.2, 0.3),
         aggregation: str = "group",
         unit: str = "token",
+        ratio: str = "token",
         dual_clip: float | None = None,
         max_length: int | None = None,
         old_policy: str = "stored",
@@ -118,6 +123,12 @@ class BEPALoss(LossModule):
             raise ValueError(f"old_policy must be 'stored' or 'current'; got {old_policy!r}")
         if rollout_correction not in ("off", "measure", *F.CORRECTION_LEVELS):
             raise ValueError(f"rollout_correction must be off, measure, token or sequence; got {rollout_correction!r}")
+        if ratio not in F.RATIOS:
+            raise ValueError(f"ratio must be one of {', '.join(F.RATIOS)}; got {ratio!r}")
+        if ratio == "sequence" and unit == "step":
+            raise ValueError(
+                "unit='step' has the ratio of the summed log-probs, got ratio='sequence'; set unit='token'"
+            )
         check_aggregation(aggregation, unit, max_length)
         check_dual_clip(dual_clip)
         check_cap(rollout_cap)
@@ -131,6 +142,7 @@ class BEPALoss(LossModule):
         self.old_policy, self.rollout_correction, self.rollout_cap = old_policy, rollout_correction, rollout_cap
         self.keep_tokens = keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
+        self.ratio = ratio
         if device is None:
             device = next((parameter.device for parameter in self.parameters()), torch.get_default_device())
         self.register_buffer("clip_epsilon_low", torch.tensor(float(low), device=device))
@@ -276,7 +288,10 @@ class BEPALoss(LossModule):
             difference = None if difference is None else F.per_step(difference, mask)[0]
             old, _ = F.per_step(old, mask)
             log_prob, mask = F.per_step(log_prob, mask)
-        return LossInputs(log_prob, F.log_ratio(log_prob, old, mask), advantage, mask, off_policy, difference)
+        log_ratio = F.log_ratio(log_prob, old, mask)
+        if self.ratio == "sequence":
+            log_ratio = F.response_mean(log_ratio, mask)
+        return LossInputs(log_prob, log_ratio, advantage, mask, off_policy, difference)
 
     def _old_log_prob(self, rows: TensorDictBase, log_prob: Tensor) -> Tensor:
         """``[B, T]`` nats, on the device of ``log_prob`` (rows stay on the CPU with their PNGs)."""

@@ -29,6 +29,8 @@ class LossSettings:
     """The surrogate and its aggregation (docs/definitions.md).
 
     Args:
+        ratio: that of a token, or of the ``sequence``: GSPO's, from the mean log-ratio of each response's tokens. It
+            stays far closer to 1, so that GSPO's ``loss.clip`` is ``[0.0003, 0.0004]``.
         clip: lower and upper clip range of the ratio, as ``[1 - low, 1 + high]``.
         dual_clip: bound of the loss for negative advantages, above 1; None: off.
         aggregation: how row losses are normalised, see :func:`bepa_torchrl.functional.row_denominators`.
@@ -41,6 +43,7 @@ class LossSettings:
             their tokens; 0: none (the paper).
     """
 
+    ratio: Literal["token", "sequence"] = "token"
     clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
     dual_clip: AboveOne | None = None
     aggregation: Literal["group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean"] = (

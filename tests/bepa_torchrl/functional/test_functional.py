@@ -250,6 +250,14 @@ def test_per_step_sums_tokens():
     assert some.tolist() == [[True], [False]]
 
 
+def test_response_mean_at_each_token():
+    log_ratio = torch.tensor([[9.0, -1.0, 4.0], [9.0, 9.0, 9.0]], requires_grad=True)
+    mean = F.response_mean(log_ratio, torch.tensor([[0, 1, 1], [0, 0, 0]]) > 0)
+    assert mean.tolist() == [[0.0, 1.5, 1.5], [0.0, 0.0, 0.0]]
+    (gradient,) = torch.autograd.grad(mean[0, 1], log_ratio)
+    assert gradient.tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
+
+
 def test_jensen_shannon_numbers():
     half, one, other = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     assert F.jensen_shannon(half, one).item() == pytest.approx(0.215762, abs=5e-7)

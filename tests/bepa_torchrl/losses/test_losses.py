@@ -163,6 +163,37 @@ def test_one_ratio_per_step(actor):
     assert out.clip_fraction.item() == 0.5
 
 
+def test_one_ratio_per_response_by_hand(actor):
+    """GSPO with its clip: three responses of an episode each, whose token ratios have a geometric mean s.
+
+    Row 0, A = 1: (1.0002 * 1.0004)^(1/2) = 1.0003 is not clipped, so -1.0003. Row 1, A = 1: (2 * 8)^(1/2) = 4 is
+    clipped to 1.0004. Row 2, A = -2: (0.125)^(1/3) = 0.5 is clipped to 0.9997, so 1.9994. The mean over responses is
+    (-1.0003 - 1.0004 + 1.9994) / 3.
+    """
+    actor.double()
+    rows = [
+        make_row(actor, [1, 2], slot=0, advantage=1.0, ratio=[1.0002, 1.0004]),
+        make_row(actor, [3, 4], slot=1, advantage=1.0, ratio=[2.0, 8.0]),
+        make_row(actor, [3, 3, 4], slot=2, advantage=-2.0, ratio=[0.5, 0.25, 1.0]),
+    ]
+    clip = (3e-4, 4e-4)
+    loss = BEPALoss(actor, ratio="sequence", aggregation="seq-mean-token-mean", clip_epsilon=clip)
+    out = loss(stamped(loss, rows))
+    assert out.loss_objective.item() == pytest.approx((-1.0003 - 1.0004 + 1.9994) / 3, abs=2e-7)
+    assert out.clip_fraction.item() == pytest.approx(5 / 7)  # all tokens of the clipped responses
+    assert out.ratio_max_on_policy.item() == pytest.approx(4.0, rel=1e-5)
+    by_hand = -1.0003 * actor.row_log_prob(rows[0]).mean() / 3  # d s / d log p = s / 2 for each of the two tokens
+    torch.testing.assert_close(gradient(actor, out.loss_objective), gradient(actor, by_hand), rtol=1e-5, atol=1e-8)
+
+
+def test_at_ratio_one_both_ratios_have_the_same_gradient(actor):
+    token, sequence = BEPALoss(actor), BEPALoss(actor, ratio="sequence")
+    batch = stamped(token, toy(actor))
+    a, b = token(batch), sequence(batch)
+    torch.testing.assert_close(a.loss_objective, b.loss_objective)
+    torch.testing.assert_close(gradient(actor, a.loss_objective), gradient(actor, b.loss_objective))
+
+
 def gradient(actor, value):
     return torch.autograd.grad(value, actor.table)[0]
 
@@ -218,6 +249,7 @@ LOSSES = {
     "bepa-token": lambda actor: BEPALoss(actor, aggregation="token"),
     "bepa-sequence": lambda actor: BEPALoss(actor, aggregation="sequence"),
     "bepa-step": lambda actor: BEPALoss(actor, unit="step"),
+    "bepa-sequence-ratio": lambda actor: BEPALoss(actor, ratio="sequence"),
     "bepa-anchor": lambda actor: BEPALoss(actor, anchor_weight=0.5),
     "bepa-step-anchor": lambda actor: BEPALoss(actor, unit="step", anchor_weight=0.5),
     "luffy": LUFFYLoss,
@@ -398,6 +430,8 @@ def test_keys_can_be_renamed_and_set_back(actor):
     [
         ({"aggregation": "token_mean"}, ValueError, "group, token, sequence, sum_norm"),
         ({"unit": "episode"}, ValueError, "token, step"),
+        ({"ratio": "episode"}, ValueError, "token, sequence"),
+        ({"ratio": "sequence", "unit": "step"}, ValueError, "unit='token'"),
         ({"dual_clip": 0.5}, ValueError, "dual_clip"),
         ({"aggregation": "sum_norm"}, ValueError, "max_length"),
         ({"gamma": 0.9}, TypeError, "gamma"),  # TorchRL's own loss accepts it and never reads it
