@@ -28,10 +28,11 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | LOG_PROB | [L] float32, nats, under the weights before the last optimiser step on the row | loss | record |
 | CLIPPED | [L] bool, whether the clip bound there | loss | record |
 | UPDATES | [U] int64, the policy's versions after the optimiser steps on the row | stepper | record |
-| RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement |
+| RETURN | [1] float32, R(tau) of the whole episode, on each row | collector | replacement, loss (``loss.anchor``) |
 | STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |
 | ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
 | DENOMINATOR | [1] float32, > 0, see :func:`bepa_torchrl.functional.row_denominators` | stepper | loss |
+| ANCHOR | [1] float32, >= 0, see :func:`bepa_torchrl.functional.anchor_weights` | stepper (``loss.anchor``) | loss |
 | OFF_POLICY | [1] bool, injected by replacement or by LUFFY | replacement | loss (LUFFY, SFT), diagnostics |
 """
 
@@ -73,6 +74,7 @@ RETURN = "return"
 STOP_REASON = "stop_reason"
 ADVANTAGE = "advantage"
 DENOMINATOR = "loss_denominator"
+ANCHOR = "loss_anchor_weight"
 OFF_POLICY = "off_policy"
 CONTEXT_FULL = "context_full"  #: bool ``[1]``, in a policy's output for an environment only: the prompt is too long
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
-from bepa_torchrl.experiment.settings import AlgoSettings, ExpertSettings, Settings
+from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, Settings
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
@@ -70,6 +70,14 @@ def self_rollouts(settings: Settings) -> str | None:
     return None
 
 
+def ratio_of_responses(settings: Settings) -> str | None:
+    """``loss.ratio=sequence`` is set with ``loss.unit=token``."""
+    loss = settings.loss
+    if loss.ratio == "token" or loss.unit == "token":
+        return None
+    return f"loss.ratio={loss.ratio} is for loss.unit=token, got loss.unit={loss.unit}; leave one of them out"
+
+
 def longest_episode(settings: Settings) -> str | None:
     """``loss.max_length`` is given with ``sum_norm``, and only then."""
     length = settings.loss.max_length
@@ -80,6 +88,20 @@ def longest_episode(settings: Settings) -> str | None:
         return f"{aggregation} requires the longest episode in units; set loss.max_length=N"
     if not sums and length is not None:
         return f"loss.max_length={length} is read with loss.aggregation=sum_norm only, got {aggregation}"
+    return None
+
+
+def kind_of_advantage(settings: Settings) -> str | None:
+    """``advantage.std`` and ``advantage.eps`` are set with GRPO's advantages only, which LUFFY's presets have, too."""
+    advantage, algo = settings.advantage, settings.algo.name
+    if advantage.kind == "grpo":
+        return None
+    if algo == "luffy":
+        return f"algo=luffy has the advantages of GRPO, got advantage.kind={advantage.kind}; leave it out"
+    default = AdvantageSettings()
+    for name, value, without in (("std", advantage.std, default.std), ("eps", advantage.eps, default.eps)):
+        if value != without:
+            return f"advantage.{name}={value} is read with advantage.kind=grpo only, got {advantage.kind}; leave it out"
     return None
 
 
@@ -325,7 +347,9 @@ SETTINGS: tuple[Check, ...] = (
     known_methods,
     settings_of_luffy,
     self_rollouts,
+    ratio_of_responses,
     longest_episode,
+    kind_of_advantage,
     injected_weight,
     group_size,
     token_budget,

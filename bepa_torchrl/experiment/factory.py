@@ -196,6 +196,7 @@ def make_trainer(
         refresh=algo.refresh,
         min_successes=settings.cache.min_successes,
         weight=settings.cache.injected_weight,
+        advantage=settings.advantage.kind,
         std=advantage_std(algo, settings.advantage.std, luffy_preset=settings.algo.preset),
         eps=settings.advantage.eps,
     )

@@ -52,10 +52,12 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
         "sft_weight": settings.sft.weight,
         "clip_epsilon": settings.loss.clip,
         "unit": settings.loss.unit,
+        "ratio": settings.loss.ratio,
         "dual_clip": settings.loss.dual_clip,
         "max_length": settings.loss.max_length,
         "rollout_correction": _rollout_correction(settings),
         "rollout_cap": settings.loss.rollout_cap,
+        "anchor_weight": settings.loss.anchor,
         "keep_tokens": True,
         "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
     }

@@ -4,15 +4,24 @@ Shape letters, here and in the names: G rollouts of a group, E episodes, R rows 
 batch, T padded response positions (left-padded, see ``mask_BT``), V vocabulary.
 """
 
-from bepa_torchrl.functional.advantage import STD_RULES, group_advantage
+from bepa_torchrl.functional.advantage import (
+    ADVANTAGE_KINDS,
+    STD_RULES,
+    group_advantage,
+    leave_one_out_advantage,
+    maxrl_advantage,
+)
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
+from bepa_torchrl.functional.anchor import anchor_rows, anchor_weights
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
 from bepa_torchrl.functional.ratio import (
     CORRECTION_LEVELS,
     MAX_LOG_RATIO,
+    RATIOS,
     log_ratio,
     per_step,
     ratio,
+    response_mean,
     truncated_importance,
 )
 from bepa_torchrl.functional.statistics import (
@@ -33,11 +42,15 @@ from bepa_torchrl.functional.surrogate import (
 )
 
 __all__ = [
+    "ADVANTAGE_KINDS",
     "AGGREGATIONS",
     "CORRECTION_LEVELS",
     "MAX_LOG_RATIO",
+    "RATIOS",
     "STD_RULES",
     "UNITS",
+    "anchor_rows",
+    "anchor_weights",
     "approximate_kl",
     "clip_binds",
     "clip_fraction",
@@ -46,13 +59,16 @@ __all__ = [
     "effective_sample_size",
     "group_advantage",
     "jensen_shannon",
+    "leave_one_out_advantage",
     "log_ratio",
     "luffy_shaping",
     "masked_max",
     "masked_mean",
+    "maxrl_advantage",
     "per_step",
     "probability_histogram",
     "ratio",
+    "response_mean",
     "row_denominators",
     "shaped_surrogate",
     "surrogate",

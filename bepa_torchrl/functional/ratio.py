@@ -1,10 +1,11 @@
-"""The log of the importance ratio, per token or per step."""
+"""The log of the importance ratio, per token, per response (GSPO) or per step."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+RATIOS = ("token", "sequence")  #: :func:`log_ratio` of a token, or its :func:`response_mean`
 CORRECTION_LEVELS = ("token", "sequence")  #: levels of :func:`truncated_importance`
 #: largest absolute log ratio that is exponentiated, nats; above 88.7 float32 has no exp. Beyond it the gradient is 0.
 #: The bound is verl's (``verl/trainer/ppo/core_algos.py``)
@@ -23,6 +24,24 @@ def log_ratio(log_prob_BT: Tensor, old_log_prob_BT: Tensor, mask_BT: Tensor) -> 
         ``[B, T]``; no gradient flows from masked positions.
     """
     return torch.where(mask_BT, log_prob_BT, 0.0) - torch.where(mask_BT, old_log_prob_BT, 0.0)
+
+
+def response_mean(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The mean log ratio of a row's tokens, at each of its tokens: the log of GSPO's sequence ratio ``s_i``.
+
+    ``s_i = (pi_theta(y) / pi_old(y))^(1 / |y|)``: Zheng et al. 2025 (arXiv 2507.18071), eq. 7. A row is one response of
+    the model, which in an episode of several steps is one step. The gradient of ``s_i`` is spread over the row's tokens
+    evenly, as that of verl's ``compute_policy_loss_gspo``.
+
+    Args:
+        log_ratio_BT: ``[B, T]`` nats, from :func:`log_ratio`.
+        mask_BT: ``[B, T]`` bool, response tokens.
+
+    Returns:
+        ``[B, T]``; 0 where the mask is false, and in rows without a token.
+    """
+    mean = torch.where(mask_BT, log_ratio_BT, 0.0).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(mask_BT, mean, 0.0)
 
 
 def ratio(log_ratio: Tensor) -> Tensor:

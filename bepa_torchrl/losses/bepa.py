@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -35,11 +36,14 @@ class BEPALoss(LossModule):
 
     Paper eq. bepa-obj. No KL, no entropy bonus. Each row stores its denominator (:meth:`denominators`, called
     once per optimiser step), so the losses of micro-batches are *added* and do not depend on how the rows are split.
-    With ``aggregation="token"`` and all rows in one batch it equals TorchRL's ``GRPOLoss``.
+    With ``aggregation="token"`` and all rows in one batch it equals TorchRL's ``GRPOLoss``. With ``anchor_weight`` a
+    second loss, ``loss_anchor``, is the cross-entropy of the policy's own successes; each row stores its weight in it
+    (:meth:`anchor_weights`).
 
     Keys (``set_keys``): ``action`` (response tokens), ``sample_log_prob`` (old log-probabilities), ``advantage``
     (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
-    :meth:`denominators` only); ``rollout_log_prob`` (with ``rollout_correction`` only); defaults as in
+    :meth:`denominators` only); ``rollout_log_prob`` (with ``rollout_correction`` only); ``anchor`` (``[1]`` per row)
+    and ``episode_return`` (for :meth:`anchor_rows` only), both with ``anchor_weight`` only; defaults as in
     :mod:`bepa_torchrl.data.keys`.
 
     Args:
@@ -50,6 +54,10 @@ class BEPALoss(LossModule):
         aggregation: ``group`` (the paper), or another of :data:`bepa_torchrl.functional.AGGREGATIONS`; see
             :func:`bepa_torchrl.functional.row_denominators`.
         unit: ``token``, or ``step``: one ratio per row, from summed log-probabilities.
+        ratio: ``token``, or ``sequence``: GSPO's, one per row, from the mean of its tokens' log ratios
+            (:func:`bepa_torchrl.functional.response_mean`); with ``unit=token`` only. It is the one that is clipped,
+            and that the metrics are of. It differs from 1 far less than a token's does: GSPO clips it with
+            ``(3e-4, 4e-4)``.
         dual_clip: bound of the loss for negative advantages, above 1; None: no bound.
         max_length: longest possible episode in units; for ``sum_norm`` only.
         old_policy: ``stored``: old log-probabilities are read from the rows; ``current``: pi_old is the current policy,
@@ -60,6 +68,8 @@ class BEPALoss(LossModule):
             difference is among the metrics; ``token`` or ``sequence``:
             :func:`bepa_torchrl.functional.truncated_importance`. Off-policy rows have weight 1.
         rollout_cap: upper bound of these weights.
+        anchor_weight: weight of ``loss_anchor``, the mean cross-entropy of the tokens of the policy's own successes in
+            groups without an injected trace (:func:`bepa_torchrl.functional.anchor_rows`); 0: no such term (the paper).
         keep_tokens: whether ``forward`` writes LOG_PROB and CLIPPED of each token into the rows that it is given;
             not with ``unit=step``, which has none.
         device: device of the buffers; by default the actor's.
@@ -79,6 +89,8 @@ class BEPALoss(LossModule):
         rollout_log_prob: NestedKey = keys.ROLLOUT_LOG_PROB
         group: NestedKey = keys.GROUP_ID
         slot: NestedKey = keys.SLOT
+        anchor: NestedKey = keys.ANCHOR
+        episode_return: NestedKey = keys.RETURN
 
     default_keys = _AcceptedKeys  # set_keys(name=None) restores these
     actor_network: TensorDictModuleBase
@@ -97,11 +109,13 @@ class BEPALoss(LossModule):
         clip_epsilon: tuple[float, float] = (0.2, 0.3),
         aggregation: str = "group",
         unit: str = "token",
+        ratio: str = "token",
         dual_clip: float | None = None,
         max_length: int | None = None,
         old_policy: str = "stored",
         rollout_correction: str = "off",
         rollout_cap: float = 2.0,
+        anchor_weight: float = 0.0,
         keep_tokens: bool = False,
         device: torch.device | None = None,
     ) -> None:
@@ -109,22 +123,33 @@ class BEPALoss(LossModule):
             raise ValueError(f"old_policy must be 'stored' or 'current'; got {old_policy!r}")
         if rollout_correction not in ("off", "measure", *F.CORRECTION_LEVELS):
             raise ValueError(f"rollout_correction must be off, measure, token or sequence; got {rollout_correction!r}")
+        if ratio not in F.RATIOS:
+            raise ValueError(f"ratio must be one of {', '.join(F.RATIOS)}; got {ratio!r}")
+        if ratio == "sequence" and unit == "step":
+            raise ValueError(
+                "unit='step' has the ratio of the summed log-probs, got ratio='sequence'; set unit='token'"
+            )
         check_aggregation(aggregation, unit, max_length)
         check_dual_clip(dual_clip)
         check_cap(rollout_cap)
         low, high = clip_epsilon
         if not (0 <= low < 1 and high >= 0):
             raise ValueError(f"clip_epsilon must be (low, high) with 0 <= low < 1 and high >= 0; got {clip_epsilon}")
+        if not 0 <= anchor_weight < math.inf:
+            raise ValueError(f"anchor_weight must be a finite number >= 0; got {anchor_weight}")
         super().__init__()
-        self.actor_network = actor_network
+        self.actor_network, self.anchor_weight = actor_network, anchor_weight
         self.old_policy, self.rollout_correction, self.rollout_cap = old_policy, rollout_correction, rollout_cap
         self.keep_tokens = keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
+        self.ratio = ratio
         if device is None:
             device = next((parameter.device for parameter in self.parameters()), torch.get_default_device())
         self.register_buffer("clip_epsilon_low", torch.tensor(float(low), device=device))
         self.register_buffer("clip_epsilon_high", torch.tensor(float(high), device=device))
         self.out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
+        if anchor_weight:
+            self.out_keys += ["loss_anchor", "units_anchor"]
         self._forward_value_estimator_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
@@ -142,6 +167,8 @@ class BEPALoss(LossModule):
             own.insert(2, k.sample_log_prob)
         if self.rollout_correction != "off":
             own.append(k.rollout_log_prob)
+        if self.anchor_weight:
+            own.append(k.anchor)
         self.in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
     @property
@@ -169,6 +196,19 @@ class BEPALoss(LossModule):
         )
         return out.unsqueeze(-1)
 
+    def anchor_rows(self, rows: TensorDictBase) -> Tensor:
+        """Which of all rows of one optimiser step are in the anchor, ``[R]`` bool; none without ``anchor_weight``."""
+        if not self.anchor_weight:
+            return torch.zeros(len(rows), dtype=torch.bool)
+        k = self.tensor_keys
+        returns, off_policy, group = (rows.get(key).reshape(-1) for key in (k.episode_return, k.off_policy, k.group))
+        return F.anchor_rows(returns, off_policy.bool(), group)
+
+    def anchor_weights(self, rows: TensorDictBase) -> Tensor:
+        """The ``anchor`` entry for all rows of one optimiser step, ``[R, 1]`` float32; used as :meth:`denominators`."""
+        lengths = response_lengths(rows, self.tensor_keys.action)
+        return F.anchor_weights(lengths, self.anchor_rows(rows)).unsqueeze(-1)
+
     def forward(self, tensordict: TensorDictBase) -> BEPALossOutput:
         """The losses and metrics of a (micro-)batch of rows ``[B]``.
 
@@ -194,8 +234,20 @@ class BEPALoss(LossModule):
             name: (torch.where(inputs.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()
             for name, loss in objective.losses.items()
         }
+        losses |= self._anchor(rows, inputs)
         metrics = diagnostics(inputs, objective) | rollout_diagnostics(inputs, weight)
         return self.output_type(**losses, **metrics, batch_size=[])
+
+    def _anchor(self, rows: TensorDictBase, inputs: LossInputs) -> dict[str, Tensor]:
+        """``loss_anchor`` and ``units_anchor``; nothing without ``anchor_weight``."""
+        if not self.anchor_weight:
+            return {}
+        share = per_row(rows, self.tensor_keys.anchor, (1,), "set it to loss.anchor_weights(all rows)")
+        share = share.to(inputs.log_prob.device)
+        return {
+            "loss_anchor": -self.anchor_weight * (inputs.log_prob * share).sum(),
+            "units_anchor": (inputs.mask & (share > 0)).sum().float(),
+        }
 
     def _rollout_weight(self, inputs: LossInputs) -> Tensor:
         """``[B, T]``: the importance weights of ``rollout_correction``; 1 without it."""
@@ -236,7 +288,10 @@ class BEPALoss(LossModule):
             difference = None if difference is None else F.per_step(difference, mask)[0]
             old, _ = F.per_step(old, mask)
             log_prob, mask = F.per_step(log_prob, mask)
-        return LossInputs(log_prob, F.log_ratio(log_prob, old, mask), advantage, mask, off_policy, difference)
+        log_ratio = F.log_ratio(log_prob, old, mask)
+        if self.ratio == "sequence":
+            log_ratio = F.response_mean(log_ratio, mask)
+        return LossInputs(log_prob, log_ratio, advantage, mask, off_policy, difference)
 
     def _old_log_prob(self, rows: TensorDictBase, log_prob: Tensor) -> Tensor:
         """``[B, T]`` nats, on the device of ``log_prob`` (rows stay on the CPU with their PNGs)."""

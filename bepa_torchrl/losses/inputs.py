@@ -13,8 +13,8 @@ class LossInputs:
 
     Args:
         log_prob: ``[B, T]`` nats, under the policy in training, with gradient; 0 where the mask is false.
-        log_ratio: ``[B, T]`` ``log_prob`` minus the old one; 0 where the mask is false, and on off-policy rows whose
-            old log-probabilities the loss does not read.
+        log_ratio: ``[B, T]`` ``log_prob`` minus the old one, or with ``ratio="sequence"`` its mean over the row;
+            0 where the mask is false, and on off-policy rows whose old log-probabilities the loss does not read.
         advantage: ``[B, 1]``.
         mask: ``[B, T]`` bool, true for the units of the response.
         off_policy: ``[B, 1]`` bool, true for injected rows.

@@ -43,6 +43,7 @@ class BEPALossOutput(LLMLossOutput):
       (:func:`bepa_torchrl.functional.clip_binds`, as verl counts); units without a clip count as not clipped;
     - ``kl_approx``: mean of ``r - 1 - log r`` over on-policy units; ``ESS``: over all units, in (0, 1];
     - ``ratio_*``, ``log_prob_*``: means and maxima over on-policy or injected units;
+    - ``units_anchor``, with ``anchor_weight`` only: units whose cross-entropy is ``loss_anchor``;
     - ``rollout_*``, with ``rollout_correction`` only: over on-policy units, with ``d`` the old log-prob minus the
       sampler's, the mean of ``exp(d) - 1 - d`` (estimates KL(sampler, old) in nats), the maximum of ``abs(d)``, and the
       mean importance weight.
@@ -52,6 +53,8 @@ class BEPALossOutput(LLMLossOutput):
     """
 
     loss_sft: torch.Tensor | None = None
+    loss_anchor: torch.Tensor | None = None
+    units_anchor: torch.Tensor | None = None
     units: torch.Tensor | None = None  # response tokens (or steps) of the batch
     units_off_policy: torch.Tensor | None = None
     off_policy_fraction: torch.Tensor | None = None  # of the units

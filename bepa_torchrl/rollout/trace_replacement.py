@@ -17,6 +17,7 @@ from torchrl.envs.transforms import Transform
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeRows, int_entry, row_list, stack_rows
+from bepa_torchrl.functional import ADVANTAGE_KINDS
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
@@ -64,15 +65,16 @@ class TraceReplacement(Transform):
         min_successes: successes that a group must have for that; 1 in the paper.
         weight: factor of the injected trace's advantage with ``on_failure``: ``one`` (the paper), or ``need``, the
             share of the task's groups so far, this one included, that had no success.
-        std: rule for the standard deviation, see :func:`~bepa_torchrl.functional.group_advantage`.
-        eps: added to the standard deviation.
+        advantage: kind of the advantages, see :func:`~bepa_torchrl.rollout.advantages.set_advantages`.
+        std: rule for the standard deviation, see :func:`~bepa_torchrl.functional.group_advantage`; for ``grpo`` only.
+        eps: added to the standard deviation; for ``grpo`` only.
 
     After each call ``reports`` contains one :class:`GroupReport` per group.
 
     Raises:
-        ValueError: no cache although one is required, ``min_successes`` below 1, or ``need`` with another
-            ``min_successes`` than 1 or for a method that does not both inject on failure and refresh; from ``forward``:
-            rows that are not complete groups, or were finalised before
+        ValueError: no cache although one is required, ``min_successes`` below 1, an unknown ``advantage``, or ``need``
+            with another ``min_successes`` than 1 or for a method that does not both inject on failure and refresh; from
+            ``forward``: rows that are not complete groups, or were finalised before
             (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
@@ -84,6 +86,7 @@ class TraceReplacement(Transform):
         refresh: bool = True,
         min_successes: int = 1,
         weight: str = "one",
+        advantage: str = "grpo",
         std: str = "population",
         eps: float = 1e-6,
     ) -> None:
@@ -93,6 +96,8 @@ class TraceReplacement(Transform):
             raise ValueError(f"injection={self.injection.value} with refresh={refresh} requires a cache, got None")
         if min_successes < 1:
             raise ValueError(f"min_successes must be >= 1, got {min_successes}")
+        if advantage not in ADVANTAGE_KINDS:
+            raise ValueError(f"advantage must be one of {', '.join(ADVANTAGE_KINDS)}; got {advantage!r}")
         if weight not in WEIGHTS:
             raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}; got {weight!r}")
         if weight == "need" and self.injection not in (Injection.never, Injection.on_failure):
@@ -105,7 +110,7 @@ class TraceReplacement(Transform):
                 f"{min_successes} leaves out; set one of them to its default"
             )
         self.min_successes, self.weight = min_successes, weight
-        self.cache, self.std, self.eps = cache, std, eps
+        self.cache, self.advantage, self.std, self.eps = cache, advantage, std, eps
         self.reports: list[GroupReport] = []
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -157,7 +162,7 @@ class TraceReplacement(Transform):
             else:
                 supervised = trace.rows
         self.reports.append(GroupReport(group[0].group_id, group[0].task_id, **report))
-        set_advantages(members, std=self.std, eps=self.eps)
+        set_advantages(members, kind=self.advantage, std=self.std, eps=self.eps)
         if "replaced_slot" in report and self.weight == "need":
             self._weigh(members[0])
         for row in supervised:

@@ -17,7 +17,7 @@ from torchrl.trainers.trainers import OptimizationStepper
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.packing import MAX_TOKENS, Pack, pack_rows
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
-from bepa_torchrl.losses import RLSFTLoss
+from bepa_torchrl.losses import BEPALoss, RLSFTLoss
 from bepa_torchrl.losses.output import merge_metrics
 from bepa_torchrl.policies.base import Learner
 from bepa_torchrl.policies.finite import check_finite
@@ -47,9 +47,13 @@ def minibatches(batch: TensorDictBase, groups: int | None) -> Iterator[TensorDic
 
 
 def has_signal(rows: TensorDictBase, loss: LossModule) -> list[bool]:
-    """Which rows of ``[R]`` have a gradient: those with an advantage other than 0 and, for RL+SFT, the expert's."""
+    """Which rows of ``[R]`` have a gradient: those with an advantage other than 0, RL+SFT's expert's, the anchor's."""
     supervised = isinstance(loss, RLSFTLoss)
-    return [bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY))) for row in row_list(rows)]
+    anchor = loss.anchor_rows(rows).tolist() if isinstance(loss, BEPALoss) else [False] * len(rows)
+    return [
+        anchored or bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY)))
+        for row, anchored in zip(row_list(rows), anchor, strict=True)
+    ]
 
 
 def sampled_by(rows: TensorDictBase, version: int) -> bool:
@@ -83,8 +87,9 @@ def gradient_step(
     """One optimiser step on rows ``[R]``; the gradient is that of the whole batch for any token budget.
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
-    gradient are exactly 0) still count in it, and micro-batches are summed. If ``keep`` leaves no row, no step is
-    taken; nor if the gradient or the loss is not finite, which is logged with the rows.
+    gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` its weight in
+    the anchor, too. If ``keep`` leaves no row, no step is taken; nor if the gradient or the loss is not finite, which
+    is logged with the rows.
 
     Args:
         keep: which rows are computed; None: all.
@@ -111,6 +116,8 @@ def gradient_step(
         RankLostError: from ``passes`` on several ranks.
     """
     rows.set(K.DENOMINATOR, loss.denominators(rows))
+    if isinstance(loss, BEPALoss) and loss.anchor_weight:
+        rows.set(K.ANCHOR, loss.anchor_weights(rows))
     every = row_list(rows)
     used = every if keep is None else [row for row, wanted in zip(every, keep, strict=True) if wanted]
     counts = {"rows": float(len(every)), "rows_computed": float(len(used)), "steps_not_finite": 0.0}

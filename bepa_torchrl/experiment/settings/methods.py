@@ -29,6 +29,8 @@ class LossSettings:
     """The surrogate and its aggregation (docs/definitions.md).
 
     Args:
+        ratio: that of a token, or of the ``sequence``: GSPO's, from the mean log-ratio of each response's tokens. It
+            stays far closer to 1, so that GSPO's ``loss.clip`` is ``[0.0003, 0.0004]``.
         clip: lower and upper clip range of the ratio, as ``[1 - low, 1 + high]``.
         dual_clip: bound of the loss for negative advantages, above 1; None: off.
         aggregation: how row losses are normalised, see :func:`bepa_torchrl.functional.row_denominators`.
@@ -37,8 +39,11 @@ class LossSettings:
         rollout_correction: truncated importance weights for the difference between the sampler's and the old log-probs,
             per token or per response. They require ``train.old_log_probs=all``.
         rollout_cap: upper bound of these weights.
+        anchor: weight of a cross-entropy on the policy's own successes in groups without an injected trace, mean over
+            their tokens; 0: none (the paper).
     """
 
+    ratio: Literal["token", "sequence"] = "token"
     clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
     dual_clip: AboveOne | None = None
     aggregation: Literal["group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean"] = (
@@ -48,6 +53,7 @@ class LossSettings:
     max_length: Positive | None = None
     rollout_correction: Literal["off", "token", "sequence"] = "off"
     rollout_cap: PositiveFloat = 2.0
+    anchor: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +61,13 @@ class AdvantageSettings:
     """Group advantages.
 
     Args:
-        std: rule for the standard deviation by which they are divided; ``none``: no division.
+        kind: ``grpo`` (the paper); ``leave_one_out``: the return minus the mean of the other rollouts' (RLOO);
+            ``maxrl``: divided by the mean return instead of the standard deviation.
+        std: rule for the standard deviation by which those of ``grpo`` are divided; ``none``: no division.
         eps: number added to the standard deviation.
     """
 
+    kind: Literal["grpo", "leave_one_out", "maxrl"] = "grpo"
     std: Literal["population", "bessel", "none"] = "population"
     eps: NonNegativeFloat = 1e-6
 

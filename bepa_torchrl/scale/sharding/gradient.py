@@ -123,11 +123,15 @@ class ShardedPasses:
         return on_device.cpu()
 
 
+#: what a step reads of a row, besides its images
+_READ = (K.PROMPT_TOKENS, K.RESPONSE_TOKENS, K.ADVANTAGE, K.OLD_LOG_PROB, K.DENOMINATOR, K.OFF_POLICY, K.ANCHOR)
+
+
 def _digest(rows: Sequence[TensorDictBase]) -> int:
     """62 bits of what a step reads of the rows."""
     digest = hashlib.sha256()
     for row in row_list(stack_rows(rows)):
-        for key in (K.PROMPT_TOKENS, K.RESPONSE_TOKENS, K.ADVANTAGE, K.OLD_LOG_PROB, K.DENOMINATOR, K.OFF_POLICY):
+        for key in _READ:
             value = row.get(key, None)
             digest.update(repr(key).encode() + (b"" if value is None else value.cpu().numpy().tobytes()))
         for image in row[K.IMAGES]:

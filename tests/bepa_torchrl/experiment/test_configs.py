@@ -33,7 +33,7 @@ from bepa_torchrl.experiment.config import (
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.__main__ import settings_page, train_yaml
 from bepa_torchrl.experts import plan
-from bepa_torchrl.functional import advantage, aggregation
+from bepa_torchrl.functional import RATIOS, advantage, aggregation
 from bepa_torchrl.methods import METHODS
 from osworld_gym.tasks.evaluation.score import Backend
 from osworld_gym.tasks.oracles.registry import STYLES
@@ -128,11 +128,26 @@ def test_choices_are_those_of_the_components() -> None:
 
     assert named(settings_module.LossSettings, "aggregation") == set(aggregation.AGGREGATIONS)
     assert named(settings_module.LossSettings, "unit") == set(aggregation.UNITS)
+    assert named(settings_module.LossSettings, "ratio") == set(RATIOS)
+    assert named(settings_module.AdvantageSettings, "kind") == set(advantage.ADVANTAGE_KINDS)
     assert named(settings_module.AdvantageSettings, "std") == set(advantage.STD_RULES)
     assert named(settings_module.CacheSettings, "rule") == set(rules.RULES)
     assert named(settings_module.ExpertSettings, "plan_source") == set(plan.SOURCES)
     assert named(settings_module.ExpertSettings, "oracle_style") == set(STYLES)
     assert named(settings_module.EnvSettings, "evaluators") == {backend.value for backend in Backend}
+
+
+def test_advantages_of_another_kind_have_no_standard_deviation() -> None:
+    assert load_methods(["advantage.kind=maxrl"])["bepa"].advantage.kind == "maxrl"
+    with pytest.raises(ConfigError, match=r"advantage\.std=none is read with advantage\.kind=grpo only, got maxrl"):
+        load_methods(["advantage.kind=maxrl", "advantage.std=none"])
+    with pytest.raises(ConfigError, match="algo=luffy has the advantages of GRPO"):
+        load_methods(["advantage.kind=leave_one_out", "algo=luffy"])
+
+
+def test_the_ratio_of_a_response_is_for_tokens() -> None:
+    with pytest.raises(ConfigError, match=r"loss\.ratio=sequence is for loss\.unit=token, got loss\.unit=step"):
+        load_methods(["loss.ratio=sequence", "loss.unit=step"])
 
 
 def test_settings_are_frozen(default: Settings) -> None:
@@ -190,7 +205,9 @@ def test_provider_options_are_free() -> None:
             "loss.max_length=9",
             "loss.max_length=9 is read with loss.aggregation=sum_norm only, got loss.agg",
         ),
+        ("loss.ratio=episode", "loss.ratio: expected one of token, sequence"),
         ("algo.gamma=0.2", "algo.gamma is read by algo=luffy only, got algo=bepa; leave it out"),
+        ("advantage.kind=rloo", "advantage.kind: expected one of grpo, leave_one_out, maxrl"),
         ("loss.clip=[-1,0.2]", "loss.clip: expected a list of 2, each a number of at least 0, got [-1, 0.2]"),
         ("optimizer.betas=[0.9,1]", "expected a list of 2, each a number of at least 0 and below 1, got [0.9, 1]"),
         ("+new=1", "+new=1: keys cannot be added or deleted"),

@@ -60,6 +60,46 @@ def test_advantages_sum_to_zero(returns, std):
     assert advantage.sum().item() == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("k", "leave_one_out", "maxrl"),
+    [
+        (1, (1, -1 / 7), (7, -1)),
+        (2, (6 / 7, -2 / 7), (3, -1)),
+        (4, (4 / 7, -4 / 7), (1, -1)),
+        (7, (1 / 7, -1), (1 / 7, -1)),
+    ],
+)
+def test_golden_advantages_of_rloo_and_maxrl(k, leave_one_out, maxrl):
+    """N = 8: R - (k - R) / 7, and (R - k/8) / (k/8)."""
+    for function, (succ, fail) in ((F.leave_one_out_advantage, leave_one_out), (F.maxrl_advantage, maxrl)):
+        advantage = function(successes(k).float())
+        assert advantage.tolist() == pytest.approx([succ] * k + [fail] * (8 - k), rel=1e-6)
+        assert advantage.dtype == torch.float32
+
+
+def test_rloo_and_maxrl_of_partial_returns():
+    """RLOO: 0.5 - 0.75 / 2, 0.75 - 0.5 / 2, 0 - 1.25 / 2. MaxRL: the mean is 5/12, so 6/5 - 1, 9/5 - 1, -1."""
+    returns = torch.tensor([0.5, 0.75, 0.0])
+    assert F.leave_one_out_advantage(returns).tolist() == pytest.approx([0.125, 0.5, -0.625])
+    assert F.maxrl_advantage(returns).tolist() == pytest.approx([0.2, 0.8, -1.0])
+
+
+@pytest.mark.parametrize("function", [F.leave_one_out_advantage, F.maxrl_advantage])
+def test_rloo_and_maxrl_without_a_difference_are_zero_and_bad_returns_are_refused(function):
+    for returns in ([0.0], [1.0], [0.0] * 4, [0.1] * 3):
+        assert function(torch.tensor(returns)).tolist() == [0.0] * len(returns)
+    assert function(torch.tensor([True, False])).dtype == torch.float32
+    with pytest.raises(ValueError, match="non-empty"):
+        function(torch.zeros(0))
+    with pytest.raises(ValueError, match="finite"):
+        function(torch.tensor([0.0, float("inf")]))
+
+
+def test_maxrl_refuses_negative_returns():
+    with pytest.raises(ValueError, match=">= 0"):
+        F.maxrl_advantage(torch.tensor([1.0, -1.0]))
+
+
 def test_integer_and_boolean_returns():
     want = F.group_advantage(torch.tensor([1.0, 0.0]))
     assert torch.equal(F.group_advantage(torch.tensor([1, 0])), want)
@@ -208,6 +248,14 @@ def test_per_step_sums_tokens():
     )
     assert total.tolist() == [[-3.0], [0.0]]
     assert some.tolist() == [[True], [False]]
+
+
+def test_response_mean_at_each_token():
+    log_ratio = torch.tensor([[9.0, -1.0, 4.0], [9.0, 9.0, 9.0]], requires_grad=True)
+    mean = F.response_mean(log_ratio, torch.tensor([[0, 1, 1], [0, 0, 0]]) > 0)
+    assert mean.tolist() == [[0.0, 1.5, 1.5], [0.0, 0.0, 0.0]]
+    (gradient,) = torch.autograd.grad(mean[0, 1], log_ratio)
+    assert gradient.tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
 
 
 def test_jensen_shannon_numbers():

@@ -53,6 +53,7 @@ def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=
             keys.OLD_LOG_PROB: old,
             keys.ADVANTAGE: torch.tensor([[advantage]]),
             keys.OFF_POLICY: torch.tensor([off]),
+            keys.RETURN: torch.tensor([float(advantage > 0)]),
         }
     )
 
@@ -60,6 +61,8 @@ def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=
 def stamped(loss, rows):
     rows = lazy_stack(rows)
     rows.set(keys.DENOMINATOR, loss.denominators(rows))
+    if getattr(loss, "anchor_weight", 0):
+        rows.set(keys.ANCHOR, loss.anchor_weights(rows))
     return rows
 
 
@@ -160,6 +163,37 @@ def test_one_ratio_per_step(actor):
     assert out.clip_fraction.item() == 0.5
 
 
+def test_one_ratio_per_response_by_hand(actor):
+    """GSPO with its clip: three responses of an episode each, whose token ratios have a geometric mean s.
+
+    Row 0, A = 1: (1.0002 * 1.0004)^(1/2) = 1.0003 is not clipped, so -1.0003. Row 1, A = 1: (2 * 8)^(1/2) = 4 is
+    clipped to 1.0004. Row 2, A = -2: (0.125)^(1/3) = 0.5 is clipped to 0.9997, so 1.9994. The mean over responses is
+    (-1.0003 - 1.0004 + 1.9994) / 3.
+    """
+    actor.double()
+    rows = [
+        make_row(actor, [1, 2], slot=0, advantage=1.0, ratio=[1.0002, 1.0004]),
+        make_row(actor, [3, 4], slot=1, advantage=1.0, ratio=[2.0, 8.0]),
+        make_row(actor, [3, 3, 4], slot=2, advantage=-2.0, ratio=[0.5, 0.25, 1.0]),
+    ]
+    clip = (3e-4, 4e-4)
+    loss = BEPALoss(actor, ratio="sequence", aggregation="seq-mean-token-mean", clip_epsilon=clip)
+    out = loss(stamped(loss, rows))
+    assert out.loss_objective.item() == pytest.approx((-1.0003 - 1.0004 + 1.9994) / 3, abs=2e-7)
+    assert out.clip_fraction.item() == pytest.approx(5 / 7)  # all tokens of the clipped responses
+    assert out.ratio_max_on_policy.item() == pytest.approx(4.0, rel=1e-5)
+    by_hand = -1.0003 * actor.row_log_prob(rows[0]).mean() / 3  # d s / d log p = s / 2 for each of the two tokens
+    torch.testing.assert_close(gradient(actor, out.loss_objective), gradient(actor, by_hand), rtol=1e-5, atol=1e-8)
+
+
+def test_at_ratio_one_both_ratios_have_the_same_gradient(actor):
+    token, sequence = BEPALoss(actor), BEPALoss(actor, ratio="sequence")
+    batch = stamped(token, toy(actor))
+    a, b = token(batch), sequence(batch)
+    torch.testing.assert_close(a.loss_objective, b.loss_objective)
+    torch.testing.assert_close(gradient(actor, a.loss_objective), gradient(actor, b.loss_objective))
+
+
 def gradient(actor, value):
     return torch.autograd.grad(value, actor.table)[0]
 
@@ -215,7 +249,11 @@ LOSSES = {
     "bepa-token": lambda actor: BEPALoss(actor, aggregation="token"),
     "bepa-sequence": lambda actor: BEPALoss(actor, aggregation="sequence"),
     "bepa-step": lambda actor: BEPALoss(actor, unit="step"),
+    "bepa-sequence-ratio": lambda actor: BEPALoss(actor, ratio="sequence"),
+    "bepa-anchor": lambda actor: BEPALoss(actor, anchor_weight=0.5),
+    "bepa-step-anchor": lambda actor: BEPALoss(actor, unit="step", anchor_weight=0.5),
     "luffy": LUFFYLoss,
+    "luffy-anchor": lambda actor: LUFFYLoss(actor, anchor_weight=0.5),
     "luffy-released": lambda actor: LUFFYLoss(actor, preset="released", max_length=24),
     "rl_sft": RLSFTLoss,
     "sft": SFTLoss,
@@ -299,6 +337,50 @@ def test_rl_sft_with_experts_rows_only(actor):
     assert out.loss_sft.item() == pytest.approx(-actor.row_log_prob(rows[0]).mean().item(), rel=1e-5)
 
 
+def anchor_batch(actor):
+    """Group 0: a success and a failure; 1: an injected success; 2: only successes, A = 0; 3: only failures."""
+    rows = [
+        make_row(actor, [1, 2], group=0, slot=0, advantage=1.0),
+        make_row(actor, [3, 3, 4], group=0, slot=1, advantage=-1.0),
+        make_row(actor, [5, 1], group=1, slot=0, advantage=1.0, off=True),
+        make_row(actor, [2], group=1, slot=1, advantage=-1.0),
+        make_row(actor, [6, 6], group=2, slot=0, advantage=0.0),
+        make_row(actor, [0, 4], group=2, slot=1, advantage=0.0),
+        make_row(actor, [1], group=3, slot=0, advantage=0.0),
+    ]
+    for row in rows[4:6]:
+        row[keys.RETURN] = torch.ones(1)
+    return rows
+
+
+@pytest.mark.parametrize("unit", ["token", "step"])
+def test_the_anchor_is_the_cross_entropy_of_own_successes(actor, unit):
+    """0.3 times the mean of -log p over the 6 tokens of the rows 0, 4 and 5; the rest of the loss is unchanged."""
+    rows = anchor_batch(actor)
+    loss, without = BEPALoss(actor, unit=unit, anchor_weight=0.3), BEPALoss(actor, unit=unit)
+    out = loss(stamped(loss, rows))
+    by_hand = -0.3 * torch.cat([actor.row_log_prob(rows[i]) for i in (0, 4, 5)]).sum() / 6
+    torch.testing.assert_close(out.loss_anchor, by_hand)
+    torch.testing.assert_close(gradient(actor, out.loss_anchor), gradient(actor, by_hand))
+    assert out.units_anchor.item() == (6 if unit == "token" else 3)
+    assert out.loss_objective.item() == without(stamped(without, rows)).loss_objective.item()
+
+
+def test_an_anchor_without_a_success_is_exactly_zero(actor):
+    loss = BEPALoss(actor, anchor_weight=1.0)
+    out = loss(stamped(loss, anchor_batch(actor)[2:4]))
+    assert (out.loss_anchor.item(), out.units_anchor.item()) == (0.0, 0.0)
+    assert not gradient(actor, out.loss_anchor).any()
+
+
+def test_a_loss_without_an_anchor_reads_and_returns_none(actor):
+    loss = BEPALoss(actor)
+    out = loss(stamped(loss, toy(actor)))
+    assert out.loss_anchor is None
+    assert out.units_anchor is None
+    assert keys.ANCHOR not in loss.in_keys
+
+
 def test_sft_needs_no_advantage(actor):
     rows = [make_row(actor, [1, 2, 6]), make_row(actor, [4])]
     rows = [row.exclude(keys.ADVANTAGE, keys.OLD_LOG_PROB, keys.OFF_POLICY) for row in rows]
@@ -348,11 +430,15 @@ def test_keys_can_be_renamed_and_set_back(actor):
     [
         ({"aggregation": "token_mean"}, ValueError, "group, token, sequence, sum_norm"),
         ({"unit": "episode"}, ValueError, "token, step"),
+        ({"ratio": "episode"}, ValueError, "token, sequence"),
+        ({"ratio": "sequence", "unit": "step"}, ValueError, "unit='token'"),
         ({"dual_clip": 0.5}, ValueError, "dual_clip"),
         ({"aggregation": "sum_norm"}, ValueError, "max_length"),
         ({"gamma": 0.9}, TypeError, "gamma"),  # TorchRL's own loss accepts it and never reads it
         ({"clip": (0.2, 0.3)}, TypeError, "clip"),
         ({"clip_epsilon": (-0.1, 0.3)}, ValueError, "clip_epsilon"),
+        ({"anchor_weight": -0.1}, ValueError, "anchor_weight"),
+        ({"anchor_weight": math.nan}, ValueError, "anchor_weight"),
     ],
 )
 def test_bad_settings(actor, options, error, message):

@@ -163,6 +163,7 @@ def test_need_weighs_the_injected_trace_by_the_share_of_failed_groups() -> None:
     ("options", "message"),
     [
         ({"min_successes": 0}, "min_successes must be >= 1, got 0"),
+        ({"advantage": "rloo"}, "advantage must be one of grpo, leave_one_out, maxrl; got 'rloo'"),
         ({"weight": "often"}, "weight must be one of one, need; got 'often'"),
         ({"weight": "need", "refresh": False}, "counts refreshes"),
         ({"weight": "need", "min_successes": 2}, "cache.min_successes=2 leaves out"),
@@ -240,6 +241,19 @@ def test_bessel_and_no_std() -> None:
     for std, value in (("bessel", 0.8660), ("none", 0.5)):
         (group,) = table(TraceReplacement(None, injection="never", refresh=False, std=std)(groups({0: "++--"})))
         assert [abs(row[2]) for row in group] == [value] * 4
+
+
+@pytest.mark.parametrize(("kind", "success", "failure"), [("leave_one_out", 1.0, -1 / 3), ("maxrl", 3.0, -1.0)])
+def test_an_injected_trace_is_a_member_as_any_other(kind: str, success: float, failure: float) -> None:
+    """One success among four: 1 - 0 and 0 - 1/3; with MaxRL (1 - 1/4) / (1/4) and -1, injected or sampled."""
+    transform = TraceReplacement(seeded(0), advantage=kind)
+    batch = transform(groups({0: "----"}))
+    (group,) = table(batch)
+    assert [row[2] for row in group] == pytest.approx([success, failure, failure, failure], abs=1e-4)
+    assert [row[3] for row in group] == [True, False, False, False]
+    transform.check_whole_groups(batch)
+    (group,) = table(TraceReplacement(seeded(0), advantage=kind)(groups({0: "-+--"})))
+    assert [row[2] for row in group] == pytest.approx([failure, success, failure, failure], abs=1e-4)
 
 
 def test_replacement_without_a_cache_is_refused() -> None:

@@ -74,6 +74,36 @@ def test_rows_without_advantage_are_skipped_exactly(learner: ScriptedLearner, ba
     assert (output["rows"], output["rows_computed"]) == (11.0, 8.0)
 
 
+def test_the_anchor_is_computed_and_does_not_depend_on_the_budget(batch: TensorDictBase) -> None:
+    """Without advantages only the anchor has a gradient: the successes of tasks 0 and 2, one row each."""
+    learner = ScriptedLearner(first_slot_of_even_tasks)
+    loss = BEPALoss(learner, anchor_weight=0.5)
+    rows = stack_rows(row.clone() for row in row_list(batch))
+    rows.set(K.ADVANTAGE, torch.zeros(len(rows), 1, 1))
+    keep = has_signal(rows, loss)
+    anchor = [bool(row.get(K.RETURN) == 1) for row in row_list(rows)]
+    assert keep == anchor
+    longest = max(len(row[K.PROMPT_TOKENS]) + len(row[K.RESPONSE_TOKENS]) for row in row_list(rows))
+    found = []
+    for options in ({}, {"keep": keep}, {"keep": keep, "max_tokens": longest}):
+        optimizer = torch.optim.SGD(learner.parameters(), lr=0.0)
+        output = gradient_step(loss, optimizer, rows, clip_norm=1e9, **options)  # type: ignore[arg-type]
+        vector = torch.cat([p.grad.flatten() for p in learner.parameters() if p.grad is not None])
+        found.append((vector, output))
+    for vector, output in found:
+        torch.testing.assert_close(vector, found[0][0], rtol=1e-4, atol=1e-7)
+        assert output["loss"] == output["loss_anchor"] == pytest.approx(found[0][1]["loss_anchor"], abs=1e-6)
+        tokens = sum(len(row[K.RESPONSE_TOKENS]) for row, used in zip(row_list(rows), anchor, strict=True) if used)
+        assert output["units_anchor"] == tokens
+    assert found[0][0].norm() > 0
+    assert [output["rows_computed"] for _, output in found] == [
+        float(len(rows)),
+        float(sum(anchor)),
+        float(sum(anchor)),
+    ]
+    assert not any(has_signal(rows, BEPALoss(learner)))
+
+
 def test_denominator_counts_skipped_rows(learner: ScriptedLearner, batch: TensorDictBase) -> None:
     """Z_group * G_step with G_step = 3, the group without advantage included."""
     gradient(learner, batch, keep=has_signal(batch, BEPALoss(learner)))
