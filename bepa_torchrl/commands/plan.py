@@ -26,7 +26,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("plan", help=_HELP, description=f"Prints {_HELP}. Loads no weights, needs no GPU.")
     add_settings(parser)
     parser.add_argument(
-        "--gpu", default="h200", help="l40s, a100_40, a100_80, h100, h200 or b200 (default: %(default)s)"
+        "--gpu", default="h200", help="rtx_4090, l40s, a100_40, a100_80, h100, h200 or b200 (default: %(default)s)"
     )
     parser.add_argument("--gpus", type=int, default=1, help="their number (default: 1)")
     parser.add_argument("--screen", default="1920x1080", help="screenshots in pixels (default: %(default)s)")

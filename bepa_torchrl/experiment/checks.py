@@ -304,7 +304,7 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
 
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
-    expert = () if prepared else (partial(expert_sources, tasks=tasks),)
+    expert = () if prepared else (partial(expert_sources, tasks=tasks), partial(known_attempts, tasks=tasks))
     return (*expert, partial(enough_tasks, tasks=tasks))
 
 
@@ -329,6 +329,19 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
         f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
         "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
     )
+
+
+def known_attempts(settings: Settings, tasks: Tasks) -> str | None:
+    """``expert.pass_k_file`` has ``expert.pass_k`` attempts at each task. Raises TraceError: it lacks a task."""
+    from bepa_torchrl.experts.splitting import read_pass_k
+
+    name, k = settings.expert.pass_k_file, settings.expert.pass_k
+    if name is None:
+        return None
+    known, _ = read_pass_k(Path(name).expanduser(), (*tasks.train, *tasks.held_out))
+    if known == k:
+        return None
+    return f"expert.pass_k_file={name} has {known} attempts per task, got expert.pass_k={k}; set expert.pass_k={known}"
 
 
 def enough_tasks(settings: Settings, tasks: Tasks) -> str | None:
@@ -369,6 +382,7 @@ SETTINGS: tuple[Check, ...] = (
 MACHINE: tuple[Check, ...] = (
     preflight.extras,
     preflight.suite,
+    preflight.task_lists,
     preflight.checkpoint,
     preflight.engine,
     preflight.engine_cache,

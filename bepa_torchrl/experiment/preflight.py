@@ -17,7 +17,7 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
-from osworld_gym.tasks.suites.registry import SUITES, suite_folder
+from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, suite_folder
 
 #: provider → the extra of this package that installs its Python packages
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
@@ -49,6 +49,21 @@ def suite(settings: Settings) -> str | None:
         return None
     problem = "no evaluation_examples/examples in it" if root.is_dir() else "no such folder"
     return f"OSWORLD_ROOT={root}: expected the folder of an OSWorld checkout, {problem}; {fix}"
+
+
+def task_lists(settings: Settings) -> str | None:
+    """The files of ``env.train_split`` and ``env.held_out_split`` exist, if they are files."""
+    for key, name in (("train_split", settings.env.train_split), ("held_out_split", settings.env.held_out_split)):
+        if name is None or not name.endswith(".json") or Path(name).expanduser().exists():
+            continue
+        folder = Path(name).parent
+        out = "FOLDER" if folder.expanduser().exists() else folder
+        split = " --split test" if settings.env.suite == OSWORLD else ""
+        return (
+            f"env.{key}={name}: expected a list of tasks, no such file; fix: name a list, or write train.json "
+            f"and held_out.json with this run's settings: bepa experts split agent_s2:LOGS{split} --out {out}"
+        )
+    return None
 
 
 def checkpoint(settings: Settings) -> str | None:

@@ -34,6 +34,7 @@ from bepa_torchrl.experts import (
 )
 from bepa_torchrl.experts.plans import PLANS, Phi, read_plans
 from bepa_torchrl.experts.self_rollout import Attempt
+from bepa_torchrl.experts.splitting import read_pass_k
 from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.stages import Stages
@@ -92,7 +93,8 @@ def prepare(
     metrics = {"expert_traces": float(len(traces))}
     converted, self_rolled, counts = _trace_sets(settings, policy, vector, tasks.train, traces, stages, note)
     metrics |= counts
-    note(f"base policy, pass@{settings.expert.pass_k}")
+    played = settings.expert.pass_k_file is None
+    note(f"base policy, pass@{settings.expert.pass_k}{'' if played else f' of {settings.expert.pass_k_file}'}")
     base = measure_base(settings, policy, vector, tasks, record=record, stages=stages)
     passed = base.pop("pass_k")
     manifest = Manifest(
@@ -235,8 +237,15 @@ def measure_base(
     record: RunRecord | None = None,
     stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
-    """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks."""
+    """Evaluates the base policy: ``pass_k`` on the training tasks, ``greedy`` and ``sampled`` on all tasks.
+
+    With ``expert.pass_k_file`` nothing is played: its attempts, at temperature 1, are ``pass_k`` and ``sampled``.
+    """
     every, stages = [*tasks.train, *tasks.held_out], stages or Stages()
+    if settings.expert.pass_k_file is not None:
+        _, counts = read_pass_k(Path(settings.expert.pass_k_file).expanduser(), every)
+        train = {task.id: counts[task.id] for task in tasks.train}
+        return {"pass_k": Evaluation(train), "sampled": Evaluation(counts)}
     out = {"pass_k": pass_k(settings, policy, vector, tasks.train, stages)}
     if settings.eval.final_episodes:
         out |= final_evaluation(settings, policy, vector, every, record=record, stages=stages)
@@ -261,14 +270,15 @@ def final_evaluation(
     record: RunRecord | None = None,
     stages: Stages | None = None,
 ) -> dict[str, Evaluation]:
-    """``greedy`` (one episode per task) and ``sampled`` (``eval.final_episodes``), with the evaluation's seed.
+    """``greedy`` (one episode per task, with ``eval.greedy``) and ``sampled`` (``eval.final_episodes``), with its seed.
 
     Args:
         record: keeps the episodes with their screenshots; None: only their counts are kept.
         stages: as of :func:`prepare`.
     """
     seed, retries, stages = settings.eval.seed, settings.collect.retries, stages or Stages()
-    modes = {"greedy": (1, 0.0), "sampled": (settings.eval.final_episodes, 1.0)}
+    modes = {"greedy": (1, 0.0)} if settings.eval.greedy else {}
+    modes |= {"sampled": (settings.eval.final_episodes, 1.0)}
     played: dict[str, Sequence[EpisodeResult]] = {}
     out = {
         mode: evaluate(

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bepa_torchrl.experiment.config import ConfigError
+from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.config import ConfigError, check
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts.seed import Seed, read_seed
 from osworld_gym.tasks.suite import Suite
@@ -41,8 +42,9 @@ def make_tasks(settings: Settings) -> Tasks:
 
     Raises:
         TaskError: unknown suite or split, or a list of tasks cannot be read.
-        ConfigError: there is no training task, or a training task is also held out.
+        ConfigError: a list is missing, there is no training task, or a training task is also held out.
     """
+    check(settings, (preflight.task_lists,))
     env = settings.env
     suite = load_suite(env.suite)
     train = _select(settings, suite, env.train_split)[: env.train_limit]

@@ -27,6 +27,7 @@ class Gpu:
 
 GPUS = MappingProxyType(
     {
+        "rtx_4090": Gpu(24_564 * _MIB, 165e12, 1.008e12),
         "l40s": Gpu(46_068 * _MIB, 362e12, 0.864e12),
         "a100_40": Gpu(40_960 * _MIB, 312e12, 1.555e12),
         "a100_80": Gpu(81_920 * _MIB, 312e12, 2.039e12),

@@ -19,6 +19,7 @@ _FILES = {
     "ByteDance-Seed/UI-TARS-1.5-7B": "ui_tars_1_5_7b",
     "Qwen/Qwen2.5-VL-3B-Instruct": "qwen2_5_vl_3b",
     "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2_5_vl_7b",
+    "Qwen/Qwen3-VL-2B-Instruct": "qwen3_vl_2b",
     "Qwen/Qwen3-VL-8B-Instruct": "qwen3_vl_8b",
     "xlangai/OpenCUA-7B": "opencua_7b",
 }

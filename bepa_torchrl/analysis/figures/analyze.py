@@ -99,7 +99,9 @@ def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> No
     for method in methods:
         counts, base = method.results.get("counts", {}).get(MODE), method.base.get(MODE)
         if not counts or not base:
-            done.missing.append(f"domains of {method.label}: no final evaluation; see eval.final_episodes")
+            done.missing.append(
+                f"domains of {method.label}: no greedy evaluations; see eval.final_episodes, eval.greedy"
+            )
             continue
         try:
             suite = load_suite(str(method.settings["env"]["suite"]))

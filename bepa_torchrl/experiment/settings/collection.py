@@ -70,13 +70,16 @@ class EvalSettings:
     Args:
         every: iterations between evaluations; 0: only at the end.
         episodes: sampled episodes per task in evaluations during training.
-        final_episodes: sampled episodes per task at the end, in addition to one greedy; 0: no final evaluation.
+        final_episodes: sampled episodes per task before and after training, in addition to a greedy one; 0: neither is
+            played.
+        greedy: whether there is a greedy episode per task.
         seed: environment seed of the evaluations' episodes.
     """
 
     every: Count = 12
     episodes: Positive = 1
     final_episodes: Count = 3
+    greedy: bool = True
     seed: Count = 12345
 
 

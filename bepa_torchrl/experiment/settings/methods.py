@@ -115,6 +115,8 @@ class ExpertSettings:
         seed_from_converted: whether the converted trace seeds the cache where no self-rollout succeeded.
         max_leak: fraction of thoughts quoting the plan above which a self-rollout is rejected.
         pass_k: attempts of the base policy per task, which define the expert-only set.
+        pass_k_file: ``pass_k.json`` of a split (docs/experts.md): the base policy's attempts at all tasks,
+            which are its pass@k and its sampled evaluation before training; None: both are played.
     """
 
     logs: tuple[Text, ...] = ()
@@ -129,6 +131,7 @@ class ExpertSettings:
     seed_from_converted: bool = False
     max_leak: NonNegativeFloat = 1.0
     pass_k: Positive = 5
+    pass_k_file: Text | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

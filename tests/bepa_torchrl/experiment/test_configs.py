@@ -178,7 +178,7 @@ def test_provider_options_are_free() -> None:
         ("env=lokal", "unknown env 'lokal' (did you mean 'local'?); known: desktop, local, osworld, sim"),
         (
             "policy=gpt",
-            "unknown policy 'gpt'; known: local, opencua_7b, qwen3vl_8b, qwen3vl_8b_tools, tiny, uitars15_7b",
+            "unknown policy 'gpt'; known: local, opencua_7b, qwen3vl_2b_tools, qwen3vl_8b, qwen3vl_8b_tools, tiny, ",
         ),
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),

@@ -123,20 +123,33 @@ def test_the_token_budget_is_the_largest_that_fits(capsys: pytest.CaptureFixture
     [
         ("osworld_7b", "h200", "full", "full, activation checkpointing, 8-bit Adam"),
         ("osworld_7b_lora", "a100_80", "lora", "LoRA r=64, activation checkpointing"),
+        ("osworld_2b", "rtx_4090", "lora", "LoRA r=64, activation checkpointing"),
     ],
 )
-def test_the_experiments_of_a_7b_are_the_recipes_that_fit(
+def test_the_experiments_are_the_recipes_that_fit(
     capsys: pytest.CaptureFixture[str], experiment: str, device: str, tune: str, name: str
 ) -> None:
     found = planned(capsys, f"experiment={experiment}", "--gpu", device, "--tune", tune)
     assert found["best"] == name
     settings = load_config([f"experiment={experiment}"])
-    assert settings.policy.checkpoint == "ByteDance-Seed/UI-TARS-1.5-7B"
+    assert found["model"] == settings.policy.checkpoint
     assert settings.env.suite == "osworld"
     assert (settings.optimizer.kind == "adamw_8bit") == ("8-bit Adam" in name)
     assert settings.policy.lora.rank == found["settings"].get("policy.lora.rank")
     assert settings.policy.activation_checkpointing == found["settings"]["policy.activation_checkpointing"]
     assert settings.train.max_tokens <= found["settings"]["train.max_tokens"]
+
+
+def test_two_billion_on_24_gb_beside_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Qwen3-VL-2B is published with 2,127,532,032 parameters; the prompts of the recipe are below its limit."""
+    found = planned(capsys, "experiment=osworld_2b", "--tune", "lora", "--gpu", "rtx_4090", *VLLM)
+    assert found["parameters"]["total"] == 2_127_532_032
+    settings = load_config(["experiment=osworld_2b"])
+    assert found["best"] == "LoRA r=64, activation checkpointing"
+    assert settings.train.max_tokens <= found["settings"]["train.max_tokens"]
+    assert found["window_bytes"] < settings.policy.engine.kv_cache_gb * 1e9
+    longer = planned(capsys, "experiment=osworld_2b", "--response-tokens", "512", "--tune", "lora")
+    assert max(longer["tokens"]["prompts"]) <= settings.policy.max_prompt_tokens
 
 
 VLLM = ("policy.rollout=vllm", "train.old_log_probs=all")
