@@ -105,8 +105,12 @@ def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """How the evaluation was made: the facts, and the averages of the episodes."""
     derived = {
         "score", "interval", "tasks", "mean_score", "denominators", "passes", "pass_at_k", "all_pass_at_k", "domains",
-        "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition",
+        "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition", "efficiency_quality",
     }  # fmt: skip
+    area = card.get("efficiency_quality")
+    if area is not None:
+        about = f"tasks in the order {area['order']}, {area['max_steps']} steps at most"
+        yield "efficiency-quality area", f"{area['area']:.3f} ({about})"
     for name, value in card.items():
         if name not in derived and value is not None:
             text = f"{value:.3g}" if isinstance(value, float) else str(value)

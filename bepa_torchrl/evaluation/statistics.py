@@ -149,6 +149,31 @@ def all_pass_at_k(successes: int, episodes: int, k: int) -> float:
     return comb(successes, k) / comb(episodes, k)
 
 
+def efficiency_quality_area(successes: Sequence[bool], steps: Sequence[int], max_steps: int) -> float:
+    """MMBench-GUI's efficiency-quality area (EQA), in [0, 1]: how early, in steps spent, the successes come.
+
+    With T_k and S_k the sums of steps and of successes of the first k of N tasks, R(u) is the largest S_k / N with
+    T_k / (N max_steps) <= u, and the area is the mean of R at u = 0, 0.01, ..., 1. It depends on the order of the tasks.
+
+    Args:
+        successes: of each task, in order.
+        steps: of each task, in the same order; at most ``max_steps`` each.
+        max_steps: step budget of a task.
+
+    Raises:
+        ValueError: no task, different numbers of tasks, or a task with more steps than the budget.
+    """
+    if not successes or len(successes) != len(steps) or max(steps) > max_steps or min(steps) < 0:
+        raise ValueError(
+            f"the efficiency-quality area requires a success and 0 to {max_steps} steps of each task, got "
+            f"{len(successes)} successes and {len(steps)} step counts, the largest {max(steps, default=0)}"
+        )
+    spent, solved = np.cumsum(steps), np.cumsum(successes)
+    points = np.arange(101) * len(steps) * max_steps  # 100 T_max u, in integers, so that no border is missed
+    done = np.searchsorted(100 * spent, points, side="right")  # the tasks that are over by then
+    return float(np.concatenate([[0], solved])[done].mean() / len(steps))
+
+
 # --- two evaluations of the same tasks ------------------------------------------------------------------------------
 
 

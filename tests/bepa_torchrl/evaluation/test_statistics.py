@@ -10,6 +10,7 @@ from bepa_torchrl.evaluation.statistics import (
     all_pass_at_k,
     bootstrap,
     difference,
+    efficiency_quality_area,
     estimate,
     mcnemar,
     paired_difference,
@@ -157,3 +158,17 @@ def test_the_smallest_difference_by_hand() -> None:
     first, second = [[0.0]] * 4, [[0.0], [0.0], [1.0], [1.0]]
     assert smallest_difference(first, second) == pytest.approx((1.959964 + 0.841621) * np.sqrt(1 / 3) / 2, rel=1e-5)
     assert smallest_difference([[0.0]], [[1.0]]) == float("inf")
+
+
+def test_the_efficiency_quality_area_by_hand() -> None:
+    """Two tasks, 10 steps each at most: solved after 5 and after 15 of 20 steps, that is from u = 0.25 and u = 0.75.
+
+    Of the points 0, 0.01, ..., 1 there are 25 before, 50 between (R = 1/2) and 26 after (R = 1). In the other order
+    the first task is over at u = 0.5: 50 points at 0, 25 at 1/2, 26 at 1.
+    """
+    assert efficiency_quality_area([True, True], [5, 10], 10) == pytest.approx((25 + 26) / 101)
+    assert efficiency_quality_area([True, True], [10, 5], 10) == pytest.approx((12.5 + 26) / 101)
+    assert efficiency_quality_area([False, True], [5, 10], 10) == pytest.approx(13 / 101)
+    assert efficiency_quality_area([True], [0], 10) == 1.0
+    with pytest.raises(ValueError, match="0 to 10 steps of each task, got 1 successes and 1 step counts, the largest 11"):
+        efficiency_quality_area([True], [11], 10)
