@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="published files of a grounding suite, unpacked and unchanged"
+    )
+    check = parser.add_mutually_exclusive_group()
+    check.add_argument(
+        "--oracle", dest="check", action="store_const", const="oracle", help="play each task's oracle: all must succeed"
+    )
+    check.add_argument(
+        "--nothing", dest="check", action="store_const", const="nothing", help="end at once: no task may succeed"
+    )
+    parser.add_argument(
+        "--osworld-layout", action="store_true", help="also write OSWorld's results folder (default: for its suites)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(program=evaluate_policy)
@@ -150,7 +161,9 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.experiment.evaluation_run import play_evaluation
+    from bepa_torchrl.experiment.machine_checks import MachineCheck, unexpected
 
+    machine_check = None if options.check is None else MachineCheck(options.check)
     temperature = _temperature(options, float(passes > 1))
     with ConsoleProgress(Console(stderr=True)) as progress:
         outcomes, facts = play_evaluation(
@@ -161,8 +174,15 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
             passes=passes,
             temperature=temperature,
             progress=progress,
+            check=machine_check,
+            osworld_layout=options.osworld_layout or tasks.suite.name == "osworld",
         )
-    return _show(options, outcomes, facts, options.out)
+    code = _show(options, outcomes, facts, options.out)
+    wrong = [] if machine_check is None else unexpected(machine_check, outcomes)
+    if wrong:
+        expected = "1" if machine_check is MachineCheck.oracle else "0"
+        print(f"bepa eval: --{machine_check}: expected the score {expected} of: {', '.join(wrong)}", file=sys.stderr)
+    return 3 if wrong else code
 
 
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:

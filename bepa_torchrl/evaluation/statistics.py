@@ -153,7 +153,7 @@ def efficiency_quality_area(successes: Sequence[bool], steps: Sequence[int], max
     """MMBench-GUI's efficiency-quality area (EQA), in [0, 1]: how early, in steps spent, the successes come.
 
     With T_k and S_k the sums of steps and of successes of the first k of N tasks, R(u) is the largest S_k / N with
-    T_k / (N max_steps) <= u, and the area is the mean of R at u = 0, 0.01, ..., 1. It depends on the order of the tasks.
+    T_k / (N max_steps) <= u, and the area is the mean of R at u = 0, 0.01, ..., 1. It depends on the tasks' order.
 
     Args:
         successes: of each task, in order.

@@ -170,5 +170,5 @@ def test_the_efficiency_quality_area_by_hand() -> None:
     assert efficiency_quality_area([True, True], [10, 5], 10) == pytest.approx((12.5 + 26) / 101)
     assert efficiency_quality_area([False, True], [5, 10], 10) == pytest.approx(13 / 101)
     assert efficiency_quality_area([True], [0], 10) == 1.0
-    with pytest.raises(ValueError, match="0 to 10 steps of each task, got 1 successes and 1 step counts, the largest 11"):
+    with pytest.raises(ValueError, match=r"0 to 10 steps of each task, .*, the largest 11"):
         efficiency_quality_area([True], [11], 10)
