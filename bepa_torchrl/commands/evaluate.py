@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import add_settings, check_new
 
 if TYPE_CHECKING:
+    from bepa_torchrl.evaluation.every_eval_ever import Sample
     from bepa_torchrl.experiment.settings import Settings
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. --card writes card.json, card.md and card.html."""
+the settings env.*. --card writes card.json, card.md and card.html, and the record every_eval_ever.json."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,7 +94,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
     from bepa_torchrl.evaluation.grounding.scores import grounding_card, grounding_lines
-    from bepa_torchrl.experiment.grounding_run import play_grounding
+    from bepa_torchrl.experiment.grounding_run import ANSWERS, play_grounding
     from osworld_gym.atomic import write_text
 
     with ConsoleProgress(Console(stderr=True)) as progress:
@@ -111,6 +113,9 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     if options.card:
         write_text(options.out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
         write_text(options.out / "card.md", lines + "\n")
+        from bepa_torchrl.experiment.evaluation_samples import answer_samples
+
+        _write_record(options.out, card, answer_samples(items, options.out / ANSWERS))
     print(json.dumps(card, ensure_ascii=False) if options.json else lines)
     return 0 if card["score"] is not None else 3
 
@@ -222,8 +227,18 @@ def _show(options: argparse.Namespace, outcomes: list[Any], facts: Mapping[str, 
         write_text(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
         write_text(out / "card.md", markdown(card) + "\n")
         write_text(out / "card.html", html(card))
+        from bepa_torchrl.experiment.evaluation_samples import episode_samples
+
+        _write_record(out, card, episode_samples(outcomes, out / "episodes.jsonl"))
     print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
     return 0 if card["score"] is not None else 3
+
+
+def _write_record(out: Path, card: Mapping[str, Any], samples: Iterable[Sample]) -> None:
+    """The record of Every Eval Ever, and its rows."""
+    from bepa_torchrl.evaluation.every_eval_ever import write_record
+
+    write_record(out, card, samples, created=int(time.time()))
 
 
 def _compare(options: argparse.Namespace) -> int:

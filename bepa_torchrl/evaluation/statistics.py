@@ -111,13 +111,15 @@ def success_interval(passes: Passes, *, seed: int = 0) -> Estimate:
     """The mean over tasks of each task's mean score, with its interval.
 
     With one episode per task that is Wilson's interval of a proportion, otherwise the bootstrap over tasks and, within
-    a drawn task, over its episodes.
+    a drawn task, over its episodes. If all episodes succeeded, or none did, a bootstrap has no width: then it is
+    Wilson's interval of as many tasks.
 
     Raises:
         ValueError: there is no task, or a task has no episode.
     """
     _check(passes)
-    if all(len(scores) == 1 and scores[0] in (0.0, 1.0) for scores in passes):
+    found = {score for scores in passes for score in scores}
+    if found <= {0.0, 1.0} and (len(found) == 1 or all(len(scores) == 1 for scores in passes)):
         return wilson(sum(int(scores[0]) for scores in passes), len(passes))
     means = _resampled_means(passes, *_draws(len(passes), seed))
     return _percentiles(_mean(passes), means)

@@ -118,6 +118,8 @@ def test_wilsons_interval_is_that_of_the_formula() -> None:
 
 def test_one_pass_has_wilsons_interval_and_several_a_bootstrap() -> None:
     assert success_interval([[1.0]] * 7 + [[0.0]] * 3) == wilson(7, 10)
+    assert success_interval([[1.0, 1.0]] * 5) == wilson(5, 5)  # a bootstrap would have no width
+    assert success_interval([[0.0, 0.0]] * 5 + [[0.0]]) == wilson(0, 6)
     several = success_interval([[1.0, 1.0], [0.0, 0.0]])  # no variance within tasks: 0, 1/2, 1 with 1/4, 1/2, 1/4
     assert (several.mean, several.low, several.high) == (0.5, 0.0, 1.0)
     one_task = success_interval([[1.0, 0.0]])  # no variance between tasks: the same over the two episodes
