@@ -104,7 +104,8 @@ def play_evaluation(
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature)
         if check is not None:
-            facts |= {"policy": check.value, "action_text": None, "steps_budget": None, "temperature": None}
+            of_policies = ("action_text", "steps_budget", "temperature", "max_new_tokens")
+            facts |= dict.fromkeys(of_policies) | {"policy": check.value, "desktops": 1}
         facts["wall_seconds"] = round(_wall_seconds(folder), 1)
         write_outcomes(folder, outcomes, facts)
         if osworld_layout:

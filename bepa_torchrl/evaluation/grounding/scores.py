@@ -105,22 +105,24 @@ def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[s
 
 def grounding_lines(card: Mapping[str, Any]) -> list[str]:
     """The card as Markdown."""
-    sizes, lines = card["denominators"], [f"# {card.get('policy')} on {card.get('suite')}", ""]
+    sizes = card["denominators"]
+    other = sizes["published_items"] not in (None, sizes["items"])
+    lines = [f"# {card.get('policy')} on {'other items in the format of ' if other else ''}{card.get('suite')}", ""]
     if card["score"] is None:
         return [*lines, "No item has a result."]
     low, high = (f"{100 * value:.1f}" for value in card["interval"])
     share = f"{100 * card['score']:.1f} % of {sizes['with_result']} items"
     lines += [f"{share} (95 % interval {low} to {high}); {sizes['no_result']} without a result."]
     lines += [f"{card['format_errors']} responses could not be read, and count as wrong."]
-    if sizes["published_items"] not in (None, sizes["items"]):
+    if other:
         lines.append(f"The published edition has {sizes['published_items']} items, these files {sizes['items']}.")
     for name in ("weighted", "basic_and_advanced"):
         if card.get(name) is not None:
             lines.append(f"{name.replace('_', ' ')}: {100 * card[name]:.1f} %")
     if "without_refusals" in card:
-        other = card["without_refusals"]
-        share = "–" if other["score"] is None else f"{100 * other['score']:.1f} %"
-        lines.append(f"without the items whose answer is a refusal: {share} of {other['of']}")
+        rest = card["without_refusals"]
+        share = "–" if rest["score"] is None else f"{100 * rest['score']:.1f} %"
+        lines.append(f"without the items whose answer is a refusal: {share} of {rest['of']}")
     for division, parts in card["groups"].items():
         lines += ["", f"| {division} | items | right |", "| --- | --- | --- |"]
         lines += [f"| {part} | {rate['of']} | {100 * rate['score']:.1f} % |" for part, rate in parts.items()]

@@ -21,6 +21,7 @@ from bepa_torchrl.evaluation.grounding.scores import (
 )
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.uitars.coords import ImageScaling
+from scripts.make_sim_grounding import write as write_screens
 
 PIXELS, THOUSANDTHS = ImageScaling(), ImageScaling(relative=1000)
 
@@ -154,6 +155,19 @@ def test_the_tiny_policy_is_asked_once_per_item(tmp_path: Path, capsys: pytest.C
     assert "an evaluation with other settings" in capsys.readouterr().err
     assert main(["eval", "suite=screenspot_v2", "--out", str(tmp_path / "x")]) == 2
     assert "requires --data FOLDER" in capsys.readouterr().err
+
+
+def test_the_tiny_policy_finds_labels_of_the_simulated_desktop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The screens of scripts/make_sim_grounding.py, by a policy that was pretrained on such."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    write_screens(data, 15)
+    assert main(["eval", "suite=screenspot_v2", "--data", str(data), "--out", str(out), "--json", "threads=1"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert (card["denominators"]["items"], card["format_errors"]) == (30, 0)
+    assert card["score"] >= 0.9
+    assert "in the format of screenspot_v2" in grounding_lines(card)[0]
 
 
 def test_questions_are_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
