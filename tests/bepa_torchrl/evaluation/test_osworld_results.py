@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from pathlib import Path
@@ -99,27 +100,28 @@ def test_the_offline_list_is_the_published_one() -> None:
 
 
 def official_table(results: Path) -> dict[str, tuple[float, int]]:
-    """What OSWorld's show_result.py makes of a folder: per domain the sum of the scores and their number.
+    """What OSWorld's show_result.py makes of a folder: per domain and in all, the sum of the scores and their number.
 
-    It takes each <domain>/<task id>/result.txt as a number, or, if it is none, as the truth value of the text; a task
-    without the file is in neither sum.
+    It takes each <domain>/<task id>/result.txt as a number; if it is none, per domain as a Python literal, and in the
+    total as the truth value of the text. A task without the file is in neither.
     """
-    table: dict[str, tuple[float, int]] = {}
+    table = {"all": (0.0, 0)}
     for file in results.glob("*/*/result.txt"):
         text, domain = file.read_text(), file.parts[-3]
         try:
-            value = float(text)
+            values = {domain: float(text), "all": float(text)}
         except ValueError:
-            value = float(bool(text))
-        total, count = table.get(domain, (0.0, 0))
-        table[domain] = (total + value, count + 1)
+            values = {domain: float(ast.literal_eval(text)), "all": float(bool(text))}
+        for name, value in values.items():
+            total, count = table.get(name, (0.0, 0))
+            table[name] = (total + value, count + 1)
     return table
 
 
-def test_the_official_script_counts_the_text_false_as_a_success(tmp_path: Path) -> None:
-    """Not ours: a metric that returns a bool leaves the text False, whose truth value is true."""
+def test_the_official_total_counts_the_text_false_as_a_success(tmp_path: Path) -> None:
+    """A metric that returns a bool leaves the text False, whose truth value is true; here it is a failure."""
     made_run(tmp_path, "lost", "False")
-    assert official_table(tmp_path) == {"os": (1.0, 1)}
+    assert official_table(tmp_path) == {"os": (0.0, 1), "all": (1.0, 1)}
     assert [outcome.result for outcome in read_results(str(tmp_path))] == [Result.failure]
 
 
@@ -134,6 +136,7 @@ def test_the_official_script_reads_an_evaluation_of_ours(tmp_path: Path, capsys:
     for domain, rate in card["domains"].items():
         assert [table[domain][1] for table in tables] == [rate["tasks"]] * 2
         assert sum(table[domain][0] for table in tables) / 2 / rate["tasks"] == pytest.approx(rate["score"])
+    assert sum(table["all"][0] for table in tables) / 12 == pytest.approx(card["score"])
     played, _ = read_outcomes(out)
     for number, folder in enumerate(folders):
         found = {outcome.task: (outcome.result, outcome.steps) for outcome in read_results(str(folder))}
