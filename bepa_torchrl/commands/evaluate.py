@@ -28,7 +28,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the evaluation, or of the card")
     parser.add_argument("--card", action="store_true", help="write the card; without --out, print it")
     parser.add_argument("--passes", type=int, metavar="N", help="episodes per task (default: the suite's)")
-    parser.add_argument("--steps", type=int, metavar="N", help="step budget of an episode (default: env.max_steps)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="step budget (default: env.max_steps; with --from: not known)"
+    )
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="of the sampling (default: 0 for one pass, 1 for several)"
     )
@@ -62,6 +64,9 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     if options.compare is not None:
         return _compare(options)
     name, overrides = _suite_of(options.overrides)
+    plays = options.source is None and not (name is not None and _is_grounding(name))
+    if not plays and (options.check is not None or options.osworld_layout):
+        raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.source is not None:
         return _read(options, name, overrides)
     if name is not None and _is_grounding(name):
@@ -93,7 +98,8 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.analysis.stage_progress import ConsoleProgress
-    from bepa_torchrl.evaluation.grounding.scores import grounding_card, grounding_lines
+    from bepa_torchrl.evaluation.grounding.scores import grounding_card
+    from bepa_torchrl.evaluation.grounding.text import html, markdown
     from bepa_torchrl.experiment.grounding_run import ANSWERS, play_grounding
     from osworld_gym.atomic import write_text
 
@@ -109,14 +115,14 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
             progress=progress,
         )
     card = grounding_card(scored, facts)
-    lines = "\n".join(grounding_lines(card))
     if options.card:
         write_text(options.out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-        write_text(options.out / "card.md", lines + "\n")
+        write_text(options.out / "card.md", markdown(card) + "\n")
+        write_text(options.out / "card.html", html(card))
         from bepa_torchrl.experiment.evaluation_samples import answer_samples
 
         _write_record(options.out, card, answer_samples(items, options.out / ANSWERS))
-    print(json.dumps(card, ensure_ascii=False) if options.json else lines)
+    print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
     return 0 if card["score"] is not None else 3
 
 
@@ -206,6 +212,7 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
     outcomes = read_results(options.source, suite)
     facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
+    facts["steps_budget"] = options.steps
     if suite is not None:
         facts |= {"digest": suite.digest, "edition": suite.fingerprint(suite.tasks)}
     if options.out is not None:

@@ -60,7 +60,8 @@ def answer_samples(items: Sequence[Item | Question], answers: Path) -> Iterator[
 
 
 def _answer(item: Item | Question, response: str, right: bool, answer: object) -> Sample:
-    details = dict(item.groups) | {"answer": str(answer)}
+    groups = {name: part if isinstance(part, str) else ", ".join(part) for name, part in item.groups.items()}
+    details = groups | {"answer": str(answer)}
     if isinstance(item, Question):
         text, reference, choices = item.question, item.answer, tuple(item.options.values())
     else:

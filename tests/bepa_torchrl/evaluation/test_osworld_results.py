@@ -125,6 +125,15 @@ def test_the_official_total_counts_the_text_false_as_a_success(tmp_path: Path) -
     assert [outcome.result for outcome in read_results(str(tmp_path))] == [Result.failure]
 
 
+def test_the_budget_of_others_is_what_they_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One success after 1 of 10 steps: R is 1 from u = 0.1 on, at 91 of 101 points."""
+    made_run(tmp_path, "won", "1")
+    assert main(["eval", "--from", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["efficiency_quality"] is None
+    assert main(["eval", "--from", str(tmp_path), "--steps", "10", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["efficiency_quality"]["area"] == pytest.approx(91 / 101)
+
+
 def test_the_official_script_reads_an_evaluation_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each pass of the tiny policy has the table of the card's domains, and is read back with the same results."""
     out = tmp_path / "out"
