@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,13 @@ from bepa_torchrl.commands.arguments import add_settings, check_new
 from bepa_torchrl.commands.web_evaluation import add_web, check_no_judge, judge_web
 
 if TYPE_CHECKING:
+    from bepa_torchrl.evaluation.every_eval_ever import Sample
     from bepa_torchrl.experiment.settings import Settings
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md and
-card.html."""
+the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md,
+card.html, and the record every_eval_ever.json."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,7 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the evaluation, or of the card")
     parser.add_argument("--card", action="store_true", help="write the card; without --out, print it")
     parser.add_argument("--passes", type=int, metavar="N", help="episodes per task (default: the suite's)")
-    parser.add_argument("--steps", type=int, metavar="N", help="step budget of an episode (default: env.max_steps)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="step budget (default: env.max_steps; with --from: not known)"
+    )
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="of the sampling (default: 0 for one pass, 1 for several)"
     )
@@ -42,6 +47,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="published files of a grounding suite or online_mind2web, unchanged",
     )
     add_web(parser)
+    check = parser.add_mutually_exclusive_group()
+    check.add_argument(
+        "--oracle", dest="check", action="store_const", const="oracle", help="play each task's oracle: all must succeed"
+    )
+    check.add_argument(
+        "--nothing", dest="check", action="store_const", const="nothing", help="end at once: no task may succeed"
+    )
+    parser.add_argument(
+        "--osworld-layout", action="store_true", help="also write OSWorld's results folder (default: for its suites)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(program=evaluate_policy)
 
@@ -55,6 +70,9 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     if options.compare is not None:
         return _compare(options)
     name, overrides = _suite_of(options.overrides)
+    plays = options.source is None and not (name is not None and _is_grounding(name))
+    if not plays and (options.check is not None or options.osworld_layout):
+        raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.source is not None:
         return _read(options, name, overrides)
     if name == "online_mind2web":
@@ -88,8 +106,9 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     check(settings, (preflight.checkpoint,))
     from rich.console import Console  # large packages, after what can be checked without them
 
-    from bepa_torchrl.evaluation.grounding.scores import grounding_card, grounding_lines
-    from bepa_torchrl.experiment.grounding_run import play_grounding
+    from bepa_torchrl.evaluation.grounding.scores import grounding_card
+    from bepa_torchrl.evaluation.grounding.text import html, markdown
+    from bepa_torchrl.experiment.grounding_run import ANSWERS, play_grounding
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from osworld_gym.atomic import write_text
 
@@ -105,11 +124,14 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
             progress=progress,
         )
     card = grounding_card(scored, facts)
-    lines = "\n".join(grounding_lines(card))
     if options.card:
         write_text(options.out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-        write_text(options.out / "card.md", lines + "\n")
-    print(json.dumps(card, ensure_ascii=False) if options.json else lines)
+        write_text(options.out / "card.md", markdown(card) + "\n")
+        write_text(options.out / "card.html", html(card))
+        from bepa_torchrl.experiment.evaluation_samples import answer_samples
+
+        _write_record(options.out, card, answer_samples(items, options.out / ANSWERS))
+    print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
     return 0 if card["score"] is not None else 3
 
 
@@ -158,8 +180,10 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.experiment.evaluation_run import play_evaluation
+    from bepa_torchrl.experiment.machine_checks import MachineCheck, unexpected
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
 
+    machine_check = None if options.check is None else MachineCheck(options.check)
     temperature = _temperature(options, float(passes > 1))
     with ConsoleProgress(Console(stderr=True)) as progress:
         outcomes, facts = play_evaluation(
@@ -170,8 +194,15 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
             passes=passes,
             temperature=temperature,
             progress=progress,
+            check=machine_check,
+            osworld_layout=options.osworld_layout or tasks.suite.name == "osworld",
         )
-    return _show(options, outcomes, facts, options.out)
+    code = _show(options, outcomes, facts, options.out)
+    wrong = [] if machine_check is None else unexpected(machine_check, outcomes)
+    if wrong:
+        expected = "1" if machine_check is MachineCheck.oracle else "0"
+        print(f"bepa eval: --{machine_check}: expected the score {expected} of: {', '.join(wrong)}", file=sys.stderr)
+    return 3 if wrong else code
 
 
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
@@ -190,6 +221,7 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
     outcomes = read_results(options.source, suite)
     facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
+    facts["steps_budget"] = options.steps
     if suite is not None:
         facts |= {"digest": suite.digest, "edition": suite.fingerprint(suite.tasks)}
     if options.out is not None:
@@ -211,8 +243,18 @@ def _show(options: argparse.Namespace, outcomes: list[Any], facts: Mapping[str, 
         write_text(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
         write_text(out / "card.md", markdown(card) + "\n")
         write_text(out / "card.html", html(card))
+        from bepa_torchrl.experiment.evaluation_samples import episode_samples
+
+        _write_record(out, card, episode_samples(outcomes, out / "episodes.jsonl"))
     print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
     return 0 if card["score"] is not None else 3
+
+
+def _write_record(out: Path, card: Mapping[str, Any], samples: Iterable[Sample]) -> None:
+    """The record of Every Eval Ever, and its rows."""
+    from bepa_torchrl.evaluation.every_eval_ever import write_record
+
+    write_record(out, card, samples, created=int(time.time()))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from bepa_torchrl.evaluation.outcomes import Outcome, Result, by_task, successes
-from bepa_torchrl.evaluation.statistics import Estimate, all_pass_at_k, pass_at_k, success_interval
+from bepa_torchrl.evaluation.statistics import (
+    Estimate,
+    all_pass_at_k,
+    efficiency_quality_area,
+    pass_at_k,
+    success_interval,
+)
 
 SCHEMA = "osworld-gym-card-1"
 #: OSWorld's tasks that need an account of Google Drive: 369 - 8 = 361
@@ -49,7 +55,7 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         ``score`` and ``interval`` (mean over the tasks that have a result of each task's success rate, None without
         any), ``mean_score`` (the same of the verifier's scores, with partial ones), ``denominators``, ``passes``,
         ``pass_at_k``, ``all_pass_at_k``, ``domains``, ``categories``, ``feasible``, ``infeasible``, ``stops``,
-        ``no_result``, ``unreadable``, ``steps``, ``seconds``, ``desktop_hours`` and the facts.
+        ``no_result``, ``unreadable``, ``retried``, ``steps``, ``efficiency_quality``, ``desktop_hours`` and the facts.
     """
     tasks = by_task(outcomes)
     feasible = {task: found for task, found in tasks.items() if found[0].feasible}
@@ -73,6 +79,7 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         "unreadable": sum(bool(outcome.reason) for outcome in played),
         "retried": sum(outcome.retried for outcome in outcomes),
         "steps": _mean(tasks, lambda found: [float(outcome.steps) for outcome in found]),
+        "efficiency_quality": _efficiency_quality(outcomes, facts.get("steps_budget")),
         "desktop_hours": sum(outcome.seconds for outcome in outcomes) / 3600,
         **facts,
     }
@@ -129,6 +136,24 @@ def _passes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         score = _share(counts[Result.success], valid)
         out.append({"pass": number, **{str(kind): counts[kind] for kind in Result}, "score": score})
     return out
+
+
+def _efficiency_quality(outcomes: Sequence[Outcome], budget: int | None) -> dict[str, Any] | None:
+    """The mean over passes of the efficiency-quality area; None where the steps or their budget are not known.
+
+    Tasks are taken in the order of the suite, those without a result left out.
+    """
+    passes: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.result is not Result.no_result:
+            passes.setdefault(outcome.attempt, []).append(outcome)
+    if budget is None or not any(outcome.steps for members in passes.values() for outcome in members):
+        return None
+    areas = [
+        efficiency_quality_area([bool(win) for win in successes(members)], [each.steps for each in members], budget)
+        for members in passes.values()
+    ]
+    return {"area": float(np.mean(areas)), "order": "of the suite", "max_steps": budget}
 
 
 def _at_k(tasks: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:

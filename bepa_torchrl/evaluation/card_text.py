@@ -16,22 +16,32 @@ _STYLE = (
 
 def markdown(card: Mapping[str, Any]) -> str:
     """The card in Markdown."""
-    lines = [f"# {_title(card)}", "", _sentence(card), ""]
-    for title, rows in tables(card):
+    return markdown_page(_title(card), _sentence(card), tables(card))
+
+
+def html(card: Mapping[str, Any]) -> str:
+    """The card as one HTML page."""
+    return html_page(_title(card), _sentence(card), tables(card))
+
+
+def markdown_page(name: str, summary: str, parts: Iterable[Table]) -> str:
+    """A title, a paragraph and tables in Markdown."""
+    lines = [f"# {name}", "", summary, ""]
+    for title, rows in parts:
         head, *body = ([cell.replace("|", "\\|") for cell in row] for row in rows)
         lines += [f"## {title}", "", _row(head), _row(["---"] * len(head)), *map(_row, body), ""]
     return "\n".join(lines)
 
 
-def html(card: Mapping[str, Any]) -> str:
-    """The card as one HTML page."""
-    parts = [f"<h1>{escape(_title(card))}</h1>", f"<p>{escape(_sentence(card))}</p>"]
-    for title, (head, *body) in tables(card):
+def html_page(name: str, summary: str, parts: Iterable[Table]) -> str:
+    """The same as one HTML page without scripts or requests."""
+    body_of = [f"<h1>{escape(name)}</h1>", f"<p>{escape(summary)}</p>"]
+    for title, (head, *body) in parts:
         cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
         rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        parts.append(f"<h2>{escape(title)}</h2><table><tr>{cells}</tr>{rows}</table>")
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(_title(card))}</title>'
-    return f"{head}<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+        body_of.append(f"<h2>{escape(title)}</h2><table><tr>{cells}</tr>{rows}</table>")
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title>'
+    return f"{head}<style>{_STYLE}</style><body>{''.join(body_of)}</body></html>\n"
 
 
 def tables(card: Mapping[str, Any]) -> Iterator[Table]:
@@ -124,7 +134,12 @@ def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     derived = {
         "score", "interval", "tasks", "mean_score", "denominators", "passes", "pass_at_k", "all_pass_at_k", "domains",
         "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition", "agreement",
+        "efficiency_quality",
     }  # fmt: skip
+    area = card.get("efficiency_quality")
+    if area is not None:
+        about = f"tasks in the order {area['order']}, {area['max_steps']} steps at most"
+        yield "efficiency-quality area", f"{area['area']:.3f} ({about})"
     for name, value in card.items():
         if name not in derived and value is not None:
             text = f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -10,6 +10,7 @@ from the official table; here it is an episode without a result.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bepa_torchrl.evaluation.outcomes import Outcome, Result
 from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
 from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
 from bepa_torchrl.experts.sources import split_source
-from osworld_gym.atomic import write_bytes, write_text
+from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suite import Suite
 
 RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
@@ -81,7 +82,7 @@ def read_score(path: Path) -> float | None:
 
 
 def write_episode(
-    folder: Path, outcome: Outcome, responses: Sequence[str], actions: Sequence[str], screenshots: Sequence[bytes]
+    folder: Path, outcome: Outcome, responses: Sequence[str], actions: Sequence[str], screenshots: Sequence[Path]
 ) -> None:
     """Writes one episode as OSWorld's runner does.
 
@@ -90,21 +91,28 @@ def write_episode(
         outcome: of the episode; without a result there is no ``result.txt``.
         responses: the policy's, one per step.
         actions: the executed code of each step.
-        screenshots: PNG bytes after each step; may be one shorter, if the last step ended the episode.
+        screenshots: PNG files after each step, which are linked or copied; may be shorter, or empty.
     """
-    place = folder / outcome.domain / outcome.task
+    place = folder / (outcome.domain or "tasks") / outcome.task
     place.mkdir(parents=True)
     lines = []
     for number, (response, action) in enumerate(zip(responses, actions, strict=True), start=1):
         line = {"step_num": number, "action": action, "response": response, "reward": 0, "done": False, "info": {}}
         if number <= len(screenshots):
             line["screenshot_file"] = f"step_{number}.png"
-            write_bytes(place / f"step_{number}.png", screenshots[number - 1], durable=False)
+            _link(screenshots[number - 1], place / f"step_{number}.png")
         lines.append(line)
-    if lines:
-        lines[-1] |= {"done": True, "reward": outcome.score or 0}
+    if lines and outcome.score is not None:
+        lines[-1] |= {"done": True, "reward": outcome.score}
     if outcome.result is Result.no_result:
         lines.append({"Error": outcome.reason})
     write_text(place / TRAJECTORY, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     if outcome.score is not None:
         write_text(place / RESULT, f"{outcome.score}\n")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)

@@ -111,13 +111,15 @@ def success_interval(passes: Passes, *, seed: int = 0) -> Estimate:
     """The mean over tasks of each task's mean score, with its interval.
 
     With one episode per task that is Wilson's interval of a proportion, otherwise the bootstrap over tasks and, within
-    a drawn task, over its episodes.
+    a drawn task, over its episodes. If all episodes succeeded, or none did, a bootstrap has no width: then it is
+    Wilson's interval of as many tasks.
 
     Raises:
         ValueError: there is no task, or a task has no episode.
     """
     _check(passes)
-    if all(len(scores) == 1 and scores[0] in (0.0, 1.0) for scores in passes):
+    found = {score for scores in passes for score in scores}
+    if found <= {0.0, 1.0} and (len(found) == 1 or all(len(scores) == 1 for scores in passes)):
         return wilson(sum(int(scores[0]) for scores in passes), len(passes))
     means = _resampled_means(passes, *_draws(len(passes), seed))
     return _percentiles(_mean(passes), means)
@@ -147,6 +149,31 @@ def all_pass_at_k(successes: int, episodes: int, k: int) -> float:
     """Probability that all of k episodes, drawn without replacement, succeed. Raises as :func:`pass_at_k`."""
     _check_k(episodes, k)
     return comb(successes, k) / comb(episodes, k)
+
+
+def efficiency_quality_area(successes: Sequence[bool], steps: Sequence[int], max_steps: int) -> float:
+    """MMBench-GUI's efficiency-quality area (EQA), in [0, 1]: how early, in steps spent, the successes come.
+
+    With T_k and S_k the sums of steps and of successes of the first k of N tasks, R(u) is the largest S_k / N with
+    T_k / (N max_steps) <= u, and the area is the mean of R at u = 0, 0.01, ..., 1. It depends on the tasks' order.
+
+    Args:
+        successes: of each task, in order.
+        steps: of each task, in the same order; at most ``max_steps`` each.
+        max_steps: step budget of a task.
+
+    Raises:
+        ValueError: no task, different numbers of tasks, or a task with more steps than the budget.
+    """
+    if not successes or len(successes) != len(steps) or max(steps) > max_steps or min(steps) < 0:
+        raise ValueError(
+            f"the efficiency-quality area requires a success and 0 to {max_steps} steps of each task, got "
+            f"{len(successes)} successes and {len(steps)} step counts, the largest {max(steps, default=0)}"
+        )
+    spent, solved = np.cumsum(steps), np.cumsum(successes)
+    points = np.arange(101) * len(steps) * max_steps  # 100 T_max u, in integers, so that no border is missed
+    done = np.searchsorted(100 * spent, points, side="right")  # the tasks that are over by then
+    return float(np.concatenate([[0], solved])[done].mean() / len(steps))
 
 
 # --- two evaluations of the same tasks ------------------------------------------------------------------------------

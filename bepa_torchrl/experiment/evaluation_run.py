@@ -4,13 +4,14 @@ settings.yaml    what the evaluation is of; it goes on with the same settings on
 episodes.jsonl   a line per finished episode, as a run's record has them, with its outcome
 images/          the screenshots, by hash
 results.jsonl    the outcomes of all tasks and passes, at the end
+osworld/         the same in the layout of OSWorld's runner, if it is asked for, at the end
 facts.json       how they were measured, at the end
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -21,13 +22,16 @@ from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible, write
 from bepa_torchrl.evaluation.success_rate import evaluation_job
 from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
+from bepa_torchrl.experiment.machine_checks import MachineCheck, play_check, without_oracle
+from bepa_torchrl.experiment.osworld_layout import executed, write_layout
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks, not_executable
-from bepa_torchrl.rollout.episodes import EpisodeResult, run_episodes
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
 from bepa_torchrl.storage.lock import locked
+from osworld_gym.action_text.registry import action_text
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -45,6 +49,8 @@ def play_evaluation(
     passes: int,
     temperature: float,
     progress: StageProgress,
+    check: MachineCheck | None = None,
+    osworld_layout: bool = False,
 ) -> tuple[list[Outcome], dict[str, Any]]:
     """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
 
@@ -59,14 +65,17 @@ def play_evaluation(
         passes: episodes per task.
         temperature: of the sampling; 0 is greedy.
         progress: shows how far it is.
+        check: plays instead of the policy.
+        osworld_layout: whether the episodes are written in the layout of OSWorld's runner, too.
 
     Raises:
         ConfigError: the folder has an evaluation with other settings.
         OSError: the folder cannot be written; what was played is kept.
     """
     every = [*tasks.train, *tasks.held_out]
-    against = not_executable(settings, every)
-    identity = settings_to_yaml(settings) + f"# suite {name}, {passes} passes, temperature {temperature:g}\n"
+    against = not_executable(settings, every) | (without_oracle(every) if check is MachineCheck.oracle else {})
+    player = "" if check is None else f", played by {check}"
+    identity = settings_to_yaml(settings) + f"# suite {name}, {passes} passes, temperature {temperature:g}{player}\n"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         claim(folder, identity)
@@ -81,29 +90,48 @@ def play_evaluation(
         progress.begin(name, len(jobs) + len(known), len(known))
         started = time.time()
 
-        def finished(result: EpisodeResult) -> None:
+        def finished(result: EpisodeResult, code: Sequence[str] = ()) -> None:
             outcome = outcome_of(result)
-            record.played(result, {"outcome": asdict(outcome), "session": started, "ended": time.time()})
+            more = {"outcome": asdict(outcome), "executed": [*code], "session": started, "ended": time.time()}
+            record.played(result, more)
             known[outcome.task, outcome.attempt] = outcome
             progress.advance()
 
-        if jobs:
-            policy = make_policy(settings, seed=settings.seed)
-            with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
-                run_episodes(
-                    rollout,
-                    env.vector,
-                    jobs,
-                    temperature=temperature,
-                    retries=settings.collect.retries,
-                    on_result=finished,
-                    keep_rows=False,
-                )
+        if jobs and check is not None:
+            play_check(settings, jobs, check, finished)
+        elif jobs:
+            _play_policy(settings, tasks, jobs, temperature, finished)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature)
+        if check is not None:
+            of_policies = ("action_text", "steps_budget", "temperature", "max_new_tokens")
+            facts |= dict.fromkeys(of_policies) | {"policy": check.value, "desktops": 1}
         facts["wall_seconds"] = round(_wall_seconds(folder), 1)
         write_outcomes(folder, outcomes, facts)
+        if osworld_layout:
+            write_layout(folder, folder / EPISODES, outcomes)
     return outcomes, facts
+
+
+def _play_policy(
+    settings: Settings,
+    tasks: Tasks,
+    jobs: Sequence[EpisodeJob],
+    temperature: float,
+    finished: Callable[[EpisodeResult, Sequence[str]], None],
+) -> None:
+    """Plays the jobs; ``finished`` is called with each result, and with the code that each of its steps executed."""
+    policy, text = make_policy(settings, seed=settings.seed), action_text(settings.policy.action_text)
+    with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+        run_episodes(
+            rollout,
+            env.vector,
+            jobs,
+            temperature=temperature,
+            retries=settings.collect.retries,
+            on_result=lambda result: finished(result, executed(result, text, rollout.renderer.image_scaling)),
+            keep_rows=False,
+        )
 
 
 def outcome_of(result: EpisodeResult) -> Outcome:

@@ -140,6 +140,7 @@ def _png(path: Path) -> bytes | str:
     try:
         data = path.read_bytes()
         with Image.open(io.BytesIO(data)) as image:
+            image.load()  # a truncated file
             if image.format == "PNG":
                 return data
             buffer = io.BytesIO()

@@ -17,11 +17,12 @@ from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import split_keys
 from osworld_gym.uitars.read_pyautogui import SCROLL_CLICKS, from_pyautogui, read_pyautogui
 
-__all__ = ["SCROLL_CLICKS", "from_pyautogui", "read_pyautogui", "to_pyautogui"]
+__all__ = ["SCROLL_CLICKS", "from_pyautogui", "official_action", "read_pyautogui", "to_pyautogui"]
 
 WAIT_SECONDS = 5  #: as stated in the prompt: "Sleep for 5s"
 PASTE_SECONDS = 0.5  #: pause after a paste before the clipboard may change; there is no event to wait for
 
+_WORDS = {"finished": "DONE", "call_user": "FAIL", "wait": "WAIT"}  # of OSWorld's own action space
 _PIECES = re.compile(r"([ -;=-~]+|[<\n\t])")  # printable ASCII that pyautogui types, or a key; the rest is pasted
 _KEYS = {"\n": "press('enter')", "\t": "press('tab')", "<": "hotkey('shift', ',')"}
 
@@ -44,6 +45,17 @@ def to_pyautogui(actions: Sequence[Action]) -> str:
     body = "\n".join(lines)
     modules = [name for name in ("pyautogui", "pyperclip", "time") if f"{name}." in _code_only(body)]
     return "\n".join([f"import {name}" for name in modules] + lines)
+
+
+def official_action(actions: Sequence[Action]) -> str:
+    """The actions of one step as OSWorld logs them: ``DONE``, ``FAIL`` or ``WAIT`` for one such action, else source.
+
+    Raises:
+        ValueError: as :func:`to_pyautogui`.
+    """
+    if len(actions) == 1 and actions[0].kind in _WORDS:
+        return _WORDS[actions[0].kind]
+    return to_pyautogui(actions)
 
 
 def _code_only(source: str) -> str:

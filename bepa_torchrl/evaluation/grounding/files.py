@@ -104,7 +104,7 @@ def read_osworld_g(folder: Path) -> list[Item]:
             else:
                 raise ValueError(f"expected box_type bbox, polygon or refusal, got {kind!r}")
             types = line.get("GUI_types") or ["none"]
-            groups = {"kind": kind, "type": str(types[0] if isinstance(types, list) else types)}
+            groups = {"kind": kind, "type": [*map(str, types)] if isinstance(types, list) else str(types)}
             image = folder / "images" / line["image_path"]
             items.append(Item(str(line["id"]), image, str(line["instruction"]), region, groups))
     return items

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from osworld_gym.types import Point
 
+Groups = Mapping[str, str | Sequence[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -55,14 +57,15 @@ class Item:
         image: file of the screenshot.
         instruction: what is to be clicked.
         region: where the click must be; None: nothing in the image fits, and the right answer is a refusal.
-        groups: name of a division → the item's part of it, such as ``platform`` → ``web``; for the tables.
+        groups: name of a division → the item's part of it, such as ``platform`` → ``web``, or its several parts; for
+            the tables.
     """
 
     id: str
     image: Path
     instruction: str
     region: Box | Polygon | None
-    groups: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Question:
     question: str
     options: Mapping[str, str]
     answer: str
-    groups: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)
 
 
 def polygon_of(numbers: Sequence[float]) -> Polygon:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bepa_torchrl.evaluation.grounding.answers import NoPoint
-from bepa_torchrl.evaluation.grounding.items import Item, Question
+from bepa_torchrl.evaluation.grounding.items import Groups, Item, Question
 from bepa_torchrl.evaluation.statistics import wilson
 from osworld_gym.types import Point
 
@@ -29,7 +29,7 @@ class Scored:
     id: str
     right: bool | None
     format_error: bool = False
-    groups: Mapping[str, str] | None = None
+    groups: Groups | None = None
     options: int = 0
     refusal: bool = False
 
@@ -103,30 +103,6 @@ def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[s
     }
 
 
-def grounding_lines(card: Mapping[str, Any]) -> list[str]:
-    """The card as Markdown."""
-    sizes, lines = card["denominators"], [f"# {card.get('policy')} on {card.get('suite')}", ""]
-    if card["score"] is None:
-        return [*lines, "No item has a result."]
-    low, high = (f"{100 * value:.1f}" for value in card["interval"])
-    share = f"{100 * card['score']:.1f} % of {sizes['with_result']} items"
-    lines += [f"{share} (95 % interval {low} to {high}); {sizes['no_result']} without a result."]
-    lines += [f"{card['format_errors']} responses could not be read, and count as wrong."]
-    if sizes["published_items"] not in (None, sizes["items"]):
-        lines.append(f"The published edition has {sizes['published_items']} items, these files {sizes['items']}.")
-    for name in ("weighted", "basic_and_advanced"):
-        if card.get(name) is not None:
-            lines.append(f"{name.replace('_', ' ')}: {100 * card[name]:.1f} %")
-    if "without_refusals" in card:
-        other = card["without_refusals"]
-        share = "–" if other["score"] is None else f"{100 * other['score']:.1f} %"
-        lines.append(f"without the items whose answer is a refusal: {share} of {other['of']}")
-    for division, parts in card["groups"].items():
-        lines += ["", f"| {division} | items | right |", "| --- | --- | --- |"]
-        lines += [f"| {part} | {rate['of']} | {100 * rate['score']:.1f} % |" for part, rate in parts.items()]
-    return lines
-
-
 def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
     """The rate of each part of each division, and of platform and type together."""
     parts: dict[str, dict[str, list[Scored]]] = {}
@@ -134,8 +110,9 @@ def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
         groups = dict(each.groups or {})
         if {"platform", "type"} <= set(groups):
             groups["platform × type"] = f"{groups['platform']}, {groups['type']}"
-        for name, part in groups.items():
-            parts.setdefault(name, {}).setdefault(part, []).append(each)
+        for name, found in groups.items():
+            for part in [found] if isinstance(found, str) else found:
+                parts.setdefault(name, {}).setdefault(part, []).append(each)
     return {
         name: {part: _rate(members) for part, members in sorted(division.items())} for name, division in parts.items()
     }

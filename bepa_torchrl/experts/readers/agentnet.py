@@ -22,7 +22,7 @@ from osworld_gym.opencua.parse import parse
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
-from osworld_gym.uitars.pyautogui import to_pyautogui
+from osworld_gym.uitars.pyautogui import official_action
 
 NAME = "agentnet"
 _FRACTIONS = ImageScaling(relative=1)
@@ -100,7 +100,7 @@ def _step(value: Mapping[str, Any], size: tuple[int, int] | None) -> tuple[Exper
         plan="\n\n".join(text for text in texts.values() if text),
         reflection=None if value.get("reflection") is None else str(value["reflection"]),
         call=code,
-        pyautogui=_source(actions),
+        pyautogui=official_action(actions),
         intent=last_sentence(said) or describe(actions),
         actions=actions,
         response=f"## Thought:\n{texts['thought']}\n\n## Action:\n{said}\n\n## Code:\n```python\n{code}\n```\n",
@@ -116,13 +116,6 @@ def _actions(code: str, size: tuple[int, int] | None) -> tuple[tuple[Action, ...
     if size is None and any(action.start is not None for action in actions):
         return (), "unknown screen size"
     return tuple(_FRACTIONS.action_to_screen(action, size or (1, 1)) for action in actions), ""
-
-
-def _source(actions: tuple[Action, ...]) -> str:
-    words = {"finished": "DONE", "call_user": "FAIL", "wait": "WAIT"}
-    if len(actions) == 1 and actions[0].kind in words:
-        return words[actions[0].kind]
-    return to_pyautogui(actions)
 
 
 def _image(name: str, folder: Path) -> Path | None:

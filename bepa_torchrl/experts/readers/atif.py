@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bepa_torchrl.experts.trace import TraceError, read_action, read_json
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action, Point
 from osworld_gym.uitars.keys import key_name
-from osworld_gym.uitars.pyautogui import to_pyautogui
+from osworld_gym.uitars.pyautogui import official_action
 
 NAME = "atif"
 _POINTED = {
@@ -101,7 +101,7 @@ class _Reading:
                 plan=reasoning or message,
                 reflection=None,
                 call="\n".join(json.dumps(call["arguments"], ensure_ascii=False) for call in calls),
-                pyautogui=_source(actions),
+                pyautogui=official_action(actions),
                 intent=last_sentence(message) or describe(actions),
                 actions=actions,
                 response="\n\n".join(text for text in (reasoning, message) if text) or None,
@@ -204,11 +204,6 @@ def _no_step(copied: bool) -> str:
 def _point(given: Mapping[str, Any], x: str, y: str) -> Point | None:
     numbers = [float(given[name]) for name in (x, y) if isinstance(given.get(name), int | float)]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None
-
-
-def _source(actions: Sequence[Action]) -> str:
-    words = {"finished": "DONE", "call_user": "FAIL", "wait": "WAIT"}
-    return words[actions[0].kind] if len(actions) == 1 and actions[0].kind in words else to_pyautogui(actions)
 
 
 def _text(message: Any) -> str:

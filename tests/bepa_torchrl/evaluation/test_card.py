@@ -118,3 +118,15 @@ def test_a_task_with_several_passes_is_solved_by_more_than_half_of_them() -> Non
     first = [outcome("a", WIN), outcome("a", LOSS, 1)]
     second = [outcome("a", WIN), outcome("a", WIN, 1), outcome("a", LOSS, 2)]
     assert compare(first, second)["gained"] == ["a"]
+
+
+def test_the_efficiency_quality_area_is_the_mean_over_passes() -> None:
+    """Pass 0: a succeeds after 5 of 10 steps, pass 1: it fails; b has no result and is left out."""
+    played = [outcome("a", WIN, steps=5), outcome("b", NONE, steps=3), outcome("a", LOSS, 1, steps=10)]
+    card = make_card(played, {"steps_budget": 10})
+    assert card["efficiency_quality"] == {
+        "area": pytest.approx(51 / 101 / 2), "order": "of the suite", "max_steps": 10,
+    }  # fmt: skip
+    assert "efficiency-quality area | 0.252 (tasks in the order of the suite, 10 steps at most)" in markdown(card)
+    assert make_card([outcome("a", WIN)], {"steps_budget": 10})["efficiency_quality"] is None
+    assert make_card(played, {})["efficiency_quality"] is None

@@ -13,14 +13,16 @@ from bepa_torchrl.evaluation.grounding.answers import NoPoint, answered_letter, 
 from bepa_torchrl.evaluation.grounding.files import SUITES, SuiteFileError
 from bepa_torchrl.evaluation.grounding.items import Box, Item, Polygon, Question
 from bepa_torchrl.evaluation.grounding.scores import (
+    Scored,
     grounding_card,
-    grounding_lines,
     score_item,
     score_question,
     summary,
 )
+from bepa_torchrl.evaluation.grounding.text import html, markdown
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.uitars.coords import ImageScaling
+from scripts.make_sim_grounding import write as write_screens
 
 PIXELS, THOUSANDTHS = ImageScaling(), ImageScaling(relative=1000)
 
@@ -112,9 +114,11 @@ def test_the_two_conventions_of_osworld_g() -> None:
     scored = [score_item(item(Box(0, 0, 1, 1)), (2, 2)), score_item(item(None), NoPoint.refusal)]
     card = grounding_card(scored, {"suite": "osworld_g", "published_items": 564})
     assert (card["score"], card["without_refusals"]["score"]) == (0.5, 0.0)
-    text = "\n".join(grounding_lines(card))
-    assert "without the items whose answer is a refusal: 0.0 % of 1" in text
+    text = markdown(card)
+    assert "| without the items whose answer is a refusal | 0.0 % | 1 |" in text
     assert "The published edition has 564 items, these files 2." in text
+    page = html(card | {"policy": "<script>"})
+    assert "<h1>&lt;script&gt; on other items in the format of osworld_g</h1>" in page
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,43 @@ def test_the_tiny_policy_is_asked_once_per_item(tmp_path: Path, capsys: pytest.C
     assert "an evaluation with other settings" in capsys.readouterr().err
     assert main(["eval", "suite=screenspot_v2", "--out", str(tmp_path / "x")]) == 2
     assert "requires --data FOLDER" in capsys.readouterr().err
+
+
+def test_a_damaged_image_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    made.screenspot_v2(data)
+    image = data / "screenspotv2_image" / "web_1.png"
+    image.write_bytes(image.read_bytes()[:-30])
+    assert main(["eval", "suite=screenspot_v2", "--data", str(data), "--out", str(out), "--card", "threads=1"]) == 0
+    assert "of 2 items" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert [line["reason"] and line["reason"][:24] for line in lines] == [None, None, "the image cannot be read"]
+    assert "<h1>tiny on other items" in (out / "card.html").read_text()
+
+
+def test_options_of_episodes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--oracle", "--nothing", "--osworld-layout"):
+        assert main(["eval", "suite=screenspot_v2", "--data", str(tmp_path), "--out", str(tmp_path / "x"), option]) == 2
+        assert "are for tasks that are played" in capsys.readouterr().err
+
+
+def test_an_item_counts_in_each_of_its_types() -> None:
+    scored = [Scored("a", True, groups={"type": ["Icon", "Label"]}), Scored("b", False, groups={"type": ["Icon"]})]
+    types = summary(scored)["groups"]["type"]
+    assert {name: (rate["score"], rate["of"]) for name, rate in types.items()} == {"Icon": (0.5, 2), "Label": (1.0, 1)}
+
+
+def test_the_tiny_policy_finds_labels_of_the_simulated_desktop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The screens of scripts/make_sim_grounding.py, by a policy that was pretrained on such."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    write_screens(data, 15)
+    assert main(["eval", "suite=screenspot_v2", "--data", str(data), "--out", str(out), "--json", "threads=1"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert (card["denominators"]["items"], card["format_errors"]) == (30, 0)
+    assert card["score"] >= 0.9
+    assert "in the format of screenspot_v2" in markdown(card).splitlines()[0]
 
 
 def test_questions_are_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
+from bepa_torchrl.cli import main
 from bepa_torchrl.evaluation.card import make_card
 from bepa_torchrl.evaluation.osworld_results import read_results, read_score, write_episode
-from bepa_torchrl.evaluation.outcomes import Outcome, Result
+from bepa_torchrl.evaluation.outcomes import Outcome, Result, read_outcomes
 from bepa_torchrl.evaluation.suites import OFFLINE
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
@@ -72,10 +74,12 @@ def test_scores(tmp_path: Path, text: str, score: float | None) -> None:
 
 
 def test_what_we_write_is_read_back_the_same(tmp_path: Path) -> None:
+    screenshot = tmp_path / "some.png"
+    screenshot.write_bytes(b"png")
     won = Outcome("a", "os", 0, Result.success, 1.0, steps=1)
     lost = Outcome("b", "os", 0, Result.no_result, None, reason="infrastructure: died", steps=1)
     for outcome in (won, lost):
-        write_episode(tmp_path, outcome, ["Thought: click"], [CODE], [b"png"])
+        write_episode(tmp_path, outcome, ["Thought: click"], [CODE], [screenshot])
     assert (tmp_path / "os" / "a" / "step_1.png").read_bytes() == b"png"
     assert not (tmp_path / "os" / "b" / "result.txt").exists()
     found = {outcome.task: outcome for outcome in read_results(str(tmp_path))}
@@ -93,3 +97,62 @@ def test_the_offline_list_is_the_published_one() -> None:
     assert (
         hashlib.sha256(ids.encode()).hexdigest() == "c5964dbe0b19aa92c01992596c217d999bde292d1db34136a64a155b13b983a1"
     )
+
+
+def official_table(results: Path) -> dict[str, tuple[float, int]]:
+    """What OSWorld's show_result.py makes of a folder: per domain and in all, the sum of the scores and their number.
+
+    It takes each <domain>/<task id>/result.txt as a number; if it is none, per domain as a Python literal, and in the
+    total as the truth value of the text. A task without the file is in neither.
+    """
+    table = {"all": (0.0, 0)}
+    for file in results.glob("*/*/result.txt"):
+        text, domain = file.read_text(), file.parts[-3]
+        try:
+            values = {domain: float(text), "all": float(text)}
+        except ValueError:
+            values = {domain: float(ast.literal_eval(text)), "all": float(bool(text))}
+        for name, value in values.items():
+            total, count = table.get(name, (0.0, 0))
+            table[name] = (total + value, count + 1)
+    return table
+
+
+def test_the_official_total_counts_the_text_false_as_a_success(tmp_path: Path) -> None:
+    """A metric that returns a bool leaves the text False, whose truth value is true; here it is a failure."""
+    made_run(tmp_path, "lost", "False")
+    assert official_table(tmp_path) == {"os": (0.0, 1), "all": (1.0, 1)}
+    assert [outcome.result for outcome in read_results(str(tmp_path))] == [Result.failure]
+
+
+def test_the_budget_of_others_is_what_they_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One success after 1 of 10 steps: R is 1 from u = 0.1 on, at 91 of 101 points."""
+    made_run(tmp_path, "won", "1")
+    assert main(["eval", "--from", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["efficiency_quality"] is None
+    assert main(["eval", "--from", str(tmp_path), "--steps", "10", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["efficiency_quality"]["area"] == pytest.approx(91 / 101)
+
+
+def test_the_official_script_reads_an_evaluation_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each pass of the tiny policy has the table of the card's domains, and is read back with the same results."""
+    out = tmp_path / "out"
+    arguments = ["eval", "suite=sim", "env.train_limit=6", "env.desktops=6", "threads=1", "--passes", "2"]
+    assert main([*arguments, "--osworld-layout", "--out", str(out), "--json"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    folders = [out / "osworld" / "pyautogui" / "screenshot" / f"pass_{number}" for number in (1, 2)]
+    tables = [official_table(folder) for folder in folders]
+    for domain, rate in card["domains"].items():
+        assert [table[domain][1] for table in tables] == [rate["tasks"]] * 2
+        assert sum(table[domain][0] for table in tables) / 2 / rate["tasks"] == pytest.approx(rate["score"])
+    assert sum(table["all"][0] for table in tables) / 12 == pytest.approx(card["score"])
+    played, _ = read_outcomes(out)
+    for number, folder in enumerate(folders):
+        found = {outcome.task: (outcome.result, outcome.steps) for outcome in read_results(str(folder))}
+        assert found == {each.task: (each.result, each.steps) for each in played if each.attempt == number}
+    lines = [json.loads(line) for file in folders[0].glob("*/*/traj.jsonl") for line in file.read_text().splitlines()]
+    assert {line["action"] for line in lines if "finished(" in line["response"]} == {"DONE"}
+    assert any(line["action"].startswith("import pyautogui\npyautogui.click(") for line in lines)
+    assert (folders[0] / played[0].domain / played[0].task / "step_1.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*arguments, "--osworld-layout", "--out", str(out), "--json"]) == 0
+    assert official_table(folders[0]) == tables[0]

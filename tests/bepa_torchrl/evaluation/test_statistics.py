@@ -10,6 +10,7 @@ from bepa_torchrl.evaluation.statistics import (
     all_pass_at_k,
     bootstrap,
     difference,
+    efficiency_quality_area,
     estimate,
     mcnemar,
     paired_difference,
@@ -117,6 +118,8 @@ def test_wilsons_interval_is_that_of_the_formula() -> None:
 
 def test_one_pass_has_wilsons_interval_and_several_a_bootstrap() -> None:
     assert success_interval([[1.0]] * 7 + [[0.0]] * 3) == wilson(7, 10)
+    assert success_interval([[1.0, 1.0]] * 5) == wilson(5, 5)  # a bootstrap would have no width
+    assert success_interval([[0.0, 0.0]] * 5 + [[0.0]]) == wilson(0, 6)
     several = success_interval([[1.0, 1.0], [0.0, 0.0]])  # no variance within tasks: 0, 1/2, 1 with 1/4, 1/2, 1/4
     assert (several.mean, several.low, several.high) == (0.5, 0.0, 1.0)
     one_task = success_interval([[1.0, 0.0]])  # no variance between tasks: the same over the two episodes
@@ -157,3 +160,17 @@ def test_the_smallest_difference_by_hand() -> None:
     first, second = [[0.0]] * 4, [[0.0], [0.0], [1.0], [1.0]]
     assert smallest_difference(first, second) == pytest.approx((1.959964 + 0.841621) * np.sqrt(1 / 3) / 2, rel=1e-5)
     assert smallest_difference([[0.0]], [[1.0]]) == float("inf")
+
+
+def test_the_efficiency_quality_area_by_hand() -> None:
+    """Two tasks, 10 steps each at most: solved after 5 and after 15 of 20 steps, that is from u = 0.25 and u = 0.75.
+
+    Of the points 0, 0.01, ..., 1 there are 25 before, 50 between (R = 1/2) and 26 after (R = 1). In the other order
+    the first task is over at u = 0.5: 50 points at 0, 25 at 1/2, 26 at 1.
+    """
+    assert efficiency_quality_area([True, True], [5, 10], 10) == pytest.approx((25 + 26) / 101)
+    assert efficiency_quality_area([True, True], [10, 5], 10) == pytest.approx((12.5 + 26) / 101)
+    assert efficiency_quality_area([False, True], [5, 10], 10) == pytest.approx(13 / 101)
+    assert efficiency_quality_area([True], [0], 10) == 1.0
+    with pytest.raises(ValueError, match=r"0 to 10 steps of each task, .*, the largest 11"):
+        efficiency_quality_area([True], [11], 10)
