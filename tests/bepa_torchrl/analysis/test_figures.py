@@ -119,7 +119,7 @@ def test_a_running_run_has_what_it_has_so_far(tmp_path: Path, capsys: pytest.Cap
     assert main(["analyze", str(run), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     for sentence in (
-        "domains of bepa: no final evaluation",
+        "domains of bepa: no greedy evaluations",
         "sensitivity: bepa has no",
         "cases of bepa: the run has no",
     ):

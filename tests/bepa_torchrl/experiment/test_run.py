@@ -254,7 +254,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         (["resume=true", "name=nothing"], 2, "nothing to resume in"),
         (["expert.logs=[s3:/x]"], 2, "no reader 's3'"),
         (["env.held_out_split=train"], 2, "env.train_split=train and env.held_out_split=train share 64 tasks"),
-        (["env.train_split=nowhere.json"], 2, "nowhere.json: expected {domain: [task id, ...]}"),
+        (["env.train_split=nowhere.json"], 2, "env.train_split=nowhere.json: expected a list of tasks, no such file"),
         (["env=osworld", "env.suite=../nowhere"], 2, "unknown suite '../nowhere'"),
         (["name=a/b"], 2, "name='a/b' must be one folder name"),
     ],
