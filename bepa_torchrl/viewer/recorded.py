@@ -66,7 +66,7 @@ def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, Mapping[s
 def recorded_stream(
     path: Path, *, run: str, method: str, part: str, reader: ResponseReader, pictures: Pictures
 ) -> Stream:
-    """The episodes of ``episodes.jsonl``, ``outcomes.jsonl`` or ``evaluations.jsonl`` in a method's folder."""
+    """The episodes of ``episodes.jsonl``, ``outcomes.jsonl`` or ``evaluations.jsonl`` in their folder."""
 
     def read(start: int) -> Iterator[Entry]:
         for position, line in read_json_lines(path, start):
@@ -86,7 +86,7 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
     try:
         steps = [_step(step, folder, reader, pictures) for step in line.get("steps") or ()]
         origin = line.get("provenance") or {}
-        reward = _reward(line)
+        reward, mode = _reward(line), _mode(line)
         return ShownEpisode(
             task=str(line["task_id"]),
             source=_source(line),
@@ -100,10 +100,10 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
             advantage=line.get("advantage"),
             version=line.get("policy_version", line.get("requested_version")),
             injected=bool(line.get("off_policy")),
-            trained=line.get("trained") if "mode" not in line else None,
+            trained=line.get("trained") if not mode else None,
             failure=str(line.get("failure") or ""),
             problem=str(line.get("problem") or ""),
-            mode=str(line.get("mode") or ""),
+            mode=mode,
             expert=" ".join(str(origin[name]) for name in ("expert", "origin") if origin.get(name)),
             plan=str(origin.get("plan") or ""),
             updates=tuple(int(update) for update in line.get("updates") or ()),
@@ -120,6 +120,12 @@ def _reward(line: Mapping[str, Any]) -> float | None:
     failed = line.get("failure") is not None
     reward = line.get("reward", None if failed else line.get("success"))
     return None if reward is None else float(reward)
+
+
+def _mode(line: Mapping[str, Any]) -> str:
+    """``greedy`` or ``sampled`` of a run's evaluation, ``pass N`` of ``bepa eval``; empty for a training episode."""
+    outcome = line.get("outcome")
+    return f"pass {int(outcome['attempt']) + 1}" if isinstance(outcome, dict) else str(line.get("mode") or "")
 
 
 def _source(line: Mapping[str, Any]) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
-from bepa_torchrl.viewer.episode import ShownEpisode
 from bepa_torchrl.viewer.folders import LEDGER, action_reader, cache_stream, ledger_stream, logs_stream, traces_stream
 from bepa_torchrl.viewer.pictures import Pictures
-from bepa_torchrl.viewer.recorded import Entry, Stream, recorded_stream, stamp_of
+from bepa_torchrl.viewer.recorded import Stream, recorded_stream
 from bepa_torchrl.viewer.responses import ResponseReader, read_object, reader_of, settings_of
 
 _FILES = {
@@ -20,6 +19,7 @@ _FILES = {
     "outcomes": "after training",
 }
 _BASE, _PREPARED = "base", "prepared"
+_EVALUATION = "settings.yaml"  #: of a folder of ``bepa eval``; a run has config.yaml
 _RECORD = 2  #: the newest version of a record that is known; 1 has no record.json
 
 
@@ -77,13 +77,13 @@ def _names(arguments: Sequence[str]) -> list[str]:
 
 def _open(argument: str, name: str, pictures: Pictures) -> Source:
     folder = Path(argument).expanduser()
-    if folder.is_file():
-        return _other(name, lambda: [_counts_stream(folder, name)])
     if not folder.exists() and ":" in argument:
         stream = logs_stream(argument, run=name)
         return _other(name, lambda: [stream])
     if not folder.is_dir():
         raise RecordError(f"{argument}: there is no such folder; name a run, such as runs/NAME, or NAME:FOLDER of logs")
+    if (folder / _EVALUATION).exists() and (folder / "episodes.jsonl").exists():
+        return _other(name, lambda: [_evaluation(folder, name, pictures)])
     if _methods(folder):
         return _run(folder, name, pictures)
     if (folder / LEDGER).exists() or (folder / "seed.json").exists():
@@ -171,7 +171,7 @@ def _prepared(folder: Path, run: str, reader: ResponseReader, pictures: Pictures
     return streams
 
 
-# --- other folders and files ----------------------------------------------------------------------------------------
+# --- other folders ----------------------------------------------------------------------------------------
 
 
 def _seeds(folder: Path, run: str, pictures: Pictures) -> list[Stream]:
@@ -184,30 +184,7 @@ def _seeds(folder: Path, run: str, pictures: Pictures) -> list[Stream]:
     return streams
 
 
-def _counts_stream(path: Path, run: str) -> Stream:
-    """The episodes that the file of ``bepa eval`` counts: per mode and task, successes of episodes.
-
-    Raises:
-        RecordError: it is another file.
-    """
-    counts = read_object(path)
-    tasks = [each for mode in counts.values() if isinstance(mode, dict) for each in mode.values()]
-    if not tasks or not all(isinstance(each, list) and len(each) == 2 for each in tasks):
-        raise RecordError(f"{path}: expected the counts that `bepa eval --out FILE` writes, or the folder of a run")
-
-    def read(start: int) -> Iterator[Entry]:
-        entries = [(mode, task, each) for mode, of_mode in counts.items() for task, each in of_mode.items()]
-        episodes = [
-            ShownEpisode(
-                task=task,
-                source="on_policy",
-                outcome="success" if number < wins else "failure",
-                reward=float(number < wins),
-                mode=mode,
-            )
-            for mode, task, (wins, many) in entries
-            for number in range(int(many))
-        ]
-        yield from ((number, episode) for number, episode in enumerate(episodes[start:], start + 1))
-
-    return Stream(run, run, "evaluation", "evaluation", read, lambda: stamp_of(path))
+def _evaluation(folder: Path, run: str, pictures: Pictures) -> Stream:
+    """The episodes of ``bepa eval``, which may be going on."""
+    reader = reader_of(settings_of(folder / _EVALUATION).get("policy") or {})
+    return _recorded(folder / "episodes.jsonl", run, "evaluation", "evaluation", reader, pictures)

@@ -241,7 +241,7 @@ def test_a_folder_that_exists_is_kept(tmp_path: Path, capsys: pytest.CaptureFixt
         ("{0}/none", "there is no such folder"),
         ("{0}", "found no run, no traces and no logs"),
         ("agent_s9:{0}", "no reader 'agent_s9'"),
-        ("{0}/other.json", "expected the counts"),
+        ("{0}/other.json", "there is no such folder"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(
@@ -345,9 +345,15 @@ def test_the_traces_of_a_seed(tmp_path: Path, view: View, kind: str) -> None:
     assert step["action"] == "click(start_box='(1,1)')"
 
 
-def test_counts_of_an_evaluation(tmp_path: Path, view: View) -> None:
-    counts = tmp_path / "counts.json"
-    counts.write_text('{"greedy": {"a": [1, 1]}, "sampled": {"a": [1, 3]}}')
-    out = view(counts)
-    assert column(out, "counts.json", "mode") == ["greedy", *["sampled"] * 3]
-    assert column(out, "counts.json", "reward") == [1.0, 1.0, 0.0, 0.0]
+def test_the_folder_of_an_evaluation(tmp_path: Path, view: View) -> None:
+    """What ``bepa eval`` keeps: each episode with its steps, by pass; one without a result has no reward."""
+    folder = tmp_path / "card"
+    folder.mkdir()
+    won = made_line(0, [made_step("no", CLICK.format("x"))], reward=1.0) | {"outcome": {"attempt": 0}}
+    lost = made_line(0, [], reward=None, failure="died") | {"outcome": {"attempt": 1}}
+    write_lines(folder / "episodes.jsonl", [won, lost])
+    (folder / "settings.yaml").write_text("policy: {action_text: uitars}\n")
+    out = view(folder)
+    assert column(out, "card/evaluation/episodes", "mode") == ["pass 1", "pass 2"]
+    assert column(out, "card/evaluation/episodes", "reward") == [1.0, None]
+    assert page_data(out, "0-0")[0]["steps"][0]["action"] == "click(start_box='(40,24)')"
