@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,20 @@ def test_nothing_imports_upwards() -> None:
                 if layer(package, other) < layer(package, part):
                     upward.append(f"{path.relative_to(ROOT)} → {name}")
     assert not upward, "\n".join(upward)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_no_parts_of_a_package_import_each_other(package: str) -> None:
+    """Directly or by others; a lazy import counts."""
+    parts: dict[str, set[str]] = {}
+    for path in FILES:
+        own = path.relative_to(ROOT).with_suffix("").parts[:2]
+        if own[0] == package and own[1] != "__init__":
+            names = (name.split(".") for name in imports(path))
+            parts.setdefault(own[1], set()).update(
+                name[1] for name in names if name[0] == package and len(name) > 1 and name[1] != own[1]
+            )
+    TopologicalSorter(parts).prepare()  # raises CycleError, which names the parts
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

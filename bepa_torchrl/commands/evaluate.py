@@ -68,6 +68,8 @@ def evaluate_policy(options: argparse.Namespace) -> int:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure; what was played is kept.
     """
     if options.compare is not None:
+        if options.card or options.out is not None or options.source is not None:
+            raise ValueError("--compare prints the comparison of two folders; leave --card, --out and --from out")
         return _compare(options)
     name, overrides = _suite_of(options.overrides)
     plays = options.source is None and not (name is not None and _is_grounding(name))
