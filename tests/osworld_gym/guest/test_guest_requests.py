@@ -92,7 +92,8 @@ MAY_FAIL = {("/setup/download_file", name) for name in ("url", "path", "timeout"
 }
 SYSTEM = ("nul", "half a character", "list with nul", "list with half a character")
 ACTIONS = {
-    "no point": {"kind": "click"},
+    "no end": {"kind": "drag", "start": [1, 1]},
+    "text as clicks": {"kind": "scroll", "direction": "up", "clicks": "many"},
     "one number": {"kind": "click", "start": [1]},
     "no number": {"kind": "click", "start": []},
     "texts": {"kind": "click", "start": ["a", "b"]},
