@@ -6,21 +6,25 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import add_settings, check_new
+from bepa_torchrl.commands.experts.arguments import noting
+from bepa_torchrl.commands.hosted_policy import add_hosted, check_not_hosted, hosted_model
 from bepa_torchrl.commands.web_evaluation import add_web, check_no_judge, judge_web
 
 if TYPE_CHECKING:
     from bepa_torchrl.evaluation.every_eval_ever import Sample
+    from bepa_torchrl.experiment.evaluated_policy import HostedModel
     from bepa_torchrl.experiment.settings import Settings
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. suite=online_mind2web judges trajectories that exist instead. --card writes card.json, card.md,
-card.html, and the record every_eval_ever.json."""
+the settings env.*. --policy-model plays a hosted model instead of a checkpoint. suite=online_mind2web judges
+trajectories that exist instead. --card writes card.json, card.md, card.html, and the record every_eval_ever.json."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,6 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="PATH",
         help="published files of a grounding suite or online_mind2web, unchanged",
     )
+    add_hosted(parser)
     add_web(parser)
     check = parser.add_mutually_exclusive_group()
     check.add_argument(
@@ -70,14 +75,19 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     if options.compare is not None:
         if options.card or options.out is not None or options.source is not None:
             raise ValueError("--compare prints the comparison of two folders; leave --card, --out and --from out")
+        check_not_hosted(options, "--compare")
         return _compare(options)
     name, overrides = _suite_of(options.overrides)
     plays = options.source is None and not (name is not None and _is_grounding(name))
     if not plays and (options.check is not None or options.osworld_layout):
         raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.source is not None:
+        check_not_hosted(options, "--from")
         return _read(options, name, overrides)
+    if options.check is not None:
+        check_not_hosted(options, f"--{options.check}")
     if name == "online_mind2web":
+        check_not_hosted(options, "suite=online_mind2web")
         return _show(options, *judge_web(options, overrides), options.out)
     check_no_judge(options)
     if name is not None and _is_grounding(name):
@@ -105,7 +115,9 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     if not options.out.exists():
         check_new(options.out, "--out")
     items = suite.read(options.data)
-    check(settings, (preflight.checkpoint,))
+    temperature = _temperature(options, 0.0)
+    hosted = hosted_model(options, overrides, settings, temperature)
+    check(settings, () if hosted is not None else (preflight.checkpoint,))
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.evaluation.grounding.scores import grounding_card
@@ -114,7 +126,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from osworld_gym.atomic import write_text
 
-    with ConsoleProgress(Console(stderr=True)) as progress:
+    with noting(options), _counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
         scored, facts = play_grounding(
             settings,
             suite,
@@ -122,8 +134,9 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
             options.out,
             name=name,
             digest=suite.digest(options.data),
-            temperature=_temperature(options, 0.0),
+            temperature=temperature,
             progress=progress,
+            hosted=hosted,
         )
     card = grounding_card(scored, facts)
     if options.card:
@@ -142,6 +155,17 @@ def _temperature(options: argparse.Namespace, default: float) -> float:
     if value < 0:
         raise ValueError(f"--temperature: expected 0 or more, got {value:g}")
     return float(value)
+
+
+@contextmanager
+def _counted(hosted: HostedModel | None) -> Iterator[None]:
+    """Prints at the end, also at an early one, what a hosted model was asked."""
+    try:
+        yield
+    finally:
+        if hosted is not None:
+            model = hosted.model
+            print(f"{model.endpoint.model}: {model.usage.summary(model.endpoint.price)}", file=sys.stderr)
 
 
 def _suite_of(overrides: list[str]) -> tuple[str | None, list[str]]:
@@ -172,13 +196,15 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     settings, passes = _settings(options, name, overrides)
     if options.out is not None and not options.out.exists():
         check_new(options.out, "--out")
-    from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.checks import COMMAND, HOSTED
     from bepa_torchrl.experiment.tasks import make_tasks
 
-    check(settings, COMMAND)
+    temperature = _temperature(options, float(passes > 1))
+    check(settings, COMMAND if options.policy_model is None else HOSTED)
     tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
     if options.out is None:
         raise ValueError("expected --out FOLDER, in which each episode is kept as soon as it is over; add it")
+    hosted = hosted_model(options, overrides, settings, temperature)
     from rich.console import Console  # large packages, after what can be checked without them
 
     from bepa_torchrl.experiment.evaluation_run import play_evaluation
@@ -186,8 +212,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
 
     machine_check = None if options.check is None else MachineCheck(options.check)
-    temperature = _temperature(options, float(passes > 1))
-    with ConsoleProgress(Console(stderr=True)) as progress:
+    with noting(options), _counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
         outcomes, facts = play_evaluation(
             settings,
             tasks,
@@ -197,6 +222,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
             temperature=temperature,
             progress=progress,
             check=machine_check,
+            hosted=hosted,
             osworld_layout=options.osworld_layout or tasks.suite.name == "osworld",
         )
     code = _show(options, outcomes, facts, options.out)

@@ -6,6 +6,7 @@ given, how to fix it. :func:`bepa_torchrl.experiment.config.check` makes an erro
     SETTINGS       the settings alone; made by ``load_config``, before anything is read or written
     MACHINE        what a run requires from this machine; the cheapest first
     COMMAND        the same for the commands that torchrun may not start
+    HOSTED         the same for a policy behind an endpoint, which has no checkpoint here
     DEVICES        what requires torch, after its import
     ROLLOUT_SIDE   what ``bepa rollouts`` requires
     task_checks()  the settings and the tasks of the run
@@ -390,6 +391,9 @@ MACHINE: tuple[Check, ...] = (
     preflight.desktop,
 )
 COMMAND: tuple[Check, ...] = (not_by_torchrun, *MACHINE)
+HOSTED: tuple[Check, ...] = tuple(
+    each for each in COMMAND if each not in (preflight.checkpoint, preflight.engine, preflight.engine_cache)
+)
 DEVICES: tuple[Check, ...] = (preflight.gpus,)
 #: the desktops, checkpoint and engine of a Ray cluster are on its nodes, and are checked there
 ROLLOUT_SIDE: tuple[Check, ...] = (

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from typing import Any
 from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible, write_outcomes
 from bepa_torchrl.evaluation.success_rate import evaluation_job
 from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
-from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
+from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
+from bepa_torchrl.experiment.factory import make_env
 from bepa_torchrl.experiment.machine_checks import MachineCheck, play_check, without_oracle
 from bepa_torchrl.experiment.osworld_layout import executed, write_layout
 from bepa_torchrl.experiment.run_record import RunRecord
@@ -50,6 +52,7 @@ def play_evaluation(
     temperature: float,
     progress: StageProgress,
     check: MachineCheck | None = None,
+    hosted: HostedModel | None = None,
     osworld_layout: bool = False,
 ) -> tuple[list[Outcome], dict[str, Any]]:
     """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
@@ -66,16 +69,19 @@ def play_evaluation(
         temperature: of the sampling; 0 is greedy.
         progress: shows how far it is.
         check: plays instead of the policy.
+        hosted: plays instead of the settings' checkpoint.
         osworld_layout: whether the episodes are written in the layout of OSWorld's runner, too.
 
     Raises:
         ConfigError: the folder has an evaluation with other settings.
+        EndpointError: the endpoint gives no answer; what was played is kept.
         OSError: the folder cannot be written; what was played is kept.
     """
     every = [*tasks.train, *tasks.held_out]
     against = not_executable(settings, every) | (without_oracle(every) if check is MachineCheck.oracle else {})
     player = "" if check is None else f", played by {check}"
     identity = settings_to_yaml(settings) + f"# suite {name}, {passes} passes, temperature {temperature:g}{player}\n"
+    identity += "" if hosted is None else hosted.identity
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         claim(folder, identity)
@@ -90,8 +96,8 @@ def play_evaluation(
         progress.begin(name, len(jobs) + len(known), len(known))
         started = time.time()
 
-        def finished(result: EpisodeResult, code: Sequence[str] = ()) -> None:
-            outcome = outcome_of(result)
+        def finished(result: EpisodeResult, code: Sequence[str] = (), lost: str | None = None) -> None:
+            outcome = outcome_of(result, lost)
             more = {"outcome": asdict(outcome), "executed": [*code], "session": started, "ended": time.time()}
             record.played(result, more)
             known[outcome.task, outcome.attempt] = outcome
@@ -100,12 +106,14 @@ def play_evaluation(
         if jobs and check is not None:
             play_check(settings, jobs, check, finished)
         elif jobs:
-            _play_policy(settings, tasks, jobs, temperature, finished)
+            _play_policy(settings, tasks, jobs, temperature, hosted, finished)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature)
         if check is not None:
             of_policies = ("action_text", "steps_budget", "temperature", "max_new_tokens")
             facts |= dict.fromkeys(of_policies) | {"policy": check.value, "desktops": 1}
+        elif hosted is not None:
+            facts |= hosted.facts
         facts["wall_seconds"] = round(_wall_seconds(folder), 1)
         write_outcomes(folder, outcomes, facts)
         if osworld_layout:
@@ -118,26 +126,36 @@ def _play_policy(
     tasks: Tasks,
     jobs: Sequence[EpisodeJob],
     temperature: float,
-    finished: Callable[[EpisodeResult, Sequence[str]], None],
+    hosted: HostedModel | None,
+    finished: Callable[[EpisodeResult, Sequence[str], str | None], None],
 ) -> None:
-    """Plays the jobs; ``finished`` is called with each result, and with the code that each of its steps executed."""
-    policy, text = make_policy(settings, seed=settings.seed), action_text(settings.policy.action_text)
-    with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+    """Plays the jobs. ``finished`` gets each result, its steps' code, and why it does not count."""
+    text = action_text(settings.policy.action_text)
+
+    def ended(policy: EvaluatedPolicy, result: EpisodeResult) -> None:
+        finished(result, executed(result, text, policy.scaling), policy.refusal(result.job.key))
+
+    with (
+        evaluated_policy(settings, hosted) as policy,
+        closing(make_env(settings, policy.scaling, tasks.suite)) as env,
+    ):
         run_episodes(
-            rollout,
+            policy.sampler,
             env.vector,
             jobs,
             temperature=temperature,
             retries=settings.collect.retries,
-            on_result=lambda result: finished(result, executed(result, text, rollout.renderer.image_scaling)),
+            on_result=partial(ended, policy),
             keep_rows=False,
         )
 
 
-def outcome_of(result: EpisodeResult) -> Outcome:
-    """The outcome of an episode; its pass is the job's slot."""
+def outcome_of(result: EpisodeResult, lost: str | None = None) -> Outcome:
+    """The outcome of an episode; its pass is the job's slot. ``lost``: why it has no result, whatever its verdict."""
     task, verdict = result.job.task, result.verdict
-    if result.stop is StopReason.env_error or verdict is None:
+    if lost is not None:
+        kind, score, reason = Result.no_result, None, f"refused: {lost}"
+    elif result.stop is StopReason.env_error or verdict is None:
         kind, score = Result.no_result, None
         reason = "infrastructure" if result.failure is None else f"infrastructure: {result.failure.value}"
     else:

@@ -111,8 +111,13 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own
     )
 
 
-def make_env(settings: Settings, policy: ModelSampler, suite: Suite) -> OSWorldEnv:
+def make_env(settings: Settings, scaling: ImageScaling, suite: Suite) -> OSWorldEnv:
     """Builds the environment with its desktops.
+
+    Args:
+        settings: of the desktops and the episodes.
+        scaling: from the policy's points to pixels of the screen.
+        suite: of the tasks.
 
     Raises:
         ValueError: unknown provider or option. DesktopError: the first desktop cannot be made.
@@ -123,7 +128,7 @@ def make_env(settings: Settings, policy: ModelSampler, suite: Suite) -> OSWorldE
         env.desktops,
         suite=suite,
         observation="png",
-        options=_episode_options(settings, policy.renderer.image_scaling),
+        options=_episode_options(settings, scaling),
         provider_options=env.options,
         deadline=env.deadline,
         warm=env.warm_pool,

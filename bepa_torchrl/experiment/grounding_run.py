@@ -20,10 +20,9 @@ from bepa_torchrl.evaluation.grounding.files import GroundingSuite
 from bepa_torchrl.evaluation.grounding.items import Item, Question
 from bepa_torchrl.evaluation.grounding.scores import Scored, score_item, score_question
 from bepa_torchrl.experiment.config import settings_to_yaml
+from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
 from bepa_torchrl.experiment.evaluation_run import claim
-from bepa_torchrl.experiment.factory import make_policy, rollout_policy
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
 from bepa_torchrl.storage.lock import locked
@@ -45,6 +44,7 @@ def play_grounding(
     digest: str,
     temperature: float,
     progress: StageProgress,
+    hosted: HostedModel | None = None,
 ) -> tuple[list[Scored], dict[str, Any]]:
     """Asks for every item that has no answer yet; returns the scores in the items' order, and how they were measured.
 
@@ -57,12 +57,15 @@ def play_grounding(
         digest: of the suite's files.
         temperature: of the sampling; 0 is greedy.
         progress: shows how far it is.
+        hosted: is asked instead of the settings' checkpoint.
 
     Raises:
         ConfigError: the folder has an evaluation with other settings.
+        EndpointError: the endpoint gives no answer; what was answered is kept.
         OSError: the folder cannot be written; what was answered is kept.
     """
     identity = settings_to_yaml(settings) + f"# suite {name}, files {digest}, temperature {temperature:g}\n"
+    identity += "" if hosted is None else hosted.identity
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ANSWERS
     with locked(folder):
@@ -70,11 +73,10 @@ def play_grounding(
         known = _known(path)
         missing = [(number, item) for number, item in enumerate(items) if item.id not in known]
         progress.begin(name, len(items), len(items) - len(missing))
-        policy = make_policy(settings, seed=settings.seed)
-        with rollout_policy(settings, policy) as rollout, path.open("a", encoding="utf-8") as file:
+        with evaluated_policy(settings, hosted) as policy, path.open("a", encoding="utf-8") as file:
             size = settings.policy.max_rows
             for start in range(0, len(missing), size):
-                for line in _answers(settings, rollout, missing[start : start + size], temperature):
+                for line in _answers(settings, policy, missing[start : start + size], temperature):
                     file.write(json_line(line))
                     known[line["id"]] = _scored(line)
                     progress.advance()
@@ -86,35 +88,43 @@ def play_grounding(
         "policy": settings.policy.checkpoint,
         "action_text": settings.policy.action_text,
         "preset": settings.policy.preset,
-        "scaling": asdict(policy.renderer.image_scaling),
+        "scaling": asdict(policy.scaling),
         "temperature": temperature,
         "max_new_tokens": settings.policy.max_new_tokens,
-    }
+    } | ({} if hosted is None else hosted.facts)
     return [known[item.id] for item in items], facts
 
 
 def _answers(
-    settings: Settings, policy: ModelSampler, numbered: Sequence[tuple[int, Item | Question]], temperature: float
+    settings: Settings, policy: EvaluatedPolicy, numbered: Sequence[tuple[int, Item | Question]], temperature: float
 ) -> Iterator[dict[str, Any]]:
     """The lines of a batch of items."""
     images = {item.id: _png(item.image) for _, item in numbered}
     asked = [(number, item) for number, item in numbered if isinstance(images[item.id], bytes)]
     contexts = [PromptContext(_words(item), (_bytes(images[item.id]),)) for _, item in asked]
-    prompts = policy.renderer.render(contexts) if contexts else []
+    prompts = policy.sampler.renderer.render(contexts) if contexts else []
     fitting = [(pair, prompt) for pair, prompt in zip(asked, prompts, strict=True) if prompt is not None]
     keys = [(*episode_key(settings.eval.seed, Stream.EVALUATION, 0, number, 0), 0) for (number, _), _ in fitting]
-    responses = policy.sample([prompt for _, prompt in fitting], keys, temperature=temperature) if fitting else []
-    texts = {item.id: response.text for ((_, item), _), response in zip(fitting, responses, strict=True)}
+    asks = [prompt for _, prompt in fitting]
+    responses = policy.sampler.sample(asks, keys, temperature=temperature) if asks else []
+    texts, refused = {}, {}
+    for ((_, item), _), key, response in zip(fitting, keys, responses, strict=True):
+        reason = policy.refusal(key[:-1])
+        if reason is None:
+            texts[item.id] = response.text
+        else:
+            refused[item.id] = f"refused: {reason}"
     for _, item in numbered:
         image = images[item.id]
         if item.id in texts:
             yield _line(settings, policy, item, texts[item.id], _bytes(image))
         else:
-            reason = image if isinstance(image, str) else "the prompt does not fit policy.max_prompt_tokens"
+            long = "the prompt does not fit policy.max_prompt_tokens"
+            reason = image if isinstance(image, str) else refused.get(item.id, long)
             yield {"id": item.id, "response": None, "answer": None, "reason": reason, "scored": asdict(_lost(item))}
 
 
-def _line(settings: Settings, policy: ModelSampler, item: Item | Question, text: str, png: bytes) -> dict[str, Any]:
+def _line(settings: Settings, policy: EvaluatedPolicy, item: Item | Question, text: str, png: bytes) -> dict[str, Any]:
     answer: Any
     if isinstance(item, Question):
         letter = answered_letter(text, list(item.options))
@@ -122,7 +132,7 @@ def _line(settings: Settings, policy: ModelSampler, item: Item | Question, text:
     else:
         with Image.open(io.BytesIO(png)) as image:
             size = image.size
-        point = answered_point(text, action_text(settings.policy.action_text), policy.renderer.image_scaling, size)
+        point = answered_point(text, action_text(settings.policy.action_text), policy.scaling, size)
         scored = score_item(item, point)
         answer = str(point) if isinstance(point, NoPoint) else [*point]
     return {"id": item.id, "response": text, "answer": answer, "reason": None, "scored": asdict(scored)}

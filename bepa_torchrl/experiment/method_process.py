@@ -110,7 +110,7 @@ class MethodRun:
         with (
             self._trained() as (self.policy, self.leader),
             self._sampler() as self.rollout,
-            closing(make_env(self.config, self.rollout, self.tasks.suite)) as env,
+            closing(make_env(self.config, self.rollout.renderer.image_scaling, self.tasks.suite)) as env,
             nullcontext() if self.leader is None else self.leader.explained(),
         ):
             self.failures = env.vector.failures

@@ -144,7 +144,7 @@ def prepared_run(config: Settings, folder: Path, policy: Policy, tasks: Tasks, c
         logs = ", ".join(config.expert.logs)
         progress.note(f"expert: {logs}" if logs else f"the expert plays {len(tasks.train)} training tasks")
         traces = expert_traces(config, tasks.train, stages)
-        with closing(make_env(config, policy, tasks.suite)) as env:
+        with closing(make_env(config, policy.renderer.image_scaling, tasks.suite)) as env:
             kept = RunRecord(folder / BASE, images=config.record.images) if config.record.outcomes else None
             prepared = prepare(
                 config, policy, env.vector, tasks, traces, note=progress.note, record=kept, stages=stages

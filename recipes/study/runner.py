@@ -175,7 +175,7 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
     tasks = make_tasks(settings)
     torch.set_num_threads(settings.threads)
     policy = make_policy(settings, seed=settings.seed)
-    with closing(make_env(settings, policy, tasks.suite)) as env:
+    with closing(make_env(settings, policy.renderer.image_scaling, tasks.suite)) as env:
         traces = expert_traces(settings, tasks.train)
         prepared = prepare(settings, policy, env.vector, tasks, traces, note=log)
     root.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def add_endpoint(
     *,
     prefix: str = "",
     title: str = "a language model",
-    max_tokens: int = 1024,
+    max_tokens: int | None = 1024,
 ) -> None:
     """Adds what is asked of a model behind an endpoint.
 
@@ -46,7 +46,7 @@ def add_endpoint(
         parser: of the action.
         prefix: of the options' names, such as ``judge-``.
         title: of their group.
-        max_tokens: default of the option.
+        max_tokens: default of the option; None: there is no such option.
     """
     without = "" if prefix else "; default: by rule"
     group = parser.add_argument_group(f"{title} (needs pip install 'osworld-gym[endpoint]'){without}")
@@ -56,9 +56,9 @@ def add_endpoint(
     group.add_argument(
         f"--{prefix}price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers"
     )
-    group.add_argument(
-        f"--{prefix}max-tokens", type=int, default=max_tokens, metavar="N", help="of an answer (default: %(default)s)"
-    )
+    if max_tokens is not None:
+        text = "of an answer (default: %(default)s)"
+        group.add_argument(f"--{prefix}max-tokens", type=int, default=max_tokens, metavar="N", help=text)
     group.add_argument(f"--{prefix}timeout", type=float, default=120.0, metavar="S", help="of a request (default: 120)")
     group.add_argument(f"--{prefix}retries", type=int, default=5, metavar="N", help="of a failed request (default: 5)")
     group.add_argument(
@@ -75,13 +75,16 @@ def sources_and_settings(options: argparse.Namespace) -> tuple[list[str], Settin
     return [each for each in options.overrides if each not in overrides], settings
 
 
-def chat_model(options: argparse.Namespace, cache: Path, *, prefix: str = "") -> ChatModel | None:
-    """The model of ``--model``, or None: by rule.
+def chat_model(
+    options: argparse.Namespace, cache: Path | None, *, prefix: str = "", **sampling: Any
+) -> ChatModel | None:
+    """The model of ``--model``; None without it.
 
     Args:
         options: with those of :func:`add_endpoint`.
-        cache: folder of its answers.
+        cache: folder of its answers; None: they are not kept.
         prefix: that of :func:`add_endpoint`.
+        sampling: ``max_tokens`` where there is no such option, ``temperature``, ``asks``.
 
     Raises:
         ValueError: an option is out of range, or has no effect. EndpointError: there is no key.
@@ -96,17 +99,20 @@ def chat_model(options: argparse.Namespace, cache: Path, *, prefix: str = "") ->
         if getattr(options, "images", False):
             given.append("images")
         if given:
-            raise ValueError(f"--{given[0]} is read with --model NAME only; add it, or leave --{given[0]} out")
+            option = f"--{prefix}{given[0]}"
+            raise ValueError(f"{option} is read with --{prefix}model NAME only; add it, or leave {option} out")
         return None
+    if "max_tokens" not in sampling:
+        sampling["max_tokens"] = value("max-tokens")
     endpoint = Endpoint(
         value("model"),
         value("url"),
-        max_tokens=value("max-tokens"),
         timeout=value("timeout"),
         retries=value("retries"),
         at_once=value("at-once"),
         price=_price(value("price"), f"--{prefix}price"),
         reasoning=value("reasoning"),
+        **sampling,
     )
     return ChatModel(endpoint, cache)
 

@@ -66,7 +66,7 @@ def convert(options: argparse.Namespace) -> int:
             with ConsoleProgress(Console(stderr=True)) as progress:
                 found = convert_traces(traces, scaling, text, complete=complete, at_once=at_once, progress=progress)
                 if options.replay:
-                    with closing(make_env(settings, policy, tasks.suite)) as env:
+                    with closing(make_env(settings, scaling, tasks.suite)) as env:
                         found = keep_accepted(found, {task.id: task for task in tasks.train}, env.vector, progress)
         finally:
             if model is not None:

@@ -63,7 +63,10 @@ def self_roll(options: argparse.Namespace) -> int:
         # episodes of another policy or on other desktops are not this command's
         stages = Stages(ledger := Ledger(kept), progress, context=[known["policy"], known["env"]])
         attempts = AttemptFile(kept)
-        with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+        with (
+            rollout_policy(settings, policy) as rollout,
+            closing(make_env(settings, rollout.renderer.image_scaling, tasks.suite)) as env,
+        ):
             cache, rolled = self_roll_all(settings, rollout, env.vector, tasks.train, traces, stages, attempts.add)
         with new_folder(options.out) as part:
             write_seed(

@@ -117,5 +117,8 @@ def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int
     known = settings_to_dict(settings)
     with locked(kept), ConsoleProgress(Console(stderr=True)) as progress:
         stages = Stages(Ledger(kept), progress, context=[known["policy"], known["env"]])
-        with rollout_policy(settings, policy) as rollout, closing(make_env(settings, rollout, tasks.suite)) as env:
+        with (
+            rollout_policy(settings, policy) as rollout,
+            closing(make_env(settings, rollout.renderer.image_scaling, tasks.suite)) as env,
+        ):
             return dict(pass_k(settings, rollout, env.vector, tasks.train, stages).counts)

@@ -99,7 +99,7 @@ def test_the_environment_reads_its_text(prepared: tuple[Path, tuple[str, ...]]) 
     config = load_config(prepared[1])
     policy = make_policy(config, seed=0)
     assert isinstance(policy, TransformersPolicy)
-    env = make_env(config, policy, make_tasks(config).suite)
+    env = make_env(config, policy.renderer.image_scaling, make_tasks(config).suite)
     try:
         assert env.vector.options.action_text == "opencua"
         assert env.vector.options.call_user_tolerance == 1

@@ -1,0 +1,56 @@
+"""A hosted model as the policy of ``bepa eval``: its options, and what is made of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model
+
+if TYPE_CHECKING:
+    from bepa_torchrl.experiment.evaluated_policy import HostedModel
+    from bepa_torchrl.experiment.settings import Settings
+
+_NAMES = ("policy_model", "policy_url", "policy_price", "policy_points")
+
+
+def add_hosted(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    add_endpoint(parser, prefix="policy-", title="a hosted model instead of policy.checkpoint", max_tokens=None)
+    parser.add_argument(
+        "--policy-points",
+        metavar="UNIT",
+        help="of its points: thousandths of the image's sides; pixels of the image as UI-TARS-1.5's processor resizes "
+        "it; or FACTOR,MIN,MAX: pixels, resized with these (default: thousandths with qwen3vl, otherwise pixels)",
+    )
+
+
+def check_not_hosted(options: argparse.Namespace, what: str) -> None:
+    """Raises ValueError if a hosted model is given where ``what`` plays no policy."""
+    for name in _NAMES:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')}: {what} plays no policy; leave it out")
+
+
+def hosted_model(
+    options: argparse.Namespace, overrides: Sequence[str], settings: Settings, temperature: float
+) -> HostedModel | None:
+    """The hosted model of ``--policy-model``; None without it.
+
+    Raises:
+        ValueError: an option is out of range, or has no effect. EndpointError: there is no key.
+        MissingExtraError: the package ``openai`` is not installed.
+    """
+    policy = settings.policy
+    if options.policy_model is None and options.policy_points is not None:
+        raise ValueError("--policy-points is read with --policy-model NAME only; add it, or leave --policy-points out")
+    if options.policy_model is not None and any(each.startswith("policy.checkpoint=") for each in overrides):
+        raise ValueError("--policy-model is played instead of policy.checkpoint; leave one of them out")
+    sampling = {"max_tokens": policy.max_new_tokens, "temperature": temperature, "asks": 1}
+    model = chat_model(options, None, prefix="policy-", **sampling)
+    if model is None:
+        return None
+    from bepa_torchrl.experiment.evaluated_policy import HostedModel, scaling_of
+
+    return HostedModel(model, scaling_of(policy.action_text, options.policy_points))
