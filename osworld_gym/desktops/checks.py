@@ -230,6 +230,7 @@ def _lost_keys(desktop: Desktop, keys: Sequence[str]) -> list[str]:
 def _log_input(desktop: Desktop) -> None:
     """Starts the log of presses on the desktop of seed 1."""
     desktop.reset(1)
+    desktop.run(["rm", "-f", INPUT_LOG])  # of another check, on a desktop without a /tmp of its own
     desktop.write_file("/tmp/log_input.py", _LOG_INPUT.encode())
     desktop.run("python3 /tmp/log_input.py >/dev/null 2>&1 &", shell=True)
     end = perf_counter() + INPUT_LOG_SECONDS / 2

@@ -252,8 +252,9 @@ def test_the_sandbox_hides_the_machine(desktop: LocalDesktop, tmp_path: Path) ->
 
 def test_without_a_sandbox_only_the_private_folders_are_missed() -> None:
     failed = [r.name for r in run_checks(lambda: LocalDesktop(isolated=False)) if r.outcome == "failed"]
-    for path in ("/tmp/earlier/episode.txt", "/tmp/check.txt", "/tmp/mine.txt", "/tmp/a folder/naïve 'name'.bin"):
-        Path(path).unlink(missing_ok=True)
+    names = ("earlier/episode.txt", "check.txt", "mine.txt", "input.log", "log_input.py", "a folder/naïve 'name'.bin")
+    for name in names:
+        Path("/tmp", name).unlink(missing_ok=True)
     assert failed == ["reset_leaves_nothing", "desktops_are_apart"]
 
 
