@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.analysis.records import MethodRecord
+from bepa_torchrl.experts.plans import prepared_plans
 from bepa_torchrl.storage.json_lines import RecordError
 
 
@@ -46,6 +47,18 @@ def prepared_provenance(record: MethodRecord) -> list[dict[str, Any]]:
     """The provenance of the prepared traces, with ``task_id``; empty without one."""
     kinds = read_manifest(record).get("provenance", {})
     return [{"task_id": task, **fields} for tasks in kinds.values() for task, fields in tasks.items()]
+
+
+def plans_by_hash(record: MethodRecord) -> dict[str, str]:
+    """The plans of the run's preparation by their hash; empty before it."""
+    import yaml
+
+    try:
+        settings = yaml.safe_load((record.folder / "config.yaml").read_text(encoding="utf-8"))
+        source = str(settings["expert"]["plan_source"])
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        source = "raw"
+    return prepared_plans(prepared_folder(record), source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class UpdateReport:
         iteration: in which it was taken.
         episodes: those in the step, in order of group and slot.
         replaced: rollouts of its groups that injected traces replaced, by the id of the injected trace.
+        plans: texts of the plans by which injected traces were self-rolled, by their hash.
     """
 
     method: str
@@ -32,6 +33,7 @@ class UpdateReport:
     iteration: int
     episodes: tuple[Episode, ...]
     replaced: Mapping[str, Episode]
+    plans: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """As ``bepa why --json`` prints it."""
@@ -59,6 +61,7 @@ class UpdateReport:
                     yield f"      in place of {out.id} (reward {_number(out.reward)}, {out.stop_reason})"
                 if episode.off_policy:
                     yield f"      {source_text(episode)}"
+                    yield from _plan_lines(episode.provenance, self.plans, "        ")
         if silent:
             tasks = ", ".join(f"{group[0].group_id} ({group[0].task_id})" for group in silent)
             yield f"  groups without an advantage, whose rows only count in the denominators: {tasks}"
@@ -78,6 +81,7 @@ class TraceReport:
         refreshes: iterations in which the policy's own success replaced the cached trace of these tasks; empty in
             records of version 1.
         later: injected copies of those successes.
+        plans: texts of the plans of these traces, by their hash.
     """
 
     method: str
@@ -88,6 +92,7 @@ class TraceReport:
     injections: tuple[Episode, ...]
     refreshes: tuple[int, ...]
     later: tuple[Episode, ...]
+    plans: Mapping[str, str]
 
     @property
     def updates(self) -> list[int]:
@@ -104,6 +109,7 @@ class TraceReport:
         """The report: the trace's origin, each injection, and what followed it in the cache."""
         for each in self.provenance:
             yield f"{self.method}, {_provenance_text(each)}"
+            yield from _plan_lines(each, self.plans, "    ")
         if not self.provenance:
             yield f"{self.method}, {', '.join(self.tasks)}"
         for trace in self.files:
@@ -118,12 +124,13 @@ class TraceReport:
             yield f"    iteration {episode.iteration}, {_row(episode)}, {source_text(episode)}"
 
 
-def why_update(record: MethodRecord, update: int) -> UpdateReport:
+def why_update(record: MethodRecord, update: int, plans: Mapping[str, str] | None = None) -> UpdateReport:
     """The rows of one optimiser step.
 
     Args:
         record: of a method.
         update: the policy's version after the step, from 1.
+        plans: the plans that the run prepared, by their hash.
 
     Raises:
         RecordError: the record is of version 1, or has no such update.
@@ -133,17 +140,22 @@ def why_update(record: MethodRecord, update: int) -> UpdateReport:
             f"{record.folder}: expected a record with optimiser steps, got version 1, which has none; "
             "use --trace, or train with this version"
         )
-    found = [episode for episode in record.episodes if update in (episode.updates or ())]
-    if not found:
+    rows = [episode for episode in record.episodes if update in (episode.updates or ())]
+    if not rows:
         raise RecordError(f"{record.folder}: no update {update}; {_known(record.episodes)}")
-    found.sort(key=lambda episode: (episode.group_id, episode.slot, episode.off_policy))
+    rows.sort(key=lambda episode: (episode.group_id, episode.slot, episode.off_policy))
     out = {(e.group_id, e.slot): e for e in record.episodes if e.replaced}
-    pairs = {e.id: out[e.group_id, e.slot] for e in found if e.off_policy and (e.group_id, e.slot) in out}
-    return UpdateReport(record.name, update, found[0].iteration, tuple(found), pairs)
+    pairs = {e.id: out[e.group_id, e.slot] for e in rows if e.off_policy and (e.group_id, e.slot) in out}
+    texts = _plans_of([e.provenance for e in rows], plans)
+    return UpdateReport(record.name, update, rows[0].iteration, tuple(rows), pairs, texts)
 
 
 def why_trace(
-    record: MethodRecord, trace: str, seeds: Sequence[Mapping[str, Any]] = (), files: Sequence[ExpertFile] = ()
+    record: MethodRecord,
+    trace: str,
+    seeds: Sequence[Mapping[str, Any]] = (),
+    files: Sequence[ExpertFile] = (),
+    plans: Mapping[str, str] | None = None,
 ) -> TraceReport:
     """Every update that a trace was in.
 
@@ -154,6 +166,7 @@ def why_trace(
         seeds: fields of provenance, and ``task_id``, of the traces that the run prepared: named even if none of them
             was injected.
         files: the expert's traces that the run prepared.
+        plans: the plans that it prepared, by their hash.
 
     Raises:
         RecordError: nothing in the record or in ``seeds`` has that name.
@@ -169,8 +182,8 @@ def why_trace(
         tasks = {trace: None}
     if not tasks:
         raise RecordError(f"{record.folder}: no trace {trace!r}; expected {_known_traces(episodes, seeds)}")
-    found = [*(e.provenance for e in injections if e.provenance), *(_only_provenance(seed) for seed in prepared)]
-    provenance = {tuple(sorted(each.items(), key=lambda item: item[0])): each for each in found}
+    origins = [*(e.provenance for e in injections if e.provenance), *(_only_provenance(seed) for seed in prepared)]
+    provenance = {tuple(sorted(each.items(), key=lambda item: item[0])): each for each in origins}
     ids = {e.id for e in injections}
     return TraceReport(
         record.name,
@@ -181,6 +194,7 @@ def why_trace(
         tuple(injections),
         tuple(g["iteration"] for g in record.groups() if g["task_id"] in tasks and g["refreshed"]),
         tuple(e for e in episodes if e.off_policy and e.copied_from and e.task_id in tasks and e.id not in ids),
+        _plans_of(origins, plans),
     )
 
 
@@ -199,6 +213,18 @@ def _provenance_text(provenance: Mapping[str, Any]) -> str:
         return f"{text}, converted"
     late = f", with the plan from step {provenance['handover'] + 1}" if provenance.get("handover") else ""
     return f"{text}, self-rolled with plan {provenance['plan']}, attempt {provenance['attempt']}{late}"
+
+
+def _plan_lines(provenance: Mapping[str, Any] | None, plans: Mapping[str, str], indent: str) -> Iterator[str]:
+    """The lines of a trace's plan."""
+    text = plans.get(str((provenance or {}).get("plan")), "")
+    yield from (indent + line for line in text.splitlines())
+
+
+def _plans_of(origins: Sequence[Mapping[str, Any] | None], plans: Mapping[str, str] | None) -> dict[str, str]:
+    """The plans that are named in these fields of provenance, by their hash."""
+    named = {str(origin["plan"]) for origin in origins if origin and origin.get("plan")}
+    return {digest: text for digest, text in (plans or {}).items() if digest in named}
 
 
 def _row(episode: Episode) -> str:

@@ -28,7 +28,7 @@ def why(options: argparse.Namespace) -> int:
     Raises:
         RecordError: no method has.
     """
-    from bepa_torchrl.analysis.prepared import expert_files, prepared_provenance
+    from bepa_torchrl.analysis.prepared import expert_files, plans_by_hash, prepared_provenance
     from bepa_torchrl.analysis.records import find_records
     from bepa_torchrl.analysis.why import TraceReport, UpdateReport, why_trace, why_update
     from bepa_torchrl.storage.json_lines import RecordError
@@ -38,10 +38,12 @@ def why(options: argparse.Namespace) -> int:
     problems = []
     for record in find_records(options.run):
         try:
+            plans = plans_by_hash(record)
             if options.update is not None:
-                reports.append(why_update(record, options.update))
+                reports.append(why_update(record, options.update, plans))
             else:
-                reports.append(why_trace(record, options.trace, prepared_provenance(record), expert_files(record)))
+                seeds, files = prepared_provenance(record), expert_files(record)
+                reports.append(why_trace(record, options.trace, seeds, files, plans))
         except RecordError as error:
             problems.append(error)
     if not reports:

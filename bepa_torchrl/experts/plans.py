@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.endpoint import AnswerError, ChatModel, asked
 from bepa_torchrl.experts.plan import PlanSource, check_length, parse_plan, plan_from_trace, plan_hash, plan_messages
-from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError, load_trace
 from bepa_torchrl.storage.json_lines import json_line, read_lines
 from osworld_gym.atomic import write_text
 
@@ -115,6 +115,27 @@ def read_plans(path: Path) -> Plans:
         what = f"the plan of {empty[0]} is empty" if empty else "has no plan"
         raise TraceError(f"{path}: {what}; make it again with bepa experts plan")
     return Plans(path, plans)
+
+
+def prepared_plans(folder: Path, source: str) -> dict[str, str]:
+    """Plans by hash: those of a file of plans, and those that the rule makes of the expert's traces.
+
+    Args:
+        folder: the preparation of a run; traces and lines that are damaged have no plan.
+        source: ``raw`` or ``converted``, the setting ``expert.plan_source``.
+    """
+    plans = {}
+    for path in sorted((folder / "experts" / "traces").glob("*/*.json")):
+        try:
+            plan = plan_from_trace(load_trace(path), source="converted" if source == "converted" else "raw")
+        except (TraceError, OSError):
+            continue
+        plans[plan_hash(plan)] = plan
+    try:
+        written = read_plans(folder / PLANS).by_trace if (folder / PLANS).exists() else {}
+    except TraceError:
+        written = {}
+    return plans | {plan_hash(plan): plan for plan in written.values()}
 
 
 def write_plans(

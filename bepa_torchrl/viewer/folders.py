@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.experts.conversion import step_thought
-from bepa_torchrl.experts.plan import plan_from_trace, plan_hash
 from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
 from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.sources import split_source
-from bepa_torchrl.experts.trace import TraceError, load_trace, read_trace_file, trace_steps
+from bepa_torchrl.experts.trace import TraceError, read_trace_file, trace_steps
 from bepa_torchrl.viewer.episode import ShownEpisode, ShownStep, outcome_of
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Entry, Stream, read_json_lines, stamp_of
@@ -82,26 +81,6 @@ def ledger_stream(folder: Path, *, run: str) -> Stream:
             yield position, None if line is None else _attempt(line)
 
     return Stream(f"{run}/attempts", run, "self-rolled", "self-rollouts", read, lambda: stamp_of(path), grows=True)
-
-
-def plans_of(folder: Path, source: str) -> dict[str, str]:
-    """Plans by hash: those of a file of plans, and those that the rule makes of the expert's traces.
-
-    Args:
-        folder: the preparation of a run.
-        source: ``raw`` or ``converted``, the setting ``expert.plan_source``.
-    """
-    plans = {}
-    for path in _files(folder / "experts" / "traces", "*/*.json"):
-        try:
-            plan = plan_from_trace(load_trace(path), source="converted" if source == "converted" else "raw")
-        except (TraceError, OSError):
-            continue
-        plans[plan_hash(plan)] = plan
-    for _, line in read_json_lines(folder / "plans.jsonl"):
-        if line is not None and isinstance(line.get("plan"), str):
-            plans[plan_hash(line["plan"])] = line["plan"]
-    return plans
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

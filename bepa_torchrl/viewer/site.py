@@ -25,9 +25,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bepa_torchrl.experts.plans import prepared_plans
 from bepa_torchrl.viewer.columns import Columns, Texts
 from bepa_torchrl.viewer.episode import ShownAction, ShownEpisode, ShownStep, recorded
-from bepa_torchrl.viewer.folders import plans_of
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, read_json_lines, stamp_of
 from bepa_torchrl.viewer.responses import read_object, settings_of
@@ -139,7 +139,7 @@ class Site:
             if source.name not in self._plans and prepared is not None and prepared.is_dir():
                 settings = next((settings_of(path / "config.yaml") for path in source.methods().values()), {})
                 plan_source = str((settings.get("expert") or {}).get("plan_source"))
-                self._plans[source.name] = plans_of(prepared, plan_source)
+                self._plans[source.name] = prepared_plans(prepared, plan_source)
         return {digest: plan for plans in self._plans.values() for digest, plan in plans.items()}
 
     def _index(self, streams: Sequence[Stream]) -> dict[str, Any]:

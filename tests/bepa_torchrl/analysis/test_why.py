@@ -12,6 +12,7 @@ from bepa_torchrl.analysis.prepared import expert_files, prepared_provenance
 from bepa_torchrl.analysis.records import MethodRecord, find_records
 from bepa_torchrl.analysis.why import why_trace, why_update
 from bepa_torchrl.cli import main
+from bepa_torchrl.experts.plan import plan_hash
 from bepa_torchrl.storage.json_lines import RecordError
 
 
@@ -57,6 +58,23 @@ def test_a_trace_names_its_file_and_the_run_of_the_log(record: MethodRecord) -> 
     found = why_trace(record, "feedfa", files=expert_files(record))
     assert [f.file for f in found.files] == ["prepared/experts/traces/agent_s2/lamp.json"]
     assert "  prepared/experts/traces/agent_s2/lamp.json, run chrome/lamp of the log" in list(found.lines())
+
+
+def test_the_plan_of_a_self_rolled_trace_is_printed(record: MethodRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the hash in its provenance, from the run's file of plans; plans of other traces are not."""
+    plan, other = "1. Open sound\n2. Press mute", "1. Open another"
+    digest = plan_hash(plan)
+    text = (record.folder / "episodes.jsonl").read_text()
+    (record.folder / "episodes.jsonl").write_text(text.replace(PROVENANCE["plan"], digest))
+    lines = [json.dumps({"trace": name, "plan": each}) for name, each in (("a", plan), ("b", other))]
+    (record.folder.parent / "prepared" / "plans.jsonl").write_text("".join(line + "\n" for line in lines))
+    for asked, indent in (["--update", "1"], " " * 8), (["--trace", digest], " " * 4):
+        assert main(["why", str(record.folder), *asked]) == 0
+        shown = capsys.readouterr().out
+        assert f"\n{indent}1. Open sound\n{indent}2. Press mute\n" in shown
+        assert "another" not in shown
+        assert main(["why", str(record.folder), *asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["methods"][0]["plans"] == {digest: plan}
 
 
 def test_a_rollout_that_refreshed_the_cache_is_a_trace_too(record: MethodRecord) -> None:
