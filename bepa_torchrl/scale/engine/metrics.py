@@ -52,7 +52,7 @@ class EngineMetrics:
     def drain(self) -> dict[str, float]:
         """The metrics of ``docs/vllm.md``, which begin again."""
         with self._lock:
-            found = {
+            metrics = {
                 _TOKENS: float(self._prompt_tokens),
                 _HITS: self._cached_tokens / max(1, self._prompt_tokens),
                 "engine/response_tokens": float(self._response_tokens),
@@ -62,7 +62,7 @@ class EngineMetrics:
                 _ERROR: self._probe_error,
             }
             self._start()
-        return found
+        return metrics
 
 
 def merged(engines: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -71,9 +71,9 @@ def merged(engines: Sequence[Mapping[str, float]]) -> dict[str, float]:
     Args:
         engines: as of :meth:`EngineMetrics.drain`; those of other samplers are empty, and left out.
     """
-    found = [metrics for metrics in engines if metrics]
-    if not found:
+    nonempty = [metrics for metrics in engines if metrics]
+    if not nonempty:
         return {}
-    total = {name: sum(metrics[name] for metrics in found) for name in found[0]}
-    hits = sum(metrics[_HITS] * metrics[_TOKENS] for metrics in found) / max(1.0, total[_TOKENS])
-    return total | {_HITS: hits, _ERROR: max(metrics[_ERROR] for metrics in found)}
+    total = {name: sum(metrics[name] for metrics in nonempty) for name in nonempty[0]}
+    hits = sum(metrics[_HITS] * metrics[_TOKENS] for metrics in nonempty) / max(1.0, total[_TOKENS])
+    return total | {_HITS: hits, _ERROR: max(metrics[_ERROR] for metrics in nonempty)}

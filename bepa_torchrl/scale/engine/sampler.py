@@ -176,14 +176,14 @@ class VLLMSampler:
             with self._lifecycle:  # not with an engine that was started again and is not verified yet
                 starts = self._starts
             try:
-                found = dict(enumerate(self.engine.generate([rows[number] for number in left])))
+                finished = dict(enumerate(self.engine.generate([rows[number] for number in left])))
             except EngineExited as error:
-                found = error.finished
-                self._metrics.exited(len(left) - len(found))
+                finished = error.finished
+                self._metrics.exited(len(left) - len(finished))
                 with self._lifecycle:
                     if self._starts == starts:  # not by another thread, whose rows were lost, too
                         self._restart(error)
-            outputs |= {left[i]: output for i, output in found.items()}
+            outputs |= {left[i]: output for i, output in finished.items()}
         for output in outputs.values():
             self._metrics.sampled(output)
         texts = self.renderer.decode_responses([outputs[i].tokens.tolist() for i in range(len(rows))])
@@ -232,7 +232,7 @@ class VLLMSampler:
         self.load_and_verify()
 
     def load_and_verify(self) -> None:
-        """As :meth:`sync`, also if the trainer's weights have the version of the engine's."""
+        """Does what :meth:`sync` does, also if the trainer's weights have the version of the engine's."""
         started = perf_counter()
         with self._lifecycle:
             if self.adapters is None:

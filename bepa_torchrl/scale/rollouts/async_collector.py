@@ -69,7 +69,7 @@ class AsyncIteration(CollectedIteration):
     queue: Mapping[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """As of a :class:`CollectedIteration`, and those of asynchronous rollouts.
+        """The metrics of :class:`CollectedIteration`, and those of asynchronous rollouts.
 
         - mean and maximum of ``staleness`` and ``version_lag``, and the groups of each staleness, ``staleness_<n>``;
         - of the queue: ``queue_waiting_slots``, ``queue_open_groups``, ``queue_finished_groups``;
@@ -79,12 +79,12 @@ class AsyncIteration(CollectedIteration):
         - ``failed_<reason>``: failed attempts at the batch's episodes, those of dropped groups included.
         """
         failures = Counter(reason for result in self.results for reason in result.failures)
-        found = CollectedIteration.metrics(self) | failure_metrics(failures)
+        metrics = CollectedIteration.metrics(self) | failure_metrics(failures)
         for name, values in (("staleness", self.ages), ("version_lag", self.version_lags)):
             if values:
-                found |= {f"{name}_mean": sum(values) / len(values), f"{name}_max": float(max(values))}
+                metrics |= {f"{name}_mean": sum(values) / len(values), f"{name}_max": float(max(values))}
         ages = Counter(self.ages)
-        return found | {f"staleness_{age}": float(count) for age, count in sorted(ages.items())} | dict(self.queue)
+        return metrics | {f"staleness_{age}": float(count) for age, count in sorted(ages.items())} | dict(self.queue)
 
 
 class AsyncGroupCollector(GroupRolloutCollector):
@@ -176,7 +176,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         while len(ages) < self.groups:
             group = self._next_group()
             members = self._results(group)
-            found, requeued = self._complete_groups(members)
+            complete, requeued = self._complete_groups(members)
             results += members
             if requeued:
                 self._drop(group, members)
@@ -187,7 +187,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
             self._dropped.clear()
             self._report_given_up(group)
             self.queue.take(group.group)
-            rows += found
+            rows += complete
             ages.append(group.age)
         self._taken_batch = True
         lags = tuple(self._trainable.version - int_entry(row, K.POLICY_VERSION) for row in rows)
@@ -212,7 +212,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._published = version
 
     def engine_metrics(self) -> dict[str, float]:
-        """As of the base class, over the engines of all rollout services."""
+        """The metrics of the base class, over the engines of all rollout services."""
         return merged(self._on_metrics())
 
     def _publish_changes(self) -> None:
@@ -242,11 +242,11 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self.queue.admit_evaluation([iteration, self._trainable.version], self._evaluation.size)
 
     def finished_evaluations(self) -> list[FinishedEvaluation]:
-        """Those that are complete and were not returned before; does not wait."""
-        found = []
+        """The complete evaluations that were not returned before; does not wait."""
+        evaluations = []
         while self._evaluation is not None and (group := self.queue.next_evaluation(0.0)) is not None:
-            found.append(FinishedEvaluation.of(self._evaluation, group))
-        return found
+            evaluations.append(FinishedEvaluation.of(self._evaluation, group))
+        return evaluations
 
     def remaining_evaluations(self) -> list[FinishedEvaluation]:
         """Waits for all evaluations; no rollout is started any more.
@@ -257,11 +257,11 @@ class AsyncGroupCollector(GroupRolloutCollector):
         if self._evaluation is None:
             return []
         self.queue.end_rollouts()
-        found = self.finished_evaluations()
+        evaluations = self.finished_evaluations()
         while self.queue.describe()["evaluations"]:
             group = self._wait_for(self.queue.next_evaluation, self._ended_slots, "no episode of an evaluation")
-            found.append(FinishedEvaluation.of(self._evaluation, group))
-        return found
+            evaluations.append(FinishedEvaluation.of(self._evaluation, group))
+        return evaluations
 
     def _ended_slots(self) -> int:
         state = self.queue.describe()
@@ -270,12 +270,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
     # --- groups -------------------------------------------------------------------------------------------------
 
     def _queue_metrics(self) -> dict[str, float]:
-        found, now = self.queue.describe(), time.monotonic()
-        used = (float(found["busy_seconds"]), float(found["desktop_seconds"]), now)
+        state, now = self.queue.describe(), time.monotonic()
+        used = (float(state["busy_seconds"]), float(state["desktop_seconds"]), now)
         busy, there, seconds = (max(0.0, new - old) for new, old in zip(used, self._used, strict=True))
         self._used = used
-        metrics = {f"queue_{name}": float(found[name]) for name in ("waiting_slots", "open_groups", "finished_groups")}
-        metrics |= {"desktops_known": float(found["desktops"]), "desktops_busy": busy / max(seconds, 1e-9)}
+        metrics = {f"queue_{name}": float(state[name]) for name in ("waiting_slots", "open_groups", "finished_groups")}
+        metrics |= {"desktops_known": float(state["desktops"]), "desktops_busy": busy / max(seconds, 1e-9)}
         return metrics | {"busy_seconds": busy, "desktop_seconds": there}
 
     def _settle(self) -> None:
@@ -310,14 +310,14 @@ class AsyncGroupCollector(GroupRolloutCollector):
             DesktopError: no progress for ``stall_seconds``, or nobody is left who could play.
         """
         seen, since = progress(), time.monotonic()
-        while (found := ask(min(_CHECK_EVERY, self._stall_seconds))) is None:
+        while (group := ask(min(_CHECK_EVERY, self._stall_seconds))) is None:
             self._check()
             now, current = time.monotonic(), progress()
             if current != seen:
                 seen, since = current, now
             elif now - since >= self._stall_seconds:
                 raise self._stalled(what, now - since)
-        return found
+        return group
 
     def _stalled(self, what: str, seconds: float) -> DesktopError:
         waits = {**self._on_stall(), "trainer": {"threads": waiting_threads()}}
@@ -368,23 +368,23 @@ class AsyncGroupCollector(GroupRolloutCollector):
         before = tuple(reason for failed in group.failures.get(slot, ()) for reason in failed.failures)
         if result is None:
             return EpisodeResult(job, None, StopReason.env_error, None, FailureReason.died, before)
-        found = (result.job.group_id, result.job.slot, result.job.task.id, result.job.key)
-        if found != (job.group_id, job.slot, job.task.id, job.key):
+        played = (result.job.group_id, result.job.slot, result.job.task.id, result.job.key)
+        if played != (job.group_id, job.slot, job.task.id, job.key):
             raise RuntimeError(
                 f"group {group.group}: expected the result of slot {slot} of task {job.task.id}, got one of group "
-                f"{found[0]}, slot {found[1]}, task {found[2]}"
+                f"{played[0]}, slot {played[1]}, task {played[2]}"
             )
         return replace(result, retried=before + result.retried)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """As of the base class; then ends what plays the groups."""
+        """Shuts down as the base class does; then ends what plays the groups."""
         super().shutdown(timeout, close_env=close_env, raise_on_error=raise_on_error)
         stop, self._on_shutdown = self._on_shutdown, None
         if stop is not None:
             stop()
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """As of the base class, and the queue's state; the last batch counts as trained."""
+        """The state of the base class and of the queue; the last batch counts as trained."""
         self._settle()
         return OrderedDict(super().state_dict(), queue=self.queue.state_dict(), admissions=self._admissions)
 

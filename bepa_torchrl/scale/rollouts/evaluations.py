@@ -72,7 +72,7 @@ class FinishedEvaluation:
 
     @classmethod
     def of(cls, plan: EvaluationPlan, group: FinishedGroup) -> FinishedEvaluation:
-        """From the queue's result; a slot that was given up is an infrastructure failure."""
+        """Makes one from the queue's result; a slot that was given up is an infrastructure failure."""
         iteration, version = group.task
         given_up = {"success": False, "stop": "env_error", "failure": FailureReason.died.value, "versions": []}
         episodes = []
@@ -95,10 +95,10 @@ class FinishedEvaluation:
     def metrics(self) -> dict[str, float]:
         """Episodes, failures, and the optimiser steps between the request and the weights that played (``lag``)."""
         lags = [episode["versions"][-1] - self.version for episode in self.episodes if episode["versions"]]
-        found = {
+        metrics = {
             "episodes": float(len(self.episodes)),
             "failures": float(sum(episode["failure"] is not None for episode in self.episodes)),
         }
         if lags:
-            found |= {"version_lag_mean": sum(lags) / len(lags), "version_lag_max": float(max(lags))}
-        return found
+            metrics |= {"version_lag_mean": sum(lags) / len(lags), "version_lag_max": float(max(lags))}
+        return metrics

@@ -116,8 +116,11 @@ class Group:
     def ended(self, batches: int) -> FinishedGroup:
         """The finished group after so many trained batches."""
         results = tuple(self.results[slot] for slot in range(self.size))
-        failed = {slot: [result for _, result in found] for slot, found in self.failures.items()}
-        failures = {slot: tuple(found[:-1] if results[slot] is found[-1] else found) for slot, found in failed.items()}
+        failed = {slot: [result for _, result in pairs] for slot, pairs in self.failures.items()}
+        failures = {
+            slot: tuple(attempts[:-1] if results[slot] is attempts[-1] else attempts)
+            for slot, attempts in failed.items()
+        }
         age = batches - self.admitted_at
         return FinishedGroup(self.number, self.task, self.size, results, dict(self.reasons), age, failures)
 
@@ -229,17 +232,17 @@ class ActiveLeases:
 
     def expired(self, now: float) -> list[tuple[str, ActiveLease]]:
         """The leases whose deadline has passed, the earliest first; each is returned once."""
-        found = []
+        leases = []
         while self._due and self._due[0][0] <= now:
             _, ticket = heapq.heappop(self._due)
             lease = self._by_ticket.get(ticket)
             if lease is None:
                 continue
             if lease.deadline <= now:
-                found.append((ticket, lease))
+                leases.append((ticket, lease))
             else:
                 heapq.heappush(self._due, (lease.deadline, ticket))
-        return found
+        return leases
 
 
 class KnownWorkers:
@@ -280,7 +283,7 @@ class KnownWorkers:
         self.desktops -= self._had.pop(worker, 0)
 
     def forget_silent(self, now: float) -> None:
-        """Forgets those that were not heard of."""
+        """Forgets the workers that were not heard of."""
         for worker in [worker for worker, heard in self._heard.items() if now - heard > self._silence]:
             self.forget(worker)
 

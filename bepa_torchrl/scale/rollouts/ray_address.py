@@ -22,18 +22,18 @@ def check_head(address: str) -> None:
         ValueError: no HOST:PORT.
         DesktopError: nothing accepts a connection there within 10 s, or no cluster runs on this machine.
     """
-    found = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
-    found = found if found and found != "auto" else _running_here()
-    if found == "local":
+    head = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    head = head if head and head != "auto" else _running_here()
+    if head == "local":
         return
     try:
-        target = parse_address(found.removeprefix("ray://"))
+        target = parse_address(head.removeprefix("ray://"))
     except ValueError as error:
         raise ValueError(f"cluster.address: {error}, auto or local") from error
     try:
         socket.create_connection(target, _SECONDS).close()
     except OSError as error:
-        raise DesktopError(FailureReason.never_ready, f"no Ray cluster at {found} ({error}); {FIX}") from error
+        raise DesktopError(FailureReason.never_ready, f"no Ray cluster at {head} ({error}); {FIX}") from error
 
 
 def _running_here() -> str:

@@ -123,16 +123,16 @@ class ServicePool:
         """Each engine's metrics since the last call; those of services that do not answer soon are left out."""
         asked = [actor.engine_metrics.remote() for actor in self.actors]
         done, late = ray.wait(asked, num_returns=len(asked), timeout=_METRICS_SECONDS)
-        found = []
+        metrics = []
         for answer in done:
             try:
-                found.append(ray.get(answer))
+                metrics.append(ray.get(answer))
             except RayError as error:
                 late.append(answer)
                 _log.warning("no metrics of a rollout service: %s", error)
         if late:
             _log.warning("the metrics of %d of %d engines are missing", len(late), len(asked))
-        return found
+        return metrics
 
     def describe(self) -> dict[str, Any]:
         """What each service waits for."""

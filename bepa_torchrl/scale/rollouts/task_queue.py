@@ -150,8 +150,8 @@ class TaskQueue:
         self._count_busy()
         self._workers.record_heartbeat(worker, self._clock(), self._leases.held[worker] + limit)
         leases: list[Lease] = []
-        while len(leases) < limit and (found := self._next_waiting(worker)) is not None:
-            leases.append(self._lease(worker, *found))
+        while len(leases) < limit and (waiting := self._next_waiting(worker)) is not None:
+            leases.append(self._lease(worker, *waiting))
         return leases
 
     def _next_waiting(self, worker: str) -> tuple[Group, int] | None:
@@ -248,10 +248,10 @@ class TaskQueue:
 
     def expire(self) -> int:
         """Ends the leases whose deadline has passed; returns how many."""
-        found = self._leases.expired(self._clock())
-        for ticket, lease in found:
+        expired = self._leases.expired(self._clock())
+        for ticket, lease in expired:
             self._end(ticket, f"the lease of {lease.worker} expired")
-        return len(found)
+        return len(expired)
 
     def _active(self, ticket: str) -> ActiveLease:
         self.expire()
@@ -351,7 +351,7 @@ class TaskQueue:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-compatible if the tasks and the results of evaluations are.
+        """The state, JSON-compatible if the tasks and the results of evaluations are.
 
         Results of groups are not saved: groups that were not taken run again. Those of evaluations are.
         """
@@ -378,10 +378,10 @@ class TaskQueue:
             ValueError: the state has another format or batch size.
         """
         expected = (FORMAT, VERSION, self.batch_groups)
-        found = (state.get("format"), state.get("version"), state.get("batch_groups"))
-        if found != expected:
+        actual = (state.get("format"), state.get("version"), state.get("batch_groups"))
+        if actual != expected:
             raise ValueError(
-                f"expected format, version and batch_groups {expected}, got {found}; resume with the program and the "
+                f"expected format, version and batch_groups {expected}, got {actual}; resume with the program and the "
                 "collect.groups that wrote the checkpoint"
             )
         self.generation = max(self.generation, int(state["generation"])) + 1

@@ -13,10 +13,10 @@ _FRAMES = 4  #: innermost ones per thread
 def waiting_threads() -> dict[str, str]:
     """Thread name → its innermost frames, the innermost first."""
     frames = sys._current_frames()
-    found = {}
+    threads = {}
     for thread in threading.enumerate():
         if thread.ident in frames and thread is not threading.current_thread():
             stack = traceback.extract_stack(frames[thread.ident])[-_FRAMES:]
             places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(stack)]
-            found[thread.name] = " < ".join(places)
-    return found
+            threads[thread.name] = " < ".join(places)
+    return threads

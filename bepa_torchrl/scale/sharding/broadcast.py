@@ -47,8 +47,8 @@ def encode_rows(rows: Sequence[TensorDictBase]) -> bytes:
     files = _Files()
     plain = [plain_row(row) for row in rows]
     add_plain(files, _ROWS, plain)
-    index = json.dumps([[name, len(data)] for name, data in files.found.items()]).encode()
-    return b"".join([len(index).to_bytes(8, "big"), index, *files.found.values()])
+    index = json.dumps([[name, len(data)] for name, data in files.contents.items()]).encode()
+    return b"".join([len(index).to_bytes(8, "big"), index, *files.contents.values()])
 
 
 def decode_rows(data: bytes | bytearray) -> list[TensorDictBase]:
@@ -64,19 +64,19 @@ def decode_rows(data: bytes | bytearray) -> list[TensorDictBase]:
 class _Files:
     """Named files in memory."""
 
-    def __init__(self, found: dict[str, bytes] | None = None) -> None:
-        self.found = {} if found is None else found
+    def __init__(self, contents: dict[str, bytes] | None = None) -> None:
+        self.contents = {} if contents is None else contents
         self._names: dict[int, str] = {}  # an image is in many rows, as the same object: it is hashed once
 
     def add(self, name: str, data: bytes) -> None:
-        self.found[name] = data
+        self.contents[name] = data
 
     def add_blob(self, folder: str, data: bytes) -> str:
         name = self._names.get(id(data))
         if name is None:
             name = self._names[id(data)] = f"{folder}/{hashlib.sha256(data).hexdigest()}"
-            self.found.setdefault(name, data)
+            self.contents.setdefault(name, data)
         return name
 
     def get(self, name: str) -> bytes:
-        return self.found[name]
+        return self.contents[name]

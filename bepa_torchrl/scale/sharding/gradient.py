@@ -73,7 +73,7 @@ class ShardedPasses:
             return
         split = self._agree(rows, max_tokens)
         lengths = [len(row[K.RESPONSE_TOKENS]) for row in rows]
-        found = [torch.zeros(length) for length in lengths]
+        log_probs = [torch.zeros(length) for length in lengths]
         for pack, weight in split.padded(self.mesh.get_local_rank()):
             part = stack_rows(rows[i] for i in pack.rows)
             tokens = part.get(K.RESPONSE_TOKENS, as_padded_tensor=True, padding_side="left", padding_value=0)
@@ -81,8 +81,8 @@ class ShardedPasses:
                 scored = policy.get_dist(part)
             if weight:
                 for i, values, mask in zip(pack.rows, scored.log_prob(tokens).float(), scored.mask, strict=True):
-                    found[i] = values[mask].cpu()
-        for row, values in zip(rows, self._sum(torch.cat(found)).split(lengths), strict=True):
+                    log_probs[i] = values[mask].cpu()
+        for row, values in zip(rows, self._sum(torch.cat(log_probs)).split(lengths), strict=True):
             row.set(K.OLD_LOG_PROB, values)
 
     def _agree(self, rows: Sequence[TensorDictBase], max_tokens: int) -> Split:
@@ -111,8 +111,8 @@ class ShardedPasses:
         every = self._sum(table).tolist()
         return [
             dict(zip(names, values, strict=True))
-            for packs, found in zip(split.ranks, every, strict=True)
-            for values in found[: len(packs)]
+            for packs, scalars in zip(split.ranks, every, strict=True)
+            for values in scalars[: len(packs)]
         ]
 
     def _sum(self, values: Tensor) -> Tensor:

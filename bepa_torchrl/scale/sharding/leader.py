@@ -86,7 +86,7 @@ class Leader:
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:
-        """While the other ranks score, too."""
+        """Marks that the other ranks score, too."""
         self._together = True
         try:
             yield
@@ -143,11 +143,11 @@ class Leader:
             yield
         except OSError as error:
             lost = isinstance(error, RankLostError) or isinstance(error.__cause__, RankLostError)
-            found = self._followers.exited(_NOTICE if lost else 0.0)
+            cause = self._followers.exited(_NOTICE if lost else 0.0)
             self._followers.ending()
-            if found is None and not lost:
+            if cause is None and not lost:
                 raise
-            what = found or "another rank has exited, or did not answer within train.rank_timeout"
+            what = cause or "another rank has exited, or did not answer within train.rank_timeout"
             raise RankLostError(f"{what}; {HINT}") from error
 
 

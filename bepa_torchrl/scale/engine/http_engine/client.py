@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[Exception]] = {"sync": WeightSyncError, "start": EngineE
 
 
 class EngineClient:
-    """Requests with a deadline.
+    """Sends requests with a deadline.
 
     Args:
         url: ``http://HOST:PORT``, or ``https://`` of a proxy in front of it.
@@ -52,13 +52,13 @@ class EngineClient:
             EngineUnreachableError: it does not answer.
             EngineRefusedError: another token or another schema.
         """
-        found = self.ask("GET", "/state")
-        if found.get("schema") != SCHEMA:
+        state = self.ask("GET", "/state")
+        if state.get("schema") != SCHEMA:
             raise EngineRefusedError(
-                f"{self.url} has schema {found.get('schema')}, expected {SCHEMA}; install the same version of "
+                f"{self.url} has schema {state.get('schema')}, expected {SCHEMA}; install the same version of "
                 "bepa_torchrl on both sides"
             )
-        return found
+        return state
 
     def ask(self, method: str, path: str, body: bytes | IO[bytes] | None = None, *, size: int = 0) -> dict[str, Any]:
         """The answer to one request.

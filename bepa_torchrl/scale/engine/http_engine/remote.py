@@ -125,15 +125,15 @@ class RemoteEngine:
         if self._weights is None:
             raise EngineExited("the engine is not running", {})
         try:
-            found = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, self._images))
-            if "missing" in found:  # it has dropped images, or was started again
+            answer = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, self._images))
+            if "missing" in answer:  # it has dropped images, or was started again
                 self._images.clear()
-                found = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, set()))
+                answer = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, set()))
         except EngineUnreachableError as error:
             raise EngineExited(str(error), {}) from error
-        outputs = decode_outputs(found["outputs"])
-        if "exited" in found:
-            raise EngineExited(f"{self._client.url}: {found['exited']}", outputs)
+        outputs = decode_outputs(answer["outputs"])
+        if "exited" in answer:
+            raise EngineExited(f"{self._client.url}: {answer['exited']}", outputs)
         self._images |= {image_name(png) for row in rows for png in row.prompt.images}
         return [outputs[number] for number in range(len(rows))]
 
@@ -155,10 +155,10 @@ class RemoteEngine:
         """Uploads adapters and lets the engine, which has the model's weights, use them."""
         name, files = self._upload(adapter)
         request = {"weights": self._name(model), "adapter": name, "files": files}
-        found = self._client.ask("POST", "/adapter", json.dumps(request).encode())
-        if "exited" in found:
-            raise EngineExited(f"{self._client.url}: {found['exited']}")
-        self._weights = found["weights"]
+        answer = self._client.ask("POST", "/adapter", json.dumps(request).encode())
+        if "exited" in answer:
+            raise EngineExited(f"{self._client.url}: {answer['exited']}")
+        self._weights = answer["weights"]
 
     def _upload(self, folder: Path) -> tuple[str, dict[str, int]]:
         """Uploads a folder's files; its name on the server, and their sizes."""

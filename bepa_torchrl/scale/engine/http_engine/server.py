@@ -181,12 +181,12 @@ class EngineServer:
         if missing:
             return {"outputs": [], "missing": missing}
         try:
-            found = self._engine.generate(build_rows(listed, tokens, {**self._images, **images}))
+            outputs = self._engine.generate(build_rows(listed, tokens, {**self._images, **images}))
         except EngineExited as error:
             return {"outputs": encode_outputs(error.finished), "exited": str(error)}
         except (KeyError, TypeError, ValueError) as error:
             raise RequestError("row", str(error)) from error
-        return {"outputs": encode_outputs(dict(enumerate(found)))}
+        return {"outputs": encode_outputs(dict(enumerate(outputs)))}
 
     def stop(self, weights: str) -> dict[str, Any]:
         """Ends the engine if it has these weights."""
@@ -234,11 +234,11 @@ def _of_another_run(has: str | None, asked: str) -> RequestError:
     return RequestError("refused", f"the engine has the weights {has} of another run, not {asked}")
 
 
-def _spec(found: dict[str, Any]) -> EngineSpec:
-    """Raises TypeError or ValueError for something else."""
-    lists: dict[str, Any] = {name: tuple(int(i) for i in found[name]) for name in ("end_token_ids", "blocked_ids")}
-    lists["lora_targets"] = tuple(str(name) for name in found["lora_targets"])
-    return EngineSpec(**{**found, **lists})
+def _spec(fields: dict[str, Any]) -> EngineSpec:
+    """The spec in a request. Raises TypeError or ValueError for something else."""
+    lists: dict[str, Any] = {name: tuple(int(i) for i in fields[name]) for name in ("end_token_ids", "blocked_ids")}
+    lists["lora_targets"] = tuple(str(name) for name in fields["lora_targets"])
+    return EngineSpec(**{**fields, **lists})
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -306,8 +306,8 @@ class _Handler(BaseHTTPRequestHandler):
         future = self._owner.submit(job)
         while True:
             try:
-                found: dict[str, Any] = future.result(_BEAT)
-                return found
+                result: dict[str, Any] = future.result(_BEAT)
+                return result
             except FutureTimeoutError:
                 self._begin()
                 self.wfile.write(b" ")
@@ -351,9 +351,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        request = json.loads(body)
     except ValueError as error:
         raise RequestError("refused", f"no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise RequestError("refused", "expected a JSON object")
-    return found
+    return request

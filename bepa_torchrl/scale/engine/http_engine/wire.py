@@ -113,7 +113,7 @@ def encode_outputs(outputs: Mapping[int, EngineOutput]) -> list[dict[str, Any]]:
     ]
 
 
-def decode_outputs(found: Sequence[Mapping[str, Any]]) -> dict[int, EngineOutput]:
+def decode_outputs(encoded: Sequence[Mapping[str, Any]]) -> dict[int, EngineOutput]:
     """The outputs of :func:`encode_outputs`. Raises ValueError, KeyError or TypeError for something else."""
     return {
         int(output["row"]): EngineOutput(
@@ -122,5 +122,5 @@ def decode_outputs(found: Sequence[Mapping[str, Any]]) -> dict[int, EngineOutput
             int(output["prompt_tokens"]),
             int(output["cached_tokens"]),
         )
-        for output in found
+        for output in encoded
     }

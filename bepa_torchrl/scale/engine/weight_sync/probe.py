@@ -84,7 +84,7 @@ class Difference(NamedTuple):
 
 
 def difference(engine: Tensor, trainer: Tensor) -> Difference:
-    """Float ``[N]`` log-probs of the same tokens, nats; 0 for no tokens, NaN if a value is NaN."""
+    """The difference of float ``[N]`` log-probs of the same tokens, nats; 0 for no tokens, NaN if a value is NaN."""
     if not len(engine):
         return Difference(0.0, 0.0)
     d = trainer.double() - engine.double()
@@ -108,7 +108,7 @@ class ProbeResult:
     scored: tuple[Tensor, ...]
 
     def differences(self) -> dict[str, Difference]:
-        """By kind of prompt."""
+        """The difference of each kind of prompt."""
         kinds = range(min(len(NAMES), len(self.sampled)))
         return {
             NAMES[kind]: difference(
@@ -134,9 +134,9 @@ def check_probe(result: ProbeResult, before: ProbeResult | None, *, tolerance: f
     Raises:
         WeightSyncError: the engine's log-probs differ from the trainer's, or are unchanged where the trainer's are not.
     """
-    found = result.differences()
-    if not all(values.mean <= tolerance and values.kl <= 2 * tolerance**2 for values in found.values()):
-        listed = ", ".join(f"{name} {values.mean:.1e} (KL {values.kl:.1e})" for name, values in found.items())
+    differences = result.differences()
+    if not all(values.mean <= tolerance and values.kl <= 2 * tolerance**2 for values in differences.values()):
+        listed = ", ".join(f"{name} {values.mean:.1e} (KL {values.kl:.1e})" for name, values in differences.items())
         raise WeightSyncError(
             f"after the sync of version {result.version} the engine's log-probs differ from the trainer's by a mean of "
             f"{listed}, expected at most {tolerance:g} nats (KL {2 * tolerance**2:.1e}): it has other weights, stale "
@@ -184,14 +184,14 @@ def check_same_weights(now: Sequence[Response], recorded: Sequence[Response], *,
     pairs = list(zip(now, recorded, strict=True))
     common = [_common(a.tokens, b.tokens) for a, b in pairs]
     total = sum(len(response.tokens) for response in recorded)
-    found = difference(
+    drift = difference(
         torch.cat([b.log_probs[:n] for (_, b), n in zip(pairs, common, strict=True)]),
         torch.cat([a.log_probs[:n] for (a, _), n in zip(pairs, common, strict=True)]),
     )
-    if sum(common) < _SAME_TOKENS * total or not found.mean <= tolerance:
+    if sum(common) < _SAME_TOKENS * total or not drift.mean <= tolerance:
         raise WeightSyncError(
             f"an engine started again samples the probe differently: {sum(common)} of {total} tokens are the same, "
-            f"their log-probs differ by a mean of {found.mean:.1e} nats (expected at least half of them and at most "
+            f"their log-probs differ by a mean of {drift.mean:.1e} nats (expected at least half of them and at most "
             f"{tolerance:g}): it has other weights"
         )
 

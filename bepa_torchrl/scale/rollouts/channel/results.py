@@ -111,9 +111,9 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
 
 
 def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:
-    found = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
-    if found != _ROW:
-        odd = sorted(map(_name, found ^ _ROW))
+    entries = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
+    if entries != _ROW:
+        odd = sorted(map(_name, entries ^ _ROW))
         raise ValueError(f"expected rows with the entries of an episode, these differ: {', '.join(odd)}")
     encoded: dict[str, Any] = {key: row[key] for key in _TEXTS}
     encoded |= {key: int(cast(Tensor, row.get(key))) for key in _INTEGERS}

@@ -42,17 +42,17 @@ def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None]
     loaded: WeightsTag | None = None
     while True:
         try:
-            found = source.next_weights(loaded, _POLL)
+            weights = source.next_weights(loaded, _POLL)
         except RunEndedError as end:
             note(str(getattr(end, "cause", end)))  # Ray's error has the traceback of the actor as its text
             return
         check()
-        if found is None:
+        if weights is None:
             continue
         start = perf_counter()
-        publish(decode_weights(found.parts).items(), found.tag.version)
-        loaded = found.tag
-        size = sum(map(len, found.parts)) / 1e6
+        publish(decode_weights(weights.parts).items(), weights.tag.version)
+        loaded = weights.tag
+        size = sum(map(len, weights.parts)) / 1e6
         note(f"weights of version {loaded.version}: {size:.1f} MB, loaded in {perf_counter() - start:.1f} s")
 
 

@@ -269,10 +269,10 @@ class ChannelServer:
         """The tag and the sizes of the parts, as soon as they are others than those that are loaded."""
         loaded = message.fields["loaded"]
         tag = None if loaded is None else WeightsTag(str(loaded[0]), int(loaded[1]))
-        found = self._weights.other_than(tag, _wait(message.fields))
-        if found is None:
+        newest = self._weights.other_than(tag, _wait(message.fields))
+        if newest is None:
             return {"weights": None}, ()
-        return {"weights": list(found.tag), "parts": [len(part) for part in found.parts]}, ()
+        return {"weights": list(newest.tag), "parts": [len(part) for part in newest.parts]}, ()
 
     def _chunk(self, message: Message) -> Reply:
         """A chunk of a part; none if newer weights were published meanwhile."""

@@ -64,13 +64,13 @@ def decode_weights(parts: Iterable[bytes]) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for part in parts:
         try:
-            found = safetensors.torch.load(part)
+            tensors = safetensors.torch.load(part)
         except SafetensorError as error:
             raise ProtocolError(f"expected weights as safetensors: {error}") from error
-        twice = found.keys() & weights.keys()
+        twice = tensors.keys() & weights.keys()
         if twice:
             raise ProtocolError(f"the weight {min(twice)!r} comes twice")
-        weights |= found
+        weights |= tensors
     return weights
 
 

@@ -63,13 +63,13 @@ def shares(total: int, most: Mapping[str, int]) -> dict[str, int]:
     """Divides desktops among workers in proportion to what each can have, at least one each."""
     room = {name: number - 1 for name, number in most.items()}
     extra, all_room = max(0, total - len(most)), max(1, sum(room.values()))
-    found = {name: 1 + min(number, extra * number // all_room) for name, number in room.items()}
-    left = min(total, sum(most.values())) - sum(found.values())
-    for name in sorted(room, key=lambda each: (found[each] - most[each], each)):
-        if left > 0 and found[name] < most[name]:
-            found[name] += 1
+    desktops = {name: 1 + min(number, extra * number // all_room) for name, number in room.items()}
+    left = min(total, sum(most.values())) - sum(desktops.values())
+    for name in sorted(room, key=lambda each: (desktops[each] - most[each], each)):
+        if left > 0 and desktops[name] < most[name]:
+            desktops[name] += 1
             left -= 1
-    return found
+    return desktops
 
 
 class PoolSize:

@@ -37,9 +37,9 @@ class NodeFailures:
     def failed(self, node: str, problem: str) -> None:
         """A worker of this node could not start, or its desktops failed."""
         self._forgive()
-        found = self._nodes.setdefault(node, _Failures(0, 0.0, problem))
-        found.count, found.last, found.problem = found.count + 1, self._clock(), problem
-        if found.count == MAX_FAILURES:
+        failures = self._nodes.setdefault(node, _Failures(0, 0.0, problem))
+        failures.count, failures.last, failures.problem = failures.count + 1, self._clock(), problem
+        if failures.count == MAX_FAILURES:
             _log.error(
                 "node %s is left out for %.0f minutes: %d workers in a row could not start, or had no desktop that "
                 "works; the last one %s",
@@ -56,9 +56,9 @@ class NodeFailures:
     def left_out(self) -> dict[str, str]:
         """Node → its last problem, of the nodes that get no worker now."""
         self._forgive()
-        return {node: found.problem for node, found in self._nodes.items() if found.count >= MAX_FAILURES}
+        return {node: failures.problem for node, failures in self._nodes.items() if failures.count >= MAX_FAILURES}
 
     def _forgive(self) -> None:
         now = self._clock()
-        for node in [node for node, found in self._nodes.items() if now - found.last >= self._forgive_after]:
+        for node in [node for node, failures in self._nodes.items() if now - failures.last >= self._forgive_after]:
             del self._nodes[node]

@@ -24,7 +24,7 @@ States = Mapping[str, Mapping[str, Tensor]]
 
 
 def has_8bit_moments(optimizer: Optimizer) -> bool:
-    """Whether it is an 8-bit AdamW, of plain tensors or of a rank's rows."""
+    """Whether the optimiser is an 8-bit AdamW, of plain tensors or of a rank's rows."""
     module = sys.modules.get(_MODULE)
     return isinstance(optimizer, LocalShards) or (module is not None and isinstance(optimizer, module.AdamW8bit))
 
@@ -58,8 +58,8 @@ def divide_states(files: Sequence[Any], parameters: Mapping[str, Tensor], optimi
         for name, state in _states(file).items():
             if (first := starts.get(f"model/{name}")) is not None:
                 parts[name].append((int(first), state))
-    for name, found in parts.items():
-        divide_state(optimizer, parameters[name], found, name)
+    for name, shards in parts.items():
+        divide_state(optimizer, parameters[name], shards, name)
 
 
 @torch.no_grad()
@@ -85,8 +85,8 @@ def divide_state(
     saved = [(first, moments_of(state)) for first, state in parts]
 
     def rows_of(number: int) -> Tensor:
-        found = [Part(first, len(moments[number]), moments[number]) for first, moments in saved]
-        return join_rows(found, start, len(local), f"the moments of {name}").reshape(local.shape)
+        shards = [Part(first, len(moments[number]), moments[number]) for first, moments in saved]
+        return join_rows(shards, start, len(local), f"the moments of {name}").reshape(local.shape)
 
     inner, rows = optimizer, master_of(optimizer, parameter)
     if isinstance(optimizer, LocalShards):

@@ -35,11 +35,11 @@ def join_rows(parts: Iterable[Part], start: int, count: int, name: str) -> Tenso
     Raises:
         CheckpointError: the parts of the tensor ``name`` lack some of them.
     """
-    found = []
+    overlaps = []
     for part in sorted(parts, key=lambda part: part.first):
         low, high = max(start, part.first), min(start + count, part.first + part.size)
         if low < high:
-            found.append(part.values[low - part.first : high - part.first])
-    if sum(map(len, found)) != count:
+            overlaps.append(part.values[low - part.first : high - part.first])
+    if sum(map(len, overlaps)) != count:
         raise CheckpointError(f"the shards of {name} are incomplete: restore the folder from a copy")
-    return torch.cat(found)
+    return torch.cat(overlaps)

@@ -132,17 +132,17 @@ def load_sharded(policy: Any, optimizer: Optimizer, path: str | os.PathLike[str]
     if saved != {name: shape for name, shape in expected.items() if name.startswith("model/")}:
         raise CheckpointError(f"{source} is of another model: names or shapes of its weights differ")
     _check_kind(index, optimizer, source)
-    found = _read(handles, index["shapes"], policy, optimizer)
+    rows = _read(handles, index["shapes"], policy, optimizer)
     for name, parameter in saved_parameters(policy).items():
         updated = master_of(optimizer, parameter)
         for weight in (parameter, updated):
-            local_rows(weight)[0].copy_(found[f"model/{name}"])
-        if f"step/{name}" in found:
+            local_rows(weight)[0].copy_(rows[f"model/{name}"])
+        if f"step/{name}" in rows:
             state = optimizer.state[updated]
-            state["step"] = found[f"step/{name}"][0]
+            state["step"] = rows[f"step/{name}"][0]
             for moment in ("exp_avg", "exp_avg_sq"):
                 state[moment] = torch.zeros_like(updated)
-                local_rows(state[moment])[0].copy_(found[f"{moment}/{name}"])
+                local_rows(state[moment])[0].copy_(rows[f"{moment}/{name}"])
     if isinstance(optimizer, LocalShards) and index["ranks"] == _ranks():
         load_rows_states(handles[_rank()], saved_parameters(policy), optimizer)
     elif has_8bit_moments(optimizer):
@@ -166,7 +166,7 @@ def _check_kind(index: Mapping[str, Any], optimizer: Optimizer, source: Path) ->
 def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimizer: Optimizer) -> dict[str, Tensor]:
     """This rank's rows of every saved tensor of a trained or frozen parameter."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    found = {}
+    rows = {}
     for name, parameter in saved_parameters(policy).items():
         local, start = local_rows(parameter)
         kinds = ("model", *_MOMENTS) if id(master_of(optimizer, parameter)) in trained else ("model",)
@@ -174,8 +174,8 @@ def _read(handles: list[Any], shapes: dict[str, list[int]], policy: Any, optimiz
             key = f"{kind}/{name}"
             if key in shapes:
                 first, count = (0, 1) if kind == "step" else (start, len(local))
-                found[key] = _rows(handles, key, first, count, shapes[key])
-    return found
+                rows[key] = _rows(handles, key, first, count, shapes[key])
+    return rows
 
 
 def _rows(handles: list[Any], key: str, start: int, count: int, shape: list[int]) -> Tensor:

@@ -46,12 +46,12 @@ def load_whole_weights(policy: Any, path: Path) -> None:
         raise CheckpointError(f"{path} has no weights that can be read: {error}") from error
     saved_as: Mapping[str, str] = file.metadata() or {}  # of tied weights one is saved; the others are names of it
     own = {name: saved_as.get(name, name) for name in saved_parameters(policy)}
-    found = {name: file.get_slice(name) for name in list(file.keys())}
+    slices = {name: file.get_slice(name) for name in list(file.keys())}
     shapes = {name: list(parameter.shape) for name, parameter in saved_parameters(policy).items()}
-    if set(own.values()) != set(found) or any(found[own[name]].get_shape() != shapes[name] for name in own):
+    if set(own.values()) != set(slices) or any(slices[own[name]].get_shape() != shapes[name] for name in own):
         raise CheckpointError(f"{path / WEIGHTS_FILE} is of another model: names or shapes of its weights differ")
     for name, parameter in saved_parameters(policy).items():
-        _copy_rows(parameter, found[own[name]])
+        _copy_rows(parameter, slices[own[name]])
     policy.version = version
 
 

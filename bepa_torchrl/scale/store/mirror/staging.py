@@ -94,7 +94,7 @@ def _link_unknown(folder: Path, root: Path, states: dict[str, FileState], known:
 
 def _states(folder: Path) -> dict[str, FileState]:
     """The files of a folder, without hidden ones, symbolic links and special files."""
-    found: dict[str, FileState] = {}
+    states: dict[str, FileState] = {}
     waiting = [""]
     while waiting:
         inside = waiting.pop()
@@ -107,8 +107,8 @@ def _states(folder: Path) -> dict[str, FileState]:
                     waiting.append(f"{path}/")
                 elif entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    found[path] = FileState(status.st_ino, status.st_size, status.st_mtime_ns)
-    return found
+                    states[path] = FileState(status.st_ino, status.st_size, status.st_mtime_ns)
+    return states
 
 
 def _steady(before: dict[str, FileState], after: dict[str, FileState]) -> bool:

@@ -48,11 +48,11 @@ class FsspecStore:
         path = self._path(prefix) if prefix else self._root
         with self._errors(f"listing {prefix or 'everything'}"):
             try:
-                found = self._call("find", path)
+                paths = self._call("find", path)
             except FileNotFoundError:
                 return []
         start = len(self._system._strip_protocol(self._root).strip("/")) + 1
-        return sorted(name.strip("/")[start:] for name in found)
+        return sorted(name.strip("/")[start:] for name in paths)
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -74,7 +74,7 @@ class FsspecStore:
 
     @contextmanager
     def _errors(self, operation: str, *, missing: bool = False) -> Iterator[None]:
-        """Every error as a StorageError, except FileExistsError and, unless ``missing``, FileNotFoundError."""
+        """Raises every error as a StorageError, except FileExistsError and, unless ``missing``, FileNotFoundError."""
         try:
             yield
         except FileExistsError:

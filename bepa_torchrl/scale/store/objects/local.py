@@ -52,12 +52,12 @@ class LocalStore:
 
     def list(self, prefix: str = "") -> list[str]:
         top = self.root / check_key(prefix) if prefix else self.root
-        found = []
+        keys = []
         with self._errors(f"listing {prefix or 'everything'}", FileNotFoundError):
             for folder, _, names in os.walk(top, onerror=_raise_unless_missing):
                 inside = Path(folder).relative_to(self.root)
-                found += [(inside / name).as_posix() for name in names if not name.startswith(".")]
-        return sorted(found)
+                keys += [(inside / name).as_posix() for name in names if not name.startswith(".")]
+        return sorted(keys)
 
     def delete(self, key: str) -> None:
         with self._errors(f"deleting {key}"):
@@ -79,7 +79,7 @@ class LocalStore:
 
 
 def _create_without_links(path: Path, data: bytes) -> None:
-    """For file systems without hard links: exclusive, but a reader may see a part of the data for a moment."""
+    """Creates a file where hard links are missing: exclusive, but a reader may see a part of the data for a moment."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
