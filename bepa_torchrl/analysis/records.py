@@ -24,7 +24,7 @@ class Episode:
 
     Args:
         id: unique in the method's run: ``12-3``, or ``12-3-injected`` for the cached trace at that slot.
-        iteration: in which it was trained, or played.
+        iteration: in which it was trained, or played; None in an evaluation.
         group_id: of its group.
         slot: in the group.
         task_id: the task.
@@ -46,7 +46,7 @@ class Episode:
     """
 
     id: str
-    iteration: int
+    iteration: int | None
     group_id: int
     slot: int
     task_id: str
@@ -79,7 +79,7 @@ def upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
     reward and was not trained on was replaced.
     """
     if "id" in line:
-        return dict(line)
+        return {"iteration": None, "whole": True, **line}  # an evaluation belongs to none, and keeps all steps
     injected = bool(line["off_policy"])
     return {
         **line,

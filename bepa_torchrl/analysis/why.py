@@ -30,7 +30,7 @@ class UpdateReport:
 
     method: str
     update: int
-    iteration: int
+    iteration: int | None
     episodes: tuple[Episode, ...]
     replaced: Mapping[str, Episode]
     plans: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 settings.yaml    what the evaluation is of; it goes on with the same settings only
 episodes.jsonl   a line per finished episode, as a run's record has them, with its outcome
+record.json      the record's version, and how its responses are read
 images/          the screenshots, by hash
 results.jsonl    the outcomes of all tasks and passes, at the end
 osworld/         the same in the layout of OSWorld's runner, if it is asked for, at the end
@@ -106,7 +107,7 @@ def play_evaluation(
         if jobs and check is not None:
             play_check(settings, jobs, check, finished)
         elif jobs:
-            _play_policy(settings, tasks, jobs, temperature, hosted, finished)
+            _play_policy(settings, tasks, jobs, temperature, hosted, record, finished)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature)
         if check is not None:
@@ -127,6 +128,7 @@ def _play_policy(
     jobs: Sequence[EpisodeJob],
     temperature: float,
     hosted: HostedModel | None,
+    record: RunRecord,
     finished: Callable[[EpisodeResult, Sequence[str], str | None], None],
 ) -> None:
     """Plays the jobs. ``finished`` gets each result, its steps' code, and why it does not count."""
@@ -139,6 +141,7 @@ def _play_policy(
         evaluated_policy(settings, hosted) as policy,
         closing(make_env(settings, policy.scaling, tasks.suite)) as env,
     ):
+        record.describe(settings.policy.action_text, policy.scaling)
         run_episodes(
             policy.sampler,
             env.vector,

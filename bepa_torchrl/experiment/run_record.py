@@ -68,6 +68,10 @@ class RunRecord:
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, settings)
+        self.describe(action_text, scaling)
+
+    def describe(self, action_text: str, scaling: ImageScaling | None) -> None:
+        """Writes ``record.json``: the record's version, and how its responses are read, as of :meth:`begin`."""
         points = None if scaling is None else asdict(scaling)
         about = {"format": FORMAT, "version": VERSION, "action_text": action_text, "image_scaling": points}
         write_text(self.folder / FORMAT_FILE, json.dumps(about) + "\n")

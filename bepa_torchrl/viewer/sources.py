@@ -8,10 +8,12 @@ from pathlib import Path
 
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
+from bepa_torchrl.storage.record_format import FORMAT_FILE
 from bepa_torchrl.viewer.folders import LEDGER, action_reader, cache_stream, ledger_stream, logs_stream, traces_stream
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, recorded_stream
 from bepa_torchrl.viewer.responses import ResponseReader, read_object, reader_of, settings_of
+from osworld_gym.uitars.coords import ImageScaling
 
 _FILES = {
     "episodes": "training",
@@ -187,4 +189,7 @@ def _seeds(folder: Path, run: str, pictures: Pictures) -> list[Stream]:
 def _evaluation(folder: Path, run: str, pictures: Pictures) -> Stream:
     """The episodes of ``bepa eval``, which may be going on."""
     reader = reader_of(settings_of(folder / _EVALUATION).get("policy") or {})
+    scaling = read_object(folder / FORMAT_FILE).get("image_scaling")
+    if isinstance(scaling, dict):  # of a hosted model, whose checkpoint is not that of the settings
+        reader.scaling = ImageScaling(**scaling)
     return _recorded(folder / "episodes.jsonl", run, "evaluation", "evaluation", reader, pictures)

@@ -85,11 +85,13 @@ def _agent_step(number: int, step: Mapping[str, Any], after: str | None) -> dict
 
 
 def _metrics(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Token ids, and the sampler's log-probs if all are known."""
-    found: dict[str, Any] = {"completion_tokens": len(step["tokens"]), "completion_token_ids": step["tokens"]}
+    """Token ids, and the sampler's log-probs if all are known; nothing of a hosted model, which gives none."""
+    if not step["tokens"]:
+        return {}
+    metrics: dict[str, Any] = {"completion_tokens": len(step["tokens"]), "completion_token_ids": step["tokens"]}
     if None not in step["log_probs"]:
-        found["logprobs"] = step["log_probs"]
-    return found
+        metrics["logprobs"] = step["log_probs"]
+    return metrics
 
 
 def _image(path: str | None) -> list[dict[str, Any]]:

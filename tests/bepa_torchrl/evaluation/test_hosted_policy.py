@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import atif
 import grounding_files as made
 import pytest
 from chat_server import ChatServer, Reply, chat_server
@@ -20,6 +21,7 @@ from bepa_torchrl.endpoint import ChatModel, Endpoint
 from bepa_torchrl.experiment.evaluated_policy import scaling_of
 from bepa_torchrl.policies.endpoint import EndpointRenderer, EndpointSampler
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
 
@@ -61,6 +63,11 @@ def outcomes(folder: Path) -> dict[str, tuple[str, float | None, int]]:
     return {line["task"]: (line["result"], line["score"], line["steps"]) for line in lines}
 
 
+def actions(line: dict[str, Any]) -> tuple[str, str]:
+    """An exported episode's task, and its actions."""
+    return line["task_id"], json.dumps([step["actions"] for step in line["steps"]])
+
+
 def lost_of(capsys: pytest.CaptureFixture[str]) -> list[int]:
     """Episodes without a result, per pass of the printed card."""
     return [each["no_result"] for each in json.loads(capsys.readouterr().out)["passes"]]
@@ -78,6 +85,15 @@ def test_the_same_outcomes_as_its_checkpoint(
     assert outcomes(tmp_path / "there") == outcomes(tmp_path / "here")
     assert 0 < there["score"] == here["score"] < 1
     assert (there["policy"], there["endpoint"], there["scaling"]["factor"]) == ("tiny", server.url, 16)
+    for kind in ("atif", "jsonl", "datasets"):  # the points of both, in pixels of the screen
+        for name in ("here", "there"):
+            out = str(tmp_path / f"{name}-{kind}")
+            assert main(["export", str(tmp_path / name), "--format", kind, "--out", out]) == 0
+    first, second = (read_lines(tmp_path / f"{name}-jsonl/episodes.jsonl") for name in ("here", "there"))
+    assert sorted(map(actions, first)) == sorted(map(actions, second))
+    assert any(action["start"] for line in second for step in line["steps"] for action in step["actions"])
+    trials = [json.loads(path.read_text()) for path in (tmp_path / "there-atif").rglob("trajectory.json")]
+    assert len([atif.Trajectory.model_validate(trial) for trial in trials]) == 8
     request = server.requests[0]
     assert (request["temperature"], request["max_tokens"]) == (0.0, 96)
 
