@@ -70,19 +70,19 @@ def engine(options: argparse.Namespace) -> int:
 
 def _arguments(given: list[str]) -> dict[str, Any]:
     """Arguments from the command line. Raises ValueError if one is not NAME=JSON."""
-    found = {}
+    arguments = {}
     for text in given:
         name, equals, value = text.partition("=")
         try:
             if not (name.isidentifier() and equals):
                 raise ValueError("no name")
-            found[name] = json.loads(value)
+            arguments[name] = json.loads(value)
         except ValueError as error:
             raise ValueError(
                 f"--argument: expected NAME=VALUE with a value in JSON, such as tensor_parallel_size=2 or "
                 f"quantization='\"fp8\"', got {text!r}"
             ) from error
-    return found
+    return arguments
 
 
 def _make_engine(arguments: dict[str, Any], spec: EngineSpec, start_timeout: float, stall_timeout: float) -> RowEngine:

@@ -290,6 +290,6 @@ def _compare(options: argparse.Namespace) -> int:
     from bepa_torchrl.evaluation.outcomes import read_outcomes
 
     (first, facts), (second, other_facts) = (read_outcomes(folder) for folder in options.compare)
-    found = compare(first, second, (facts, other_facts))
-    print(json.dumps(found, ensure_ascii=False) if options.json else "\n".join(comparison_lines(found)))
+    comparison = compare(first, second, (facts, other_facts))
+    print(json.dumps(comparison, ensure_ascii=False) if options.json else "\n".join(comparison_lines(comparison)))
     return 0

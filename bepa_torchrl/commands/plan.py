@@ -59,12 +59,12 @@ def plan(options: argparse.Namespace) -> int:
     from bepa_torchrl.sizing.plan import make_plan
 
     settings = load_config(options.overrides, config_dir=options.config_dir)
-    found = {"model": settings.policy.checkpoint, "mfu": options.mfu, **make_plan(_request(settings, options))}
-    found["settings"] = _settings_to_choose(settings, found, options.rank)
+    sizing = {"model": settings.policy.checkpoint, "mfu": options.mfu, **make_plan(_request(settings, options))}
+    sizing["settings"] = _settings_to_choose(settings, sizing, options.rank)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(sizing, indent=1))
         return 0
-    for line in _lines(found):
+    for line in _lines(sizing):
         print(line)
     return 0
 
@@ -121,9 +121,9 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
     )
 
 
-def _settings_to_choose(settings: Settings, found: Mapping[str, Any], rank: int) -> dict[str, int | bool | str]:
+def _settings_to_choose(settings: Settings, sizing: Mapping[str, Any], rank: int) -> dict[str, int | bool | str]:
     """Settings of the best choice; its token limits are such that a prompt and its response fit a micro-batch."""
-    best = next((choice for choice in found["choices"] if choice["name"] == found["best"]), None)
+    best = next((choice for choice in sizing["choices"] if choice["name"] == sizing["best"]), None)
     if best is None:
         return {}
     budget: int = best["max_tokens"]
@@ -137,8 +137,8 @@ def _settings_to_choose(settings: Settings, found: Mapping[str, Any], rank: int)
         chosen["policy.lora.rank"] = rank
     if "8-bit Adam" in best["name"]:
         chosen["optimizer.kind"] = "adamw_8bit"
-    if found["gpu"]["count"] > 1:
-        chosen["train.ranks"] = found["gpu"]["count"]
+    if sizing["gpu"]["count"] > 1:
+        chosen["train.ranks"] = sizing["gpu"]["count"]
     return chosen
 
 
@@ -175,25 +175,25 @@ def _head(settings: Settings) -> int:
     return head_tokens(ACTION_TEXTS[settings.policy.action_text].head(settings.policy.preset))
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def _lines(sizing: dict[str, Any]) -> Iterator[str]:
     """The plan as text."""
-    tokens, counts, gpu = found["tokens"], found["parameters"], found["gpu"]
-    yield f"{found['model']}: {counts['total']:,} parameters ({counts['vision']:,} of them in the vision tower)"
+    tokens, counts, gpu = sizing["tokens"], sizing["parameters"], sizing["gpu"]
+    yield f"{sizing['model']}: {counts['total']:,} parameters ({counts['vision']:,} of them in the vision tower)"
     yield (
         f"tokens: screenshot {tokens['screenshot']:,}, prompts {tokens['prompts'][0]:,} to {tokens['prompts'][-1]:,}, "
         f"episode of {len(tokens['prompts'])} steps {tokens['episode']:,} with {tokens['images']} images encoded "
         f"(row by row {tokens['episode_row_by_row']:,} with {tokens['images_row_by_row']})"
     )
     yield ""
-    yield from _table("1e12 FLOPs per episode", found["flops_per_episode"], 1e12)
+    yield from _table("1e12 FLOPs per episode", sizing["flops_per_episode"], 1e12)
     yield ""
     title = f"GB on each of {gpu['count']} {gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)"
-    yield from _table(title, {choice["name"]: choice["bytes_per_gpu"] for choice in found["choices"]}, 1e9)
+    yield from _table(title, {choice["name"]: choice["bytes_per_gpu"] for choice in sizing["choices"]}, 1e9)
     yield ""
-    for choice in found["choices"]:
+    for choice in sizing["choices"]:
         yield _verdict(choice)
     yield ""
-    yield from _conclusion(found)
+    yield from _conclusion(sizing)
 
 
 def _table(title: str, rows: Mapping[str, Mapping[str, int]], unit: float) -> Iterator[str]:
@@ -212,31 +212,31 @@ def _verdict(choice: Mapping[str, Any]) -> str:
     return f"{choice['name']}: {fits}; room for {choice['rollouts_that_fit']} rollouts at once"
 
 
-def _conclusion(found: Mapping[str, Any]) -> Iterator[str]:
-    cache, window = found["engine_cache"], found["window_bytes"]
+def _conclusion(sizing: Mapping[str, Any]) -> Iterator[str]:
+    cache, window = sizing["engine_cache"], sizing["window_bytes"]
     if cache is not None and cache < window:
         yield (
             f"vLLM will not start: a prompt and response of the maximum length need {window / 1e9:.1f} GB of key-value "
             f"cache, it has {cache / 1e9:g}; set policy.engine.kv_cache_gb={math.ceil(window / 1e9)} or more, or a "
             "smaller policy.max_prompt_tokens"
         )
-    if found["best"] is None:
-        if cache is not None and cache < window and any(choice["fits"] for choice in found["choices"]):
+    if sizing["best"] is None:
+        if cache is not None and cache < window and any(choice["fits"] for choice in sizing["choices"]):
             return
-        engine = any(choice["bytes_per_gpu"]["engine"] for choice in found["choices"])
+        engine = any(choice["bytes_per_gpu"]["engine"] for choice in sizing["choices"])
         yield (
             "nothing fits: use more GPUs (--gpus), a smaller screen, fewer steps, or fewer images in the prompt"
             f"{', or an engine elsewhere (policy.engine.url)' if engine else ''}"
         )
         return
-    seconds = found["seconds"]
+    seconds = sizing["seconds"]
     speed = seconds["decoded_tokens_per_second"]
     parts = ", ".join(f"{part.replace('_', ' ')} {seconds[part]:,.0f}" for part in _PARTS)
-    yield f"choose: {found['best']}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
-    yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in found['settings'].items())}"
-    sampler = "" if found["gpu"]["count"] == 1 else ", by one GPU that samples alone"
-    yield f"assumed: MFU {found['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"
-    if cache is not None and not found["prefixes_fit"]:
+    yield f"choose: {sizing['best']}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
+    yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in sizing['settings'].items())}"
+    sampler = "" if sizing["gpu"]["count"] == 1 else ", by one GPU that samples alone"
+    yield f"assumed: MFU {sizing['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"
+    if cache is not None and not sizing["prefixes_fit"]:
         yield (
             "the engine's cache does not hold the turns of all desktops, so that each prompt is computed from its "
             "start: a larger policy.engine.kv_cache_gb, or fewer env.desktops"

@@ -21,6 +21,6 @@ def status(options: argparse.Namespace) -> int:
     """Prints the state."""
     from bepa_torchrl.monitoring.status import report, run_status
 
-    found = run_status(options.run)
-    print(json.dumps(found) if options.json else "\n".join(report(found)))
+    state = run_status(options.run)
+    print(json.dumps(state) if options.json else "\n".join(report(state)))
     return 0

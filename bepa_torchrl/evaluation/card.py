@@ -44,7 +44,7 @@ CATEGORIES = {
 
 
 def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The card.
+    """Makes the card of an evaluation.
 
     Args:
         outcomes: of all tasks of the suite's edition, in any order; a task without any result is listed with one
@@ -58,13 +58,13 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         ``no_result``, ``unreadable``, ``retried``, ``steps``, ``efficiency_quality``, ``desktop_hours`` and the facts.
     """
     tasks = by_task(outcomes)
-    feasible = {task: found for task, found in tasks.items() if found[0].feasible}
-    infeasible = {task: found for task, found in tasks.items() if not found[0].feasible}
-    played = [outcome for found in tasks.values() for outcome in found]
+    feasible = {task: episodes for task, episodes in tasks.items() if episodes[0].feasible}
+    infeasible = {task: episodes for task, episodes in tasks.items() if not episodes[0].feasible}
+    played = [outcome for episodes in tasks.values() for outcome in episodes]
     return {
         "schema": SCHEMA,
         **_rate(tasks),
-        "mean_score": _mean(tasks, lambda found: [outcome.score or 0.0 for outcome in found]),
+        "mean_score": _mean(tasks, lambda episodes: [outcome.score or 0.0 for outcome in episodes]),
         "denominators": denominators(outcomes),
         "passes": _passes(outcomes),
         **_at_k(tasks),
@@ -78,7 +78,7 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         ),
         "unreadable": sum(bool(outcome.reason) for outcome in played),
         "retried": sum(outcome.retried for outcome in outcomes),
-        "steps": _mean(tasks, lambda found: [float(outcome.steps) for outcome in found]),
+        "steps": _mean(tasks, lambda episodes: [float(outcome.steps) for outcome in episodes]),
         "efficiency_quality": _efficiency_quality(outcomes, facts.get("steps_budget")),
         "desktop_hours": sum(outcome.seconds for outcome in outcomes) / 3600,
         **facts,
@@ -93,7 +93,7 @@ def denominators(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """
     listed = list(dict.fromkeys(outcome.task for outcome in outcomes))
     tasks = by_task(outcomes)
-    wins = {task: float(np.mean(successes(found))) for task, found in tasks.items()}
+    wins = {task: float(np.mean(successes(episodes))) for task, episodes in tasks.items()}
     sets = {"listed": listed, "ran": list(tasks)}
     if any(task in DRIVE_TASKS for task in listed):
         sets["without_drive"] = [task for task in listed if task not in DRIVE_TASKS]
@@ -112,12 +112,12 @@ def _rate(tasks: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
     """``tasks``, ``score`` and ``interval`` of tasks that have results."""
     if not tasks:
         return {"tasks": 0, "score": None, "interval": None}
-    found: Estimate = success_interval([successes(outcomes) for outcomes in tasks.values()])
-    return {"tasks": len(tasks), "score": found.mean, "interval": [found.low, found.high]}
+    rate: Estimate = success_interval([successes(outcomes) for outcomes in tasks.values()])
+    return {"tasks": len(tasks), "score": rate.mean, "interval": [rate.low, rate.high]}
 
 
 def _mean(tasks: Mapping[str, Sequence[Outcome]], value: Callable[[Sequence[Outcome]], list[float]]) -> float | None:
-    return float(np.mean([np.mean(value(found)) for found in tasks.values()])) if tasks else None
+    return float(np.mean([np.mean(value(outcomes)) for outcomes in tasks.values()])) if tasks else None
 
 
 def _share(part: float, whole: int) -> float | None:
@@ -125,7 +125,7 @@ def _share(part: float, whole: int) -> float | None:
 
 
 def _passes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Of each pass: episodes by result, and the score over those that have one."""
+    """For each pass, the numbers of episodes by result, and the score over those that have one."""
     passes: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         passes.setdefault(outcome.attempt, []).append(outcome)
@@ -158,7 +158,7 @@ def _efficiency_quality(outcomes: Sequence[Outcome], budget: int | None) -> dict
 
 def _at_k(tasks: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
     """``pass_at_k`` and ``all_pass_at_k`` for each k that tasks have episodes for; means over these tasks."""
-    counts = [(int(sum(successes(found))), len(found)) for found in tasks.values()]
+    counts = [(int(sum(successes(outcomes))), len(outcomes)) for outcomes in tasks.values()]
     most = max((episodes for _, episodes in counts), default=0)
     out: dict[str, dict[str, Any]] = {"pass_at_k": {}, "all_pass_at_k": {}}
     for k in range(1, most + 1):
@@ -184,7 +184,7 @@ def _group(members: Sequence[Outcome]) -> dict[str, Any]:
 
 def _categories(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     """OSWorld's categories, micro-averaged over tasks; one is left out if a domain of it has no result."""
-    have = {found[0].domain for found in by_task(outcomes).values()}
+    have = {episodes[0].domain for episodes in by_task(outcomes).values()}
     return {
         category: _group([outcome for outcome in outcomes if outcome.domain in domains])
         for category, domains in CATEGORIES.items()

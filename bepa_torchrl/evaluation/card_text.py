@@ -112,19 +112,19 @@ def _counts(title: str, head: str, counts: Mapping[str, int]) -> Iterator[Table]
         yield title, [(head, "episodes"), *((name, str(count)) for name, count in counts.items())]
 
 
-def _agreement(found: Mapping[str, Any] | None) -> Iterator[Table]:
-    """A judge against human labels."""
-    if found is None:
+def _agreement(agreement: Mapping[str, Any] | None) -> Iterator[Table]:
+    """The table that holds a judge against human labels; none without labels."""
+    if agreement is None:
         return
-    interval = "" if found["interval"] is None else f" ({' to '.join(map(percent, found['interval']))})"
+    interval = "" if agreement["interval"] is None else f" ({' to '.join(map(percent, agreement['interval']))})"
     rows = [
-        ("tasks with a verdict and a label", str(found["tasks"])),
-        ("agreement", percent(found["agreement"])),
-        ("false positives, of the tasks that people call failures", percent(found["false_positive_rate"])),
-        ("false negatives, of those that they call successes", percent(found["false_negative_rate"])),
-        ("success rate of these tasks by the judge", percent(found["judge_rate"])),
-        ("the same by people", percent(found["human_rate"])),
-        ("corrected success rate of all judged tasks (95 % interval)", percent(found["corrected"]) + interval),
+        ("tasks with a verdict and a label", str(agreement["tasks"])),
+        ("agreement", percent(agreement["agreement"])),
+        ("false positives, of the tasks that people call failures", percent(agreement["false_positive_rate"])),
+        ("false negatives, of those that they call successes", percent(agreement["false_negative_rate"])),
+        ("success rate of these tasks by the judge", percent(agreement["judge_rate"])),
+        ("the same by people", percent(agreement["human_rate"])),
+        ("corrected success rate of all judged tasks (95 % interval)", percent(agreement["corrected"]) + interval),
     ]
     yield "The judge against people", [("", ""), *rows]
 

@@ -47,7 +47,7 @@ def compare(
     solved = [[sum(values) > len(values) / 2 for values in side] for side in scores]
     lost = [task for task, a, b in zip(common, *solved, strict=True) if a and not b]
     gained = [task for task, a, b in zip(common, *solved, strict=True) if b and not a]
-    found = paired_difference(*scores)
+    difference = paired_difference(*scores)
     means = [sum(sum(values) / len(values) for values in side) / len(side) for side in scores]
     return {
         "tasks": len(common),
@@ -55,8 +55,8 @@ def compare(
         "only_second": len(other) - len(common),
         "first": means[0],
         "second": means[1],
-        "difference": found.mean,
-        "interval": [found.low, found.high],
+        "difference": difference.mean,
+        "interval": [difference.low, difference.high],
         "mcnemar": {"only_first": len(lost), "only_second": len(gained), "p": mcnemar(len(lost), len(gained))},
         "smallest_difference": smallest_difference(*scores),
         "gained": gained,
@@ -67,21 +67,21 @@ def compare(
     }
 
 
-def comparison_lines(found: Mapping[str, Any]) -> list[str]:
+def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as lines of text."""
-    low, high = (f"{100 * value:+.1f}" for value in found["interval"])
-    test, smallest = found["mcnemar"], found["smallest_difference"]
+    low, high = (f"{100 * value:+.1f}" for value in comparison["interval"])
+    test, smallest = comparison["mcnemar"], comparison["smallest_difference"]
     lines = [
-        f"first   {100 * found['first']:.1f} %",
-        f"second  {100 * found['second']:.1f} %, on the {found['tasks']} tasks that both have a result of",
-        f"difference {100 * found['difference']:+.1f} points, 95 % interval {low} to {high} (paired bootstrap)",
+        f"first   {100 * comparison['first']:.1f} %",
+        f"second  {100 * comparison['second']:.1f} %, on the {comparison['tasks']} tasks that both have a result of",
+        f"difference {100 * comparison['difference']:+.1f} points, 95 % interval {low} to {high} (paired bootstrap)",
         f"McNemar: {test['only_second']} tasks gained, {test['only_first']} lost, p = {test['p']:.3g}",
         f"this design shows differences of {100 * smallest:.1f} points and more (power 80 %)",
     ]
-    left = found["only_first"] + found["only_second"]
+    left = comparison["only_first"] + comparison["only_second"]
     lines += [f"{left} tasks have a result in one of them only, and are left out"] if left else []
     for name in ("gained", "lost"):
-        lines += [f"{name}: {', '.join(found[name])}"] if found[name] else []
-    for name, (one, other) in found["differing_facts"].items():
+        lines += [f"{name}: {', '.join(comparison[name])}"] if comparison[name] else []
+    for name, (one, other) in comparison["differing_facts"].items():
         lines.append(f"not the same {name}: {one} and {other}")
     return lines

@@ -209,7 +209,7 @@ def _name(text: object) -> str:
 
 
 def _texts(card: Mapping[str, Any], names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """``additional_details``: values that the schema has no key for, as text."""
-    found = {name: card[name] for name in names if card.get(name) is not None}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+    """The entry ``additional_details``, which has values that the schema has no key for, as text."""
+    values = {name: card[name] for name in names if card.get(name) is not None}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     return {"additional_details": texts}

@@ -118,8 +118,8 @@ def success_interval(passes: Passes, *, seed: int = 0) -> Estimate:
         ValueError: there is no task, or a task has no episode.
     """
     _check(passes)
-    found = {score for scores in passes for score in scores}
-    if found <= {0.0, 1.0} and (len(found) == 1 or all(len(scores) == 1 for scores in passes)):
+    values = {score for scores in passes for score in scores}
+    if values <= {0.0, 1.0} and (len(values) == 1 or all(len(scores) == 1 for scores in passes)):
         return wilson(sum(int(scores[0]) for scores in passes), len(passes))
     means = _resampled_means(passes, *_draws(len(passes), seed))
     return _percentiles(_mean(passes), means)
@@ -210,7 +210,7 @@ def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estima
 def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) -> float:
     """The difference of means that this design would find with the given power, by the normal approximation.
 
-    From the standard deviation of the tasks' differences; infinite for a single task.
+    It follows from the standard deviation of the tasks' differences, and is infinite for a single task.
     """
     differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)])
     if len(differences) < 2:
@@ -237,13 +237,13 @@ def _mean(passes: Passes) -> float:
 
 
 def _draws(tasks: int, seed: int) -> tuple[np.random.Generator, NDArray[np.int64]]:
-    """The generator after it has drawn the tasks of all resamples, ``[RESAMPLES, tasks]``."""
+    """Draws the tasks of all resamples, ``[RESAMPLES, tasks]``; returns the generator, too, for further draws."""
     generator = np.random.default_rng(seed)
     return generator, generator.integers(tasks, size=(RESAMPLES, tasks))
 
 
 def _resampled_means(passes: Passes, generator: np.random.Generator, tasks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The means of the resamples: of each drawn task, a resample of its episodes."""
+    """The means of the resamples. Each drawn task counts with a resample of its episodes."""
     lengths = np.array([len(scores) for scores in passes])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     flat = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in passes])

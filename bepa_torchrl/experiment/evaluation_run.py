@@ -182,9 +182,9 @@ def outcome_of(result: EpisodeResult, lost: str | None = None) -> Outcome:
 def _known_or_not(
     task: Task, attempt: int, known: Mapping[tuple[str, int], Outcome], against: Mapping[str, str]
 ) -> Outcome:
-    found = known.get((task.id, attempt))
-    if found is not None:
-        return found
+    outcome = known.get((task.id, attempt))
+    if outcome is not None:
+        return outcome
     reason = f"not executable: {against[task.id]}" if task.id in against else "not played"
     return Outcome(task.id, task.domain, attempt, Result.no_result, None, feasible=is_feasible(task), reason=reason)
 

@@ -69,8 +69,8 @@ def record_experts(settings: Settings, tasks: Sequence[Task], stages: Stages | N
             idle.put(opened.enter_context(make_desktop(env.provider, **env.options)))
         with ThreadPoolExecutor(max(1, count), thread_name_prefix="expert") as threads:
             recorded = dict(zip((number for number, _ in missing), threads.map(record, missing), strict=True))
-    found = kept | {number: trace for number, trace in recorded.items() if trace is not None}
-    return [found[number] for number, _ in numbered if number in found and found[number].success]
+    traces = kept | {number: trace for number, trace in recorded.items() if trace is not None}
+    return [traces[number] for number, _ in numbered if number in traces and traces[number].success]
 
 
 def _record_expert(settings: Settings, desktop: Desktop, number: int, task: Task) -> ExpertTrace | None:
@@ -86,11 +86,11 @@ def _record_expert(settings: Settings, desktop: Desktop, number: int, task: Task
 
 def _kept(settings: Settings, stages: Stages, number: int, task: Task) -> ExpertTrace | None:
     """The trace that an earlier process has recorded, if any."""
-    found = None if stages.ledger is None else stages.ledger.find(*_identity(settings, number, task))
-    if stages.ledger is None or found is None:
+    unit = None if stages.ledger is None else stages.ledger.find(*_identity(settings, number, task))
+    if stages.ledger is None or unit is None:
         return None
     try:
-        return load_trace(trace_path(stages.ledger.folder, str(found[0]["expert"]), task.id))
+        return load_trace(trace_path(stages.ledger.folder, str(unit[0]["expert"]), task.id))
     except TraceError as error:
         _log.warning("recorded again: %s", error)
         return None

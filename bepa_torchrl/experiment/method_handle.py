@@ -57,10 +57,10 @@ class MethodChild:
 
     def notices(self) -> list[str]:
         """The method's notices for the user since the last call."""
-        found = []
+        lines = []
         while self._notices:
-            found.append(f"{self.name}: {self._notices.popleft()}")
-        return found
+            lines.append(f"{self.name}: {self._notices.popleft()}")
+        return lines
 
     def lost_ray(self) -> bool:
         """Whether it has ended without an error of its own, with code 1, as Ray ends a process whose node is gone."""

@@ -155,17 +155,17 @@ class MethodRun:
         shutil.rmtree(self.folder / _ENGINE, ignore_errors=True)
         checkpoints = Checkpoints(self.folder / "checkpoints", keep=self.config.train.keep)
         checkpoints.remove_leftovers()
-        found = checkpoints.recover() if self.config.resume else None
-        for note in () if found is None else found.notes:
+        recovered = checkpoints.recover() if self.config.resume else None
+        for note in () if recovered is None else recovered.notes:
             sys.stdout.write(f"{NOTICE}{note}\n")
             sys.stdout.flush()
-        step = -1 if found is None else found.step
+        step = -1 if recovered is None else recovered.step
         self.record.rewind(step)
         rewind_logs(self.folder / "logs", step, self.record.evaluated())
-        if found is None:
+        if recovered is None:
             return None
         self.totals = self._totals_so_far()
-        return found.path
+        return recovered.path
 
     # --- phases -------------------------------------------------------------------------------------------------
 
@@ -302,11 +302,13 @@ class MethodRun:
     def _report_evaluations(self, trainer: BEPATrainer, collector: AsyncGroupCollector) -> None:
         """Writes the evaluations that workers have completed; at the end of the training, waits for the others."""
         ended = trainer.iteration >= self.config.train.iterations
-        for found in collector.remaining_evaluations() if ended else collector.finished_evaluations():
-            metrics = self._summary(found.counts) | {f"eval/{key}": value for key, value in found.metrics().items()}
-            self.record.evaluation(found.iteration, trainer.iteration, found.episodes)
-            self._line(found.iteration, "eval", {"reported_at": trainer.iteration, **metrics})
-            trainer.log(metrics, found.iteration)
+        for evaluation in collector.remaining_evaluations() if ended else collector.finished_evaluations():
+            metrics = self._summary(evaluation.counts) | {
+                f"eval/{key}": value for key, value in evaluation.metrics().items()
+            }
+            self.record.evaluation(evaluation.iteration, trainer.iteration, evaluation.episodes)
+            self._line(evaluation.iteration, "eval", {"reported_at": trainer.iteration, **metrics})
+            trainer.log(metrics, evaluation.iteration)
 
     def _restart_workers(self, collector: AsyncGroupCollector) -> None:
         """Restarts the workers if a user has asked for it by creating the file."""

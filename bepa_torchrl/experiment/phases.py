@@ -255,7 +255,7 @@ def write_results(
     """Writes the run's results and curves, and prints the table."""
     results = {name: json.loads((folder / name / "results.json").read_text(encoding="utf-8")) for name in methods}
     sets = subsets(tasks.train, tasks.held_out, prepared.manifest.expert_only)
-    base = {mode: {n: found.success(ids) for n, ids in sets.items()} for mode, found in prepared.base.items()}
+    base = {mode: {n: evaluation.success(ids) for n, ids in sets.items()} for mode, evaluation in prepared.base.items()}
     whole = {
         "methods": results,
         "base": {"success": base},
@@ -279,9 +279,9 @@ def show_before_after(
     folder: Path, methods: list[str], scaling: ImageScaling, action_text: str, console: Console
 ) -> None:
     """Draws an episode before and after training, and prints which one."""
-    found = draw_before_after(folder, methods, scaling, action_text)
-    if found is None:
+    drawn = draw_before_after(folder, methods, scaling, action_text)
+    if drawn is None:
         console.print("GIF      none: no task was played before and after training without a failure")
         return
-    path, pair = found
+    path, pair = drawn
     console.print(f"GIF      {path}: {pair}", soft_wrap=True, markup=False, highlight=False)

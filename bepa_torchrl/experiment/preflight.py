@@ -96,7 +96,7 @@ def checkpoint(settings: Settings) -> str | None:
 
 
 def engine(settings: Settings) -> None:
-    """VLLM is here, or a ``bepa engine`` answers at ``policy.engine.url``.
+    """This machine has vLLM, or a ``bepa engine`` answers at ``policy.engine.url``.
 
     Raises:
         EngineVersionError: no supported version of vLLM. ValueError: no URL or no token. EngineError: the server does
@@ -117,8 +117,8 @@ def engine(settings: Settings) -> None:
 def engine_cache(settings: Settings) -> str | None:
     """The engine's key-value cache holds a prompt and response of the maximum length.
 
-    VLLM refuses to start otherwise, after it has loaded the weights. Of a checkpoint whose configuration is not on this
-    machine nothing is known, and nothing is checked.
+    Otherwise vLLM would refuse to start after it has loaded the weights. A checkpoint whose configuration is not on
+    this machine is not checked.
     """
     policy = settings.policy
     if policy.rollout != "vllm":
@@ -201,11 +201,11 @@ def gpus(settings: Settings) -> str | None:
     import torch
 
     local = os.environ.get("LOCAL_WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
-    ranks, found = settings.train.ranks if local is None else int(local), torch.cuda.device_count()
-    if found >= ranks:
+    ranks, count = settings.train.ranks if local is None else int(local), torch.cuda.device_count()
+    if count >= ranks:
         return None
     where = f"train.ranks={ranks}" if local is None else f"torchrun --nproc-per-node={ranks}"
-    return f"{where} requires {ranks} GPUs, this machine has {found}; lower it"
+    return f"{where} requires {ranks} GPUs, this machine has {count}; lower it"
 
 
 def without_ray(check: Check) -> Check:

@@ -162,8 +162,8 @@ def phi(settings: Settings, prepared: Path | None = None) -> Phi:
 
 def _provenance(cache: TaskTraceCache) -> dict[str, dict[str, Any]]:
     """Task id → where its trace is from."""
-    found = {task_id: provenance_of(cache.get_trace(task_id)[0]) for task_id in cache.task_ids()}
-    return {task_id: each.to_json() for task_id, each in found.items() if each is not None}
+    origins = {task_id: provenance_of(cache.get_trace(task_id)[0]) for task_id in cache.task_ids()}
+    return {task_id: each.to_json() for task_id, each in origins.items() if each is not None}
 
 
 def convert_all(
@@ -335,9 +335,9 @@ def _checksums(folder: Path) -> dict[str, str]:
 def _check_files(folder: Path) -> None:
     """Raises FolderError if a file is not as it was written."""
     try:
-        expected, found = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8")), _checksums(folder)
+        expected, actual = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8")), _checksums(folder)
     except (OSError, ValueError) as error:
         raise FolderError(f"{folder}: a file cannot be read ({error}); {_RESTORE}") from error
-    wrong = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    wrong = [name for name in sorted({*expected, *actual}) if expected.get(name) != actual.get(name)]
     if wrong:
         raise FolderError(f"{folder / wrong[0]} is damaged or was changed; {_RESTORE}")

@@ -43,12 +43,12 @@ def restore_missing(config: Settings, folder: Path, note: Callable[[str], None])
         return
     store = _run_store(config, folder.name)
     assert store is not None
-    found = restore(store, folder)
-    if found is None:
+    restored = restore(store, folder)
+    if restored is None:
         raise RecordError(
             f"nothing to resume: neither {folder} nor {store.url} has a run; check name=, runs=, storage="
         )
-    snapshot, notes = found
+    snapshot, notes = restored
     for line in (*notes, f"restored {len(snapshot.files)} files from {store.url}"):
         note(line)
 

@@ -63,11 +63,11 @@ def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str
     """
     requested = settings_to_dict(load_config(overrides, config_dir=config_dir, checks=()))  # the trainer's are missing
     given = {key_of(override) for override in overrides}
-    found = {key: local for key in given for local in LOCAL if key == local or key.startswith(f"{local}.")}
-    refused = sorted(given - found.keys())
+    allowed = {key: local for key in given for local in LOCAL if key == local or key.startswith(f"{local}.")}
+    refused = sorted(given - allowed.keys())
     if refused:
         raise ConfigError(f"{refused[0]} is determined by the trainer; set it there. Here are set: {', '.join(LOCAL)}")
-    keys = {*found.values(), *(("env.options",) if "env.provider" in given else ())}
+    keys = {*allowed.values(), *(("env.options",) if "env.provider" in given else ())}
     changes: dict[str, Any] = {}
     for key in sorted(keys):
         value: Any = requested

@@ -139,13 +139,13 @@ class RunRecord:
         trained = episodes_of(batch)
         injected = {(episode.group_id, episode.slot) for episode in trained if bool(episode.rows[0].get(K.OFF_POLICY))}
         used = {(episode.group_id, episode.slot) for episode in trained} - injected
-        found = {(result.job.group_id, result.job.slot): result for result in played}
+        results = {(result.job.group_id, result.job.slot): result for result in played}
         pairs = []
         for episode in trained:
             line = trained_line(iteration, episode.rows)
-            line |= _problem(None if line["off_policy"] else found.get((episode.group_id, episode.slot)))
+            line |= _problem(None if line["off_policy"] else results.get((episode.group_id, episode.slot)))
             pairs.append((line, episode.rows))
-        for at, result in found.items():
+        for at, result in results.items():
             if at not in used:
                 replaced = at in injected and result.stop is not StopReason.env_error
                 line = untrained_line(iteration, result, replaced=replaced) | _problem(result)

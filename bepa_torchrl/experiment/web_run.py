@@ -57,17 +57,17 @@ def judge_evaluation(
         ValueError: no trajectory is of these tasks. ConfigError: the folder has another evaluation.
         EndpointError: the endpoint gave no answer; the judgements before it are kept.
     """
-    found = sorted(path.name for path in trajectories.iterdir() if path.is_dir()) if trajectories.is_dir() else []
-    other = [name for name in found if name not in tasks.tasks]
-    if len(other) == len(found):
+    names = sorted(path.name for path in trajectories.iterdir() if path.is_dir()) if trajectories.is_dir() else []
+    other = [name for name in names if name not in tasks.tasks]
+    if len(other) == len(names):
         raise ValueError(
             f"{trajectories}: expected folders TASK_ID with result.json of the {len(tasks.tasks)} tasks of --data "
-            f"(edition {tasks.digest}), found {len(found)} folders, none of them; is --data of another edition?"
+            f"(edition {tasks.digest}), found {len(names)} folders, none of them; is --data of another edition?"
         )
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         claim(folder, _identity(tasks, trajectories, model))
-        readable, torn = _readable(tasks, trajectories, found)
+        readable, torn = _readable(tasks, trajectories, names)
         lines = _judgements(tasks, readable, model, folder / JUDGEMENTS, progress)
         known = labels or {}
         outcomes = [_outcome(task, lines.get(name), torn.get(name), known) for name, task in tasks.tasks.items()]
@@ -85,11 +85,11 @@ def _identity(tasks: WebTasks, trajectories: Path, model: ChatModel) -> str:
     return f"# suite {NAME}, data {tasks.digest}, trajectories {trajectories.resolve()}, judge {judge}\n"
 
 
-def _readable(tasks: WebTasks, root: Path, found: list[str]) -> tuple[dict[str, Trajectory], dict[str, str]]:
+def _readable(tasks: WebTasks, root: Path, names: list[str]) -> tuple[dict[str, Trajectory], dict[str, str]]:
     """The trajectories that can be judged, and why others cannot, by task."""
     readable: dict[str, Trajectory] = {}
     torn: dict[str, str] = {}
-    for name in found:
+    for name in names:
         task = tasks.tasks.get(name)
         if task is None:
             continue

@@ -67,29 +67,31 @@ def play_all(vector: DesktopVector, replays: Sequence[Replay], progress: StagePr
 
 
 def keep_accepted(
-    found: Sequence[Conversion], tasks: Mapping[str, Task], vector: DesktopVector, progress: StageProgress
+    conversions: Sequence[Conversion], tasks: Mapping[str, Task], vector: DesktopVector, progress: StageProgress
 ) -> list[Conversion]:
-    """The conversions, of which those are refused whose replay the verifier does not accept.
+    """Plays the conversions; returns all of them, and refuses those whose replay the verifier does not accept.
 
     Args:
-        found: conversions.
+        conversions: those of the traces.
         tasks: by id, those of all traces.
         vector: desktops whose options have the policy's scaling and action text.
         progress: shows how far it is.
     """
-    played = [number for number, each in enumerate(found) if each.converted is not None]
-    results = play_all(vector, [_replay(found[number], tasks) for number in played], progress)
-    kept = list(found)
+    played = [number for number, each in enumerate(conversions) if each.converted is not None]
+    results = play_all(vector, [_replay(conversions[number], tasks) for number in played], progress)
+    kept = list(conversions)
     for number, result in zip(played, results, strict=True):
         reason = _refusal(result)
         if reason:
-            kept[number] = Conversion(found[number].trace, None, f"{found[number].trace.where}: its replay {reason}")
+            kept[number] = Conversion(
+                conversions[number].trace, None, f"{conversions[number].trace.where}: its replay {reason}"
+            )
     return kept
 
 
-def _replay(found: Conversion, tasks: Mapping[str, Task]) -> Replay:
-    pairs = () if found.converted is None else found.converted.pairs
-    return Replay(tasks[found.trace.task_id], found.trace.env_seed or 0, tuple(text for _, text in pairs))
+def _replay(conversion: Conversion, tasks: Mapping[str, Task]) -> Replay:
+    pairs = () if conversion.converted is None else conversion.converted.pairs
+    return Replay(tasks[conversion.trace.task_id], conversion.trace.env_seed or 0, tuple(text for _, text in pairs))
 
 
 def _refusal(result: StepResult) -> str:

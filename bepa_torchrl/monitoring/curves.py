@@ -45,8 +45,10 @@ def final_point(results: Mapping[str, Any], key: str) -> float | None:
 
 def base_value(runs: Iterable[Sequence[Line]], key: str) -> float | None:
     """The evaluation before the first iteration, which all methods share; None for other metrics."""
-    found = [line[key] for lines in runs for line in lines if int(line["iteration"]) == 0 and line.get(key) is not None]
-    return float(found[0]) if found and key.startswith("eval/") else None
+    values = [
+        line[key] for lines in runs for line in lines if int(line["iteration"]) == 0 and line.get(key) is not None
+    ]
+    return float(values[0]) if values and key.startswith("eval/") else None
 
 
 def draw_curves(folder: Path, methods: Sequence[str], *, title: str) -> Path:

@@ -116,21 +116,21 @@ class Progression:
         """Reads the files and updates the display."""
         lines = {name: self._lines(name) for name in self.iterations}
         if self.console.is_terminal:
-            done = sum(int(found[-1]["iteration"]) for found in lines.values() if found)
+            done = sum(int(method_lines[-1]["iteration"]) for method_lines in lines.values() if method_lines)
             self._progress.update(self._bar, completed=done)
             self._live.update(Group(self.table(lines), self._progress))
             return
-        for name, found in lines.items():
-            for line in found[self._printed[name] :]:
+        for name, method_lines in lines.items():
+            for line in method_lines[self._printed[name] :]:
                 text = iteration_line(name, line, self.iterations[name])
                 self.console.print(text, soft_wrap=True, markup=False, highlight=False)
-            self._printed[name] = len(found)
+            self._printed[name] = len(method_lines)
 
     def table(self, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         """The table of all methods."""
         table = Table(*_COLUMNS, title=f"{self.folder}")
-        for name, found in lines.items():
-            table.add_row(*row(name, found, self.iterations[name]))
+        for name, method_lines in lines.items():
+            table.add_row(*row(name, method_lines, self.iterations[name]))
         return table
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
@@ -143,10 +143,10 @@ def results_table(results: Mapping[str, Mapping[str, Any]], base: Mapping[str, A
     table = Table("method", "train", "held-out", "expert-only", "updates", "episodes", "s")
     table.title = "final success: sampled (greedy)"
     rows = {"base": {"success": base, "totals": None}, **results}
-    for name, found in rows.items():
-        sampled, greedy = (found["success"].get(mode, {}) for mode in ("sampled", "greedy"))
+    for name, result in rows.items():
+        sampled, greedy = (result["success"].get(mode, {}) for mode in ("sampled", "greedy"))
         cells = [f"{percent(sampled.get(part))} ({percent(greedy.get(part))})" for part in _MAIN_SETS]
-        totals = found["totals"]
+        totals = result["totals"]
         names = ("optimizer_steps", "episodes", "seconds")
         counts = [""] * len(names) if totals is None else [f"{totals[key]:.0f}" for key in names]
         table.add_row(name, *cells, *counts)

@@ -56,17 +56,17 @@ def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
     """The values of a run's status (:func:`bepa_torchrl.monitoring.status.run_status`); unknown ones are left out."""
     run = {"run": Path(status["folder"]).name}
     yield Sample(f"{_PREFIX}running", "1 if a process runs it", run, float(status["running"]))
-    for method, found in status["methods"].items():
+    for method, state in status["methods"].items():
         labels = run | {"method": method}
         for key, text in _GAUGES.items():
-            if found.get(key) is not None:
-                yield Sample(f"{_PREFIX}{key}", text, labels, float(found[key]))
-        for kind, count in found["failures"].items():
+            if state.get(key) is not None:
+                yield Sample(f"{_PREFIX}{key}", text, labels, float(state[key]))
+        for kind, count in state["failures"].items():
             yield Sample(f"{_PREFIX}failures", "failures so far, by kind", labels | {"kind": kind}, float(count))
-        for age, count in found["staleness"].items():
+        for age, count in state["staleness"].items():
             text = "trained groups, by the batches between their admission and their training"
             yield Sample(f"{_PREFIX}staleness_groups", text, labels | {"batches": age}, float(count))
-        for key, value in found["newest"].items():
+        for key, value in state["newest"].items():
             name = _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", key)
             yield Sample(name, f"{key} of the last iteration that has it", labels, float(value))
 
@@ -88,9 +88,9 @@ def prometheus_text(status: Mapping[str, Any]) -> str:
     for sample in samples(status):
         by_name.setdefault(sample.name, []).append(sample)
     lines = []
-    for name, found in by_name.items():
-        lines += [f"# HELP {name} {found[0].help}", f"# TYPE {name} gauge"]
-        for sample in found:
+    for name, family in by_name.items():
+        lines += [f"# HELP {name} {family[0].help}", f"# TYPE {name} gauge"]
+        for sample in family:
             labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in sample.labels.items())
             lines.append(f"{name}{{{labels}}} {sample.value!r}")
     return "\n".join(lines) + "\n"

@@ -75,21 +75,21 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
     except FolderInUseError:
         running = True
     moment = time.time() if now is None else now
-    found = {method.name: _status_of(method, moment) for method in methods}
+    states = {method.name: _status_of(method, moment) for method in methods}
     return {
         "folder": str(folder),
         "running": running,
-        "finished": all(method["finished"] for method in found.values()),
+        "finished": all(method["finished"] for method in states.values()),
         "preparing": None if (folder / "prepared").exists() else count_units(folder / PREPARING),
-        "methods": found,
+        "methods": states,
     }
 
 
 def _status_of(method: Path, now: float) -> dict[str, Any]:
     path = method / "iterations.jsonl"
     lines = read_lines(path) if path.exists() else []
-    found = method_status(lines, _iterations_of(method / "config.yaml"), finished=(method / "results.json").exists())
-    return found | {
+    state = method_status(lines, _iterations_of(method / "config.yaml"), finished=(method / "results.json").exists())
+    return state | {
         # the file's time may be another machine's, which may be ahead
         "seconds_since_last": max(0.0, round(now - path.stat().st_mtime, 1)) if lines else None,
         "checkpoint": newest_checkpoint(method / "checkpoints"),
@@ -159,17 +159,18 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
 def utilisation(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of the time that an average desktop had a call under way while rollouts were collected, in [0, 1].
 
-    Not the whole iteration's time: while the policy is trained, desktops wait. With asynchronous rollouts they do not:
-    then it is the share of the whole time that an average desktop had an episode. None without such metrics.
+    The rest of an iteration does not count, since desktops wait while the policy is trained. With asynchronous rollouts
+    they do not wait: then it is the share of the whole time that an average desktop had an episode. None without such
+    metrics.
     """
-    found = [line for line in lines if "collect/busy_seconds" in line]
+    measured = [line for line in lines if "collect/busy_seconds" in line]
     there = sum(
         line["collect/desktop_seconds"]
         if "collect/desktop_seconds" in line
         else line["collect/desktops"] * line["seconds_collect"]
-        for line in found
+        for line in measured
     )
-    return sum(line["collect/busy_seconds"] for line in found) / there if there else None
+    return sum(line["collect/busy_seconds"] for line in measured) / there if there else None
 
 
 def desktop_failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -181,17 +182,17 @@ def desktop_failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _staleness(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found: Counter[int] = Counter()
+    groups: Counter[int] = Counter()
     for line in lines:
         for key, count in line.items():
             age = key.removeprefix(_STALENESS)
             if key.startswith(_STALENESS) and age.isdecimal():
-                found[int(age)] += int(count)
-    return {str(age): found[age] for age in sorted(found)}
+                groups[int(age)] += int(count)
+    return {str(age): groups[age] for age in sorted(groups)}
 
 
 def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Between the first and the last of these lines; None with fewer than two."""
+    """How fast a run went between the first and the last of these lines; None values with fewer than two."""
     if len(recent) < 2:
         return {"seconds_per_iteration": None, "episodes_per_second": None, "collecting": None}
     first, last = recent[0], recent[-1]
@@ -204,13 +205,13 @@ def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def report(found: Mapping[str, Any]) -> Iterator[str]:
+def report(status: Mapping[str, Any]) -> Iterator[str]:
     """The state of a run as lines of text."""
-    idle = "finished" if found["finished"] else "no process runs it"
-    yield f"{found['folder']}: {'running' if found['running'] else idle}"
-    if found["preparing"]:
-        yield f"preparation: {found['preparing']} units finished"
-    for name, method in found["methods"].items():
+    idle = "finished" if status["finished"] else "no process runs it"
+    yield f"{status['folder']}: {'running' if status['running'] else idle}"
+    if status["preparing"]:
+        yield f"preparation: {status['preparing']} units finished"
+    for name, method in status["methods"].items():
         state = "finished" if method["finished"] else f"iteration {method['iteration']} of {method['iterations']}"
         yield f"{name}: {state}, {duration(method['seconds'])}, {method['episodes']:.0f} rollouts"
         if method["seconds_per_iteration"] is not None:

@@ -85,15 +85,15 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]
-    found = choices(request.model, device, request.grid, max(sequences), options)
-    chosen = best(found)
+    candidates = choices(request.model, device, request.grid, max(sequences), options)
+    chosen = best(candidates)
     return {
         "parameters": _parameters(request),
         "tokens": _tokens(request),
-        "flops_per_episode": _flops(request, chosen or found[0]),
+        "flops_per_episode": _flops(request, chosen or candidates[0]),
         "gpu": {"name": request.gpu, "count": request.gpus, **asdict(device)},
         "kv_cache_bytes_per_token": kv_bytes(request.model.text, request.element),
-        "choices": [_described(request, choice) for choice in found],
+        "choices": [_described(request, choice) for choice in candidates],
         "best": None if chosen is None else chosen.name,
         "window_bytes": request.window * kv_bytes(request.model.text, request.element),
         "engine_cache": request.engine_cache,

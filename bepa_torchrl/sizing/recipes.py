@@ -103,6 +103,6 @@ def usable_bytes(device: Gpu) -> int:
     return int((device.memory - CONTEXT_BYTES) / (1 + HEADROOM))
 
 
-def best(found: Sequence[Choice]) -> Choice | None:
+def best(candidates: Sequence[Choice]) -> Choice | None:
     """The first that fits and leaves room for one row of rollouts; None: none does."""
-    return next((choice for choice in found if choice.fits and choice.rollouts), None)
+    return next((choice for choice in candidates if choice.fits and choice.rollouts), None)

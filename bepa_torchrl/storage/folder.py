@@ -184,7 +184,7 @@ def _is_empty(folder: Path) -> bool:
 
 def _format_of(folder: Path) -> str | None:
     try:
-        found = json.loads((folder / MANIFEST).read_bytes())["manifest"]["format"]
+        name = json.loads((folder / MANIFEST).read_bytes())["manifest"]["format"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, str) else None
+    return name if isinstance(name, str) else None

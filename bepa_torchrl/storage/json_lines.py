@@ -29,16 +29,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def stream_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """As :func:`read_lines`, one line at a time: a record may be larger than the memory."""
+    """Reads as :func:`read_lines`, but one line at a time, since a record may be larger than the memory."""
     with path.open("rb") as file:  # bytes: only "\n" ends a line, while text may contain U+2028
         for number, line in enumerate(file, 1):
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except ValueError as error:
                 if not line.endswith(b"\n"):  # the process was killed, or is writing it
                     return
                 raise RecordError(f"{path}: line {number} is damaged ({error}); restore the file") from error
-            yield found
+            yield record
 
 
 def count_units(folder: Path) -> int:

@@ -111,8 +111,8 @@ def _read_units(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _lost(lines: list[str], units: list[dict[str, Any]]) -> tuple[int, int]:
-    found = sum(bool(line) for line in lines)
-    return found - len(units), found
+    total = sum(bool(line) for line in lines)
+    return total - len(units), total
 
 
 def _undamaged(line: str) -> dict[str, Any] | None:

@@ -24,12 +24,12 @@ def record_version(folder: Path) -> int:
         return 1
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found, version = data["format"], int(data["version"])
+        kind, version = data["format"], int(data["version"])
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path}: expected the version of a run's record ({error}); restore the file") from error
-    if found != FORMAT or not 1 <= version <= VERSION:
+    if kind != FORMAT or not 1 <= version <= VERSION:
         raise RecordError(
-            f"{path}: expected {FORMAT} of version 1 to {VERSION}, got {found!r} {version}; read it with the version "
+            f"{path}: expected {FORMAT} of version 1 to {VERSION}, got {kind!r} {version}; read it with the version "
             "of this package that wrote it, or a later one"
         )
     return version

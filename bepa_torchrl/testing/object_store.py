@@ -39,8 +39,8 @@ def _check_values(store: ObjectStore, top: str) -> None:
     every_byte = bytes(range(256))
     for name, data in (("empty", b""), ("bytes", every_byte), ("large", every_byte * (_LARGE // 256))):
         store.put(f"{top}/values/{name}", data)
-        found = store.get(f"{top}/values/{name}")
-        assert found == data, f"{len(data)} bytes were put, {len(found)} other bytes returned"
+        returned = store.get(f"{top}/values/{name}")
+        assert returned == data, f"{len(data)} bytes were put, {len(returned)} other bytes returned"
     store.put(f"{top}/values/bytes", b"new")
     assert store.get(f"{top}/values/bytes") == b"new", "put should replace an earlier object"
 

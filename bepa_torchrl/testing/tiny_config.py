@@ -24,9 +24,9 @@ INIT = 0.05
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     """The id of one token."""
-    found = tokenizer.convert_tokens_to_ids(token)
-    assert isinstance(found, int)
-    return found
+    number = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(number, int)
+    return number
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast, *, hidden: int = 96, layers: int = 3) -> Qwen2_5_VLConfig:

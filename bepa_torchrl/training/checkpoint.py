@@ -162,13 +162,13 @@ class Checkpoints:
         return path
 
     def paths(self) -> list[tuple[int, Path]]:
-        """(iteration, folder) of every checkpoint, the newest first; without those renamed as damaged."""
-        found = []
+        """The (iteration, folder) of every checkpoint, the newest first, except those renamed as damaged."""
+        checkpoints = []
         for path in self.folder.glob(f"{_PREFIX}-*"):
             number = path.name.removeprefix(f"{_PREFIX}-")
             if number.isdigit() and path.is_dir():
-                found.append((int(number), path))
-        return sorted(found, reverse=True)
+                checkpoints.append((int(number), path))
+        return sorted(checkpoints, reverse=True)
 
     def recover(self) -> Recovered | None:
         """Finds the newest intact checkpoint and renames newer, damaged ones; None if there is no checkpoint.
@@ -250,11 +250,11 @@ def damage(path: Path) -> str | None:
 
 def _not_finite(files: Iterable[Path]) -> list[str]:
     """Names of the tensors of safetensors files that are not finite; one tensor is read at a time."""
-    found = []
+    names = []
     for file in sorted(files):
         with safe_open(file, framework="pt") as opened:
-            found += not_finite((name, opened.get_tensor(name)) for name in opened.keys())  # noqa: SIM118 - no mapping
-    return found
+            names += not_finite((name, opened.get_tensor(name)) for name in opened.keys())  # noqa: SIM118 - no mapping
+    return names
 
 
 class _CheckedAdapter(CheckpointAdapter):

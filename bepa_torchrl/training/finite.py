@@ -60,9 +60,9 @@ def suspects(loss: LossModule, rows: Sequence[TensorDictBase]) -> str:
     divided over ranks cannot be computed by one of them: those with the least old log-prob are named.
     """
     sharded = any(hasattr(parameter, "full_tensor") for parameter in loss.parameters())
-    found = [(_stored(row) if sharded else _computed(loss, row), row) for row in rows]
-    found.sort(key=lambda pair: -pair[0][0])
-    return "; ".join(f"{row_name(row)}: {text}" for (_, text), row in found[:NAMED_ROWS])
+    extremes = [(_stored(row) if sharded else _computed(loss, row), row) for row in rows]
+    extremes.sort(key=lambda pair: -pair[0][0])
+    return "; ".join(f"{row_name(row)}: {text}" for (_, text), row in extremes[:NAMED_ROWS])
 
 
 def _computed(loss: LossModule, row: TensorDictBase) -> tuple[float, str]:

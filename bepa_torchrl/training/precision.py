@@ -124,12 +124,12 @@ class MasterWeights(Optimizer):
                 "the optimiser's state has no master weights: it was saved with float32 weights; "
                 "resume with the settings that it was saved with, above all policy.dtype"
             )
-        found = [tuple(saved[name].shape) for name in sorted(saved, key=int)]
+        shapes = [tuple(saved[name].shape) for name in sorted(saved, key=int)]
         expected = [tuple(master.shape) for master in self.masters]
-        if found != expected:
+        if shapes != expected:
             raise ValueError(
-                f"the saved master weights do not fit: {len(found)} of them for {len(expected)} trained parameters, or "
-                "other shapes; resume with the same policy, train.frozen and optimizer.vision_lr"
+                f"the saved master weights do not fit: {len(shapes)} of them for {len(expected)} trained parameters, "
+                "or other shapes; resume with the same policy, train.frozen and optimizer.vision_lr"
             )
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "master"})
         for name, value in saved.items():

@@ -206,12 +206,12 @@ class BEPATrainer(Trainer):
         if self.saved is None:
             raise ValueError("resume requires checkpoints=, the folder of the checkpoints")
         if path is None:
-            found = self.saved.recover()
-            if found is None:
+            recovered = self.saved.recover()
+            if recovered is None:
                 raise CheckpointError(f"no checkpoint to resume from in {self.saved.folder}; start without resume")
-            for note in found.notes:
+            for note in recovered.notes:
                 _log.warning("%s", note)
-            path = found.path
+            path = recovered.path
         self.saved.load(path, self._components_of(path))
         return path
 

@@ -48,8 +48,8 @@ def logs_stream(source: str, *, run: str) -> Stream:
         raise TraceError(f"{source!r}: the reader {name!r} reads runs of given tasks only; use {AUTO}:{folder}")
 
     def read(start: int) -> Iterator[Entry]:
-        for number, found in enumerate(reader.scan(folder)[start:], start + 1):
-            yield number, _logged(found)
+        for number, logged_run in enumerate(reader.scan(folder)[start:], start + 1):
+            yield number, _logged(logged_run)
 
     return Stream(run, run, "expert", "expert traces", read, lambda: stamp_of(folder))
 

@@ -240,7 +240,7 @@ def _run_data(source: Source) -> dict[str, Any]:
         "folder": "" if source.folder is None else str(source.folder),
         "state": source.state,
         "methods": list(results),
-        "results": {name: {key: found.get(key) for key in ("success", "totals")} for name, found in results.items()},
+        "results": {name: {key: result.get(key) for key in ("success", "totals")} for name, result in results.items()},
         "base": base.get("success") if isinstance(base, dict) else None,
         "version": version("osworld-gym"),
     }
@@ -248,22 +248,22 @@ def _run_data(source: Source) -> dict[str, Any]:
 
 def _metrics(source: Source) -> dict[str, dict[str, list[Any]]]:
     """Per method the columns of ``iterations.jsonl``; None where an iteration lacks a metric."""
-    found = {}
+    columns = {}
     for name, path in source.methods().items():
         lines = [line for _, line in read_json_lines(path / "iterations.jsonl") if line is not None]
         keys = dict.fromkeys(key for line in lines for key in line)
-        found[name] = {key: [line.get(key) for line in lines] for key in keys}
-    return found
+        columns[name] = {key: [line.get(key) for line in lines] for key in keys}
+    return columns
 
 
 def _refreshes(source: Source) -> dict[str, list[list[Any]]]:
     """Per method the (task, iteration, group) of each refresh of the cache, from ``groups.jsonl``."""
-    found = {}
+    refreshes = {}
     for name, path in source.methods().items():
         lines = [line for _, line in read_json_lines(path / "groups.jsonl") if line is not None]
-        found[name] = [
+        refreshes[name] = [
             [line.get("task_id"), line.get("iteration"), line.get("group_id")]
             for line in lines
             if line.get("refreshed")
         ]
-    return found
+    return refreshes

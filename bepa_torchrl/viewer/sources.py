@@ -113,10 +113,10 @@ def _other(name: str, find: Callable[[], list[Stream]]) -> Source:
 
 def _methods(folder: Path) -> dict[str, Path]:
     """The methods of a run by name; of the folder of one method, itself."""
-    found = {path.parent.name: path.parent for path in sorted(folder.glob("*/config.yaml"))}
-    if not found and any((folder / f"{name}.jsonl").exists() for name in ("iterations", *_FILES)):
+    methods = {path.parent.name: path.parent for path in sorted(folder.glob("*/config.yaml"))}
+    if not methods and any((folder / f"{name}.jsonl").exists() for name in ("iterations", *_FILES)):
         return {folder.name: folder}
-    return found
+    return methods
 
 
 def _run(folder: Path, name: str, pictures: Pictures) -> Source:
@@ -155,9 +155,11 @@ class _Readers:
 
 def _check_version(path: Path) -> None:
     """Raises RecordError for a record that a later version of the package wrote."""
-    found = read_object(path).get("version", 1)
-    if not isinstance(found, int) or found > _RECORD:
-        raise RecordError(f"{path}: expected a record of version 1 to {_RECORD}, got {found!r}; use a later bepa view")
+    version = read_object(path).get("version", 1)
+    if not isinstance(version, int) or version > _RECORD:
+        raise RecordError(
+            f"{path}: expected a record of version 1 to {_RECORD}, got {version!r}; use a later bepa view"
+        )
 
 
 def _recorded(path: Path, run: str, method: str, part: str, reader: ResponseReader, pictures: Pictures) -> Stream:

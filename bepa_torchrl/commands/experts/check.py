@@ -28,6 +28,6 @@ def check(options: argparse.Namespace) -> int:
     from osworld_gym.tasks.suites.registry import load_suite
 
     tasks = None if options.suite is None else load_suite(options.suite).split(options.split)
-    found = check_sources(options.sources, tasks)
-    print(json.dumps(found.to_json()) if options.json else "\n".join(found.lines()))
-    return BAD_INPUT if all(run.skipped for run in found.runs) else 0
+    report = check_sources(options.sources, tasks)
+    print(json.dumps(report.to_json()) if options.json else "\n".join(report.lines()))
+    return BAD_INPUT if all(run.skipped for run in report.runs) else 0

@@ -64,20 +64,28 @@ def convert(options: argparse.Namespace) -> int:
     with noting(options):
         try:
             with ConsoleProgress(Console(stderr=True)) as progress:
-                found = convert_traces(traces, scaling, text, complete=complete, at_once=at_once, progress=progress)
+                conversions = convert_traces(
+                    traces, scaling, text, complete=complete, at_once=at_once, progress=progress
+                )
                 if options.replay:
                     with closing(make_env(settings, scaling, tasks.suite)) as env:
-                        found = keep_accepted(found, {task.id: task for task in tasks.train}, env.vector, progress)
+                        conversions = keep_accepted(
+                            conversions, {task.id: task for task in tasks.train}, env.vector, progress
+                        )
         finally:
             if model is not None:
                 print(model.usage.summary(model.endpoint.price), file=sys.stderr)
-        cache, long = converted_cache(policy, [(each.trace, each.converted) for each in found if each.converted])
-        print("\n".join([*lines(found), *(f"left out         {reason}" for reason in long)]))
+        cache, long = converted_cache(policy, [(each.trace, each.converted) for each in conversions if each.converted])
+        print("\n".join([*lines(conversions), *(f"left out         {reason}" for reason in long)]))
         if not len(cache):
             return BAD_INPUT
         with new_folder(options.out) as part:
             write_seed(part, cache, "converted", suite=tasks.suite, action_text=text, scaling=scaling, policy=policy)
-            dropped = {"totals": totals(found), "too_long": long, "traces": [each.to_json() for each in found]}
+            dropped = {
+                "totals": totals(conversions),
+                "too_long": long,
+                "traces": [each.to_json() for each in conversions],
+            }
             write_text(part / "dropped.json", json.dumps(dropped, indent=1, ensure_ascii=False))
     print(f"{len(cache)} tasks: {options.out}")
     return 0

@@ -50,7 +50,7 @@ def split(options: argparse.Namespace) -> int:
     tasks = make_tasks(settings)
     k, counts = settings.expert.pass_k, None
     if options.run is not None:
-        found = split_of_run(options.run, options.method)
+        division = split_of_run(options.run, options.method)
     else:
         make_split((), expert=(), base={}, fraction=options.fraction, extra=options.extra)  # checks them first
         expert = solved_by_experts(sources, tasks.train)
@@ -60,7 +60,7 @@ def split(options: argparse.Namespace) -> int:
         else:
             with noting(options):
                 counts = _pass_k(settings, tasks, beside(options.out, "unfinished"))
-        found = make_split(
+        division = make_split(
             tasks.train,
             expert=expert,
             base=counts,
@@ -70,14 +70,14 @@ def split(options: argparse.Namespace) -> int:
             extra=options.extra,
         )
     with new_folder(options.out) as part:
-        write_split(part, found, tasks.train)
+        write_split(part, division, tasks.train)
         if counts is not None:
             write_text(part / "pass_k.json", json.dumps({"k": k, "counts": counts}, indent=1))
     shutil.rmtree(beside(options.out, "unfinished"), ignore_errors=True)
     short = 0 if counts is None else sum(played < k for _, played in counts.values())
     if short:
         print(f"{short} tasks have less than {k} episodes: the others were lost to the desktops")
-    sizes = {name: len(ids) for name, ids in found.sets.items()}
+    sizes = {name: len(ids) for name, ids in division.sets.items()}
     print(", ".join(f"{name} {size}" for name, size in sizes.items()) + f": {options.out}")
     return 0
 

@@ -58,7 +58,7 @@ _LETTERS = (
 def answered_letter(response: str, letters: Sequence[str]) -> str | None:
     """The option that a response names; None if it names none of ``letters``."""
     for pattern in _LETTERS:
-        found = pattern.search(response)
-        if found is not None:
-            return found.group(1) if found.group(1) in letters else None
+        match = pattern.search(response)
+        if match is not None:
+            return match.group(1) if match.group(1) in letters else None
     return None

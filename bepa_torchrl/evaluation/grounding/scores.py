@@ -81,24 +81,24 @@ def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[s
 
     These are ``score``, ``interval``, ``denominators``, ``domains`` (the parts of the first division) and ``passes``.
     """
-    found = summary(scored)
-    divisions = found["groups"]
+    overall = summary(scored)
+    divisions = overall["groups"]
     answers = Counter(each.right for each in scored)
     renamed = ("score", "interval", "of", "items", "no_result")
     one_pass = {"pass": 0, "success": answers[True], "failure": answers[False], "no_result": answers[None]}
     return {
         "schema": "osworld-gym-grounding-card-1",
-        "score": found["score"],
-        "interval": found["interval"],
+        "score": overall["score"],
+        "interval": overall["interval"],
         "denominators": {
-            "items": found["items"],
+            "items": overall["items"],
             "published_items": facts.get("published_items"),
-            "with_result": found["of"],
-            "no_result": found["no_result"],
+            "with_result": overall["of"],
+            "no_result": overall["no_result"],
         },
         "domains": next(iter(divisions.values()), {}),
-        "passes": [one_pass | {"score": found["score"]}],
-        **{name: value for name, value in found.items() if name not in renamed},
+        "passes": [one_pass | {"score": overall["score"]}],
+        **{name: value for name, value in overall.items() if name not in renamed},
         **facts,
     }
 
@@ -110,8 +110,8 @@ def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
         groups = dict(each.groups or {})
         if {"platform", "type"} <= set(groups):
             groups["platform × type"] = f"{groups['platform']}, {groups['type']}"
-        for name, found in groups.items():
-            for part in [found] if isinstance(found, str) else found:
+        for name, value in groups.items():
+            for part in [value] if isinstance(value, str) else value:
                 parts.setdefault(name, {}).setdefault(part, []).append(each)
     return {
         name: {part: _rate(members) for part, members in sorted(division.items())} for name, division in parts.items()
@@ -122,5 +122,5 @@ def _rate(valid: Sequence[Scored]) -> dict[str, Any]:
     if not valid:
         return {"score": None, "interval": None, "of": 0}
     right = Counter(each.right for each in valid)[True]
-    found = wilson(right, len(valid))
-    return {"score": found.mean, "interval": [found.low, found.high], "of": len(valid)}
+    rate = wilson(right, len(valid))
+    return {"score": rate.mean, "interval": [rate.low, rate.high], "of": len(valid)}

@@ -87,13 +87,13 @@ def corrected_rate(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = counts[:, 1].sum(axis=1) / counts.sum(axis=(1, 2))
         informed = tp / (tp + fn) + tn / (tn + fp) - 1
-        found = (rate + tn / (tn + fp) - 1) / informed
-    clipped: NDArray[np.float64] = np.where(informed > 0, np.clip(found, 0.0, 1.0), np.nan)
+        corrected = (rate + tn / (tn + fp) - 1) / informed
+    clipped: NDArray[np.float64] = np.where(informed > 0, np.clip(corrected, 0.0, 1.0), np.nan)
     return clipped
 
 
 def _counts(judged: Mapping[str, bool], labels: Mapping[str, bool | None]) -> NDArray[np.int64]:
-    """``[2, 3]``, see :func:`corrected_rate`."""
+    """The table ``[2, 3]`` of counts, as :func:`corrected_rate` reads it."""
     counts = np.zeros((2, 3), dtype=np.int64)
     for task, verdict in judged.items():
         label = labels.get(task)

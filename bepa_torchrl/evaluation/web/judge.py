@@ -80,9 +80,9 @@ def judge_trajectory(
         request = _messages(prompts.PICTURE, text, [jpeg_part(trajectory.pictures[number])])
         return _picture(model, request, f"{name}: picture {number}")
 
-    found = dict(asked(range(len(trajectory.pictures)), scored, at_once=model.endpoint.at_once))
-    chosen = [number for number in sorted(found) if found[number][0] >= threshold][:most]
-    remarks = [found[number][1] for number in chosen]
+    answers = dict(asked(range(len(trajectory.pictures)), scored, at_once=model.endpoint.at_once))
+    chosen = [number for number in sorted(answers) if answers[number][0] >= threshold][:most]
+    remarks = [answers[number][1] for number in chosen]
     parts = [jpeg_part(trajectory.pictures[number]) for number in chosen]
     words = prompts.verdict_text(task, key_points, trajectory.history, remarks, len(chosen))
     response = model.ask(_messages(prompts.VERDICT, words, parts), _with_status, what=f"{name}: verdict")
@@ -90,7 +90,7 @@ def judge_trajectory(
         prompts.read_status(response),
         judge_name(model),
         key_points,
-        tuple(found[number][0] for number in sorted(found)),
+        tuple(answers[number][0] for number in sorted(answers)),
         len(chosen),
         response,
     )

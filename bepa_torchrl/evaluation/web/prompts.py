@@ -80,10 +80,10 @@ def read_key_points(answer: str) -> str:
 
 def read_score(answer: str) -> int:
     """The first digit from 1 to 5 after ``Score``. Raises ValueError: there is none."""
-    found = _SCORE.search(answer)
-    if found is None:
+    match = _SCORE.search(answer)
+    if match is None:
         raise ValueError("expected 'Score:' and a digit from 1 to 5")
-    return int(found[1])
+    return int(match[1])
 
 
 def read_reasoning(answer: str) -> str:

@@ -111,9 +111,9 @@ def read_trajectory(folder: Path) -> Trajectory:
 def problems(trajectory: Trajectory, task: WebTask) -> list[str]:
     """What the official rules object to; such a trajectory can be judged, but not be submitted.
 
-    Checked in both versions: reasoning in the history. In v2 also that the last step is the answer and agrees with
-    ``agent_final_answer`` (spaces aside), that ``action_status`` agrees with the action's end, and that the run starts
-    at the task's website.
+    In both versions the history must hold no reasoning. In v2, the last step must also be the answer and agree with
+    ``agent_final_answer`` (spaces aside), ``action_status`` must agree with the action's end, and the run must start at
+    the task's website.
     """
     return list(dict.fromkeys(_problems(trajectory.steps, trajectory.answer, task, trajectory.version == 2)))
 
@@ -134,9 +134,9 @@ def write_trajectory(
         ValueError: the rules of :func:`problems` object to it.
         OSError: it cannot be written; nothing of it remains.
     """
-    found = next(_problems(steps, answer, task, True), None)
-    if found is not None or len(pictures) != len(steps):
-        reason = found or f"expected a picture per step, got {len(pictures)} for {len(steps)} steps"
+    problem = next(_problems(steps, answer, task, True), None)
+    if problem is not None or len(pictures) != len(steps):
+        reason = problem or f"expected a picture per step, got {len(pictures)} for {len(steps)} steps"
         raise ValueError(f"{task.id}: not a trajectory of Online-Mind2Web: {reason}")
     names = [f"{number:04d}.png" for number in range(len(steps))]
     history = [
@@ -192,9 +192,9 @@ def _numbered(folder: Path) -> list[str]:
 
 
 def _first_number(name: str) -> str:
-    found = _NUMBER.search(name)
-    assert found is not None
-    return found[0]
+    match = _NUMBER.search(name)
+    assert match is not None
+    return match[0]
 
 
 def _digest(raw: bytes, pictures: Sequence[Path]) -> str:

@@ -208,18 +208,18 @@ def _no_report(record: logging.LogRecord) -> bool:
 
 def _check_shapes(source: str, mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
     """Raises CheckpointError if there is a weight (name, shape in the file, shape by config.json)."""
-    wrong = sorted((name, list(found), list(expected)) for name, found, expected in mismatched)
+    wrong = sorted((name, list(stored), list(expected)) for name, stored, expected in mismatched)
     if not wrong:
         return
-    name, found, expected = wrong[0]
-    if all(n.endswith((_HEAD, _EMBEDDING)) and f[1:] == e[1:] for n, f, e in wrong):
+    name, stored, expected = wrong[0]
+    if all(n.endswith((_HEAD, _EMBEDDING)) and s[1:] == e[1:] for n, s, e in wrong):
         raise CheckpointError(
-            f"{source}: config.json has vocab_size={expected[0]}, {name} has {found[0]} rows; set vocab_size to "
-            f"{found[0]} in config.json, or resize the model (resize_token_embeddings) and save it again"
+            f"{source}: config.json has vocab_size={expected[0]}, {name} has {stored[0]} rows; set vocab_size to "
+            f"{stored[0]} in config.json, or resize the model (resize_token_embeddings) and save it again"
         )
     raise CheckpointError(
         f"{source}: {len(wrong)} weights have other shapes than config.json says, such as {name}: expected {expected}, "
-        f"got {found}; use the config.json with which these weights were saved"
+        f"got {stored}; use the config.json with which these weights were saved"
     )
 
 

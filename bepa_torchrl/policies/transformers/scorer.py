@@ -63,7 +63,7 @@ class Scorer:
         for row, host in enumerate(hosts):
             guests[host].append(row)
         names = list(guests)
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        by_row: dict[int, tuple[Tensor, Tensor]] = {}
         for batch in budget_batches([len(sequences[h]) for h in names], self.max_batch_tokens, self.max_rows):
             chosen = [names[i] for i in batch]
             spans = [
@@ -76,8 +76,8 @@ class Scorer:
                 full, [(place, start, end) for place, _, start, end in spans], temperature, features
             )
             for (_, row, _, _), row_log_probs, row_entropies in zip(spans, log_probs, entropies, strict=True):
-                found[row] = (row_log_probs, row_entropies)
-        return [found[i][0] for i in range(len(pairs))], [found[i][1] for i in range(len(pairs))]
+                by_row[row] = (row_log_probs, row_entropies)
+        return [by_row[i][0] for i in range(len(pairs))], [by_row[i][1] for i in range(len(pairs))]
 
     def _forward(
         self,

@@ -79,15 +79,15 @@ class ImageEncoder:
         if fingerprint != self._fingerprint:
             self.forget()
             self._fingerprint = fingerprint
-        found = {image: self._kept[image] for image in images if image in self._kept}
-        missing = [image for image in images if image not in found]
+        features = {image: self._kept[image] for image in images if image in self._kept}
+        missing = [image for image in images if image not in features]
         if missing:
             with torch.inference_mode(False), torch.no_grad():  # not inference tensors: autograd may save them later
                 fresh = self._encode(missing)
-            found.update(zip(missing, fresh, strict=True))
+            features.update(zip(missing, fresh, strict=True))
         for image in images:
-            self._keep(image, found[image])
-        return [found[image] for image in images]
+            self._keep(image, features[image])
+        return [features[image] for image in images]
 
     def forget(self) -> None:
         """Drops all cached features."""
@@ -123,11 +123,11 @@ class SharedFeatures:
 
     def __init__(self, encoder: FeatureSource) -> None:
         self._encoder = encoder
-        self._found: dict[bytes, Tensor] = {}
+        self._features: dict[bytes, Tensor] = {}
 
     def features(self, images: Sequence[bytes]) -> list[Tensor]:
         """One ``[tokens, H]`` per image (images must be distinct)."""
-        missing = [image for image in images if image not in self._found]
+        missing = [image for image in images if image not in self._features]
         if missing:
-            self._found.update(zip(missing, self._encoder.features(missing), strict=True))
-        return [self._found[image] for image in images]
+            self._features.update(zip(missing, self._encoder.features(missing), strict=True))
+        return [self._features[image] for image in images]

@@ -54,9 +54,9 @@ const view = {
   };
 
   function grouped(rows) {
-    const found = new Map();
-    for (const row of rows) found.set(row.task, [...(found.get(row.task) ?? []), row]);
-    return found;
+    const groups = new Map();
+    for (const row of rows) groups.set(row.task, [...(groups.get(row.task) ?? []), row]);
+    return groups;
   }
 
   const TEXTS = ["task", "instruction", "source", "outcome", "stop", "mode", "expert"];
@@ -99,14 +99,14 @@ const view = {
     let done = 0;
     for (const [stream, first, chunk] of parts) {
       const name = `${stream.number}-${chunk}-text`;
-      if (!texts.has(name)) texts.set(name, view.load(name).then((found) => give(stream, first, found)));
+      if (!texts.has(name)) texts.set(name, view.load(name).then((loaded) => give(stream, first, loaded)));
       await texts.get(name);
       progress(++done, parts.length);
     }
   };
 
-  function give(stream, first, found) {
-    found.forEach((text, index) => {
+  function give(stream, first, loaded) {
+    loaded.forEach((text, index) => {
       const row = view.byId.get(`${stream.name}:${first + index}`);
       if (row) row.text = text;
     });

@@ -71,8 +71,8 @@
 
   /** A link to the rollout <group>-<slot> of the same method that an injected trace is a copy of. */
   function originOf(row, id) {
-    const found = view.rows.find((each) => each.stream === row.stream && !each.injected && `${each.group}-${each.slot}` === id);
-    return found ? el("a", { href: episodeLink(row, { with: found.id }) }, `rollout ${id}`) : `rollout ${id}`;
+    const rollout = view.rows.find((each) => each.stream === row.stream && !each.injected && `${each.group}-${each.slot}` === id);
+    return rollout ? el("a", { href: episodeLink(row, { with: rollout.id }) }, `rollout ${id}`) : `rollout ${id}`;
   }
 
   /** The other episodes of the task: buttons for the first of each kind, and a list of all. */

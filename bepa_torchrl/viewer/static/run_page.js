@@ -47,9 +47,9 @@
   };
 
   function summary(run) {
-    const found = view.rows.filter((row) => row.run === run.name);
+    const episodes = view.rows.filter((row) => row.run === run.name);
     return el("p", {}, el("strong", {}, run.name), " ", run.state ? el("span", { class: `badge ${run.state}` }, run.state) : null,
-      ` ${plural(found.length, "recorded episode")}: `,
+      ` ${plural(episodes.length, "recorded episode")}: `,
       el("a", { href: address("episodes", { run: run.name }) }, "all"), ", ",
       el("a", { href: address("episodes", { run: run.name, outcome: "success" }) }, "successes"), ", ",
       el("a", { href: address("cache", { run: run.name }) }, "cache"), ". ", el("span", { class: "hint" }, run.folder));
@@ -59,13 +59,13 @@
   function results() {
     const lines = view.runs.flatMap((run) => [
       ...Object.entries(run.base ?? {}).map(([mode, sets]) => [run.name, "base policy", mode, sets]),
-      ...Object.entries(run.results).flatMap(([method, found]) => Object.entries(found.success ?? {}).map(([mode, sets]) => [run.name, method, mode, sets])),
+      ...Object.entries(run.results).flatMap(([method, result]) => Object.entries(result.success ?? {}).map(([mode, sets]) => [run.name, method, mode, sets])),
     ]);
     if (!lines.length) return el("p", { class: "hint" }, view.runs.some((run) => run.state) ? "No final results yet." : "");
-    const sets = [...new Set(lines.flatMap(([, , , found]) => Object.keys(found)))];
+    const sets = [...new Set(lines.flatMap(([, , , rates]) => Object.keys(rates)))];
     const head = ["method", "mode", ...sets.map((set) => words(set))];
     if (view.runs.length > 1) head.unshift("run");
-    return tableOf(head, lines.map(([run, method, mode, found]) => [...(view.runs.length > 1 ? [run] : []), method, mode, ...sets.map((set) => percent(found[set]))]));
+    return tableOf(head, lines.map(([run, method, mode, rates]) => [...(view.runs.length > 1 ? [run] : []), method, mode, ...sets.map((set) => percent(rates[set]))]));
   }
 
   function legendOf(series, draw) {
@@ -89,8 +89,8 @@
 
   function drawPanels(panels, series, wanted) {
     const shownSeries = series.filter((each) => !hidden.has(each.name));
-    const found = wanted.map(([title, keys, share]) => [title, curves(shownSeries, keys), share]).filter(([, traces]) => traces.length);
-    panels.replaceChildren(...found.map(([title, traces, share]) => {
+    const filled = wanted.map(([title, keys, share]) => [title, curves(shownSeries, keys), share]).filter(([, traces]) => traces.length);
+    panels.replaceChildren(...filled.map(([title, traces, share]) => {
       const plot = el("div", { class: "plot" });
       // drawn when the rest of the page is there
       requestAnimationFrame(() => { if (plot.isConnected) window.Plotly.newPlot(plot, traces, layout(plot, title, share), { displaylogo: false, responsive: true }); });

@@ -31,8 +31,8 @@ function longTable(columns, link, sorted) {
   new ResizeObserver(() => { drawn = ""; draw(); }).observe(window_);
   return {
     element,
-    show(found, sort, descending) {
-      rows = found;
+    show(newRows, sort, descending) {
+      rows = newRows;
       drawn = "";
       body.style.height = `${rows.length * LINE}px`;
       columns.forEach((column, index) => {

@@ -22,16 +22,16 @@ view.pages.update = async (page, parameters) => {
     el("div", { class: "bar" }, other(-1), other(1), el("a", { class: "button", href: address("episodes", { run, method, iteration: String(iteration) }) }, "its episodes"),
       updates.length ? el("span", { class: "hint" }, "every row with its origin: ", el("code", {}, `bepa why ${folder} --update ${updates[0]}`), updates.length > 1 ? ` to ${updates.at(-1)}` : "") : null),
     el("h2", {}, "Groups"),
-    groups.size ? tableOf(["group", "task", "successes", "replaced slot", "by", "log-prob of the trace"], [...groups].map(([group, found]) => groupLine(group, found)))
+    groups.size ? tableOf(["group", "task", "successes", "replaced slot", "by", "log-prob of the trace"], [...groups].map(([group, members]) => groupLine(group, members)))
       : el("p", { class: "hint" }, "No episode of this iteration is recorded: see record.every."),
     el("h2", {}, "Metrics"),
     tableOf(["metric", "value"], values.filter(([, value]) => value !== undefined).map(([key, value]) => [key, typeof value === "number" ? shown(value, 5) : String(value)])));
 
-  function groupLine(group, found) {
-    const injected = found.find((row) => row.injected);
-    const own = found.filter((row) => !row.injected);
+  function groupLine(group, members) {
+    const injected = members.find((row) => row.injected);
+    const own = members.filter((row) => !row.injected);
     return [
-      el("a", { href: address("group", { stream: found[0].stream.name, group }) }, String(group)), visible(found[0].task),
+      el("a", { href: address("group", { stream: members[0].stream.name, group }) }, String(group)), visible(members[0].task),
       own.length ? `${own.filter((row) => row.outcome === "success").length} of ${own.length}` : "not recorded",
       injected ? el("a", { href: episodeLink(injected) }, String(injected.slot)) : "", injected ? words(injected.source) : "", injected ? shown(injected.current ?? injected.sampled) : "",
     ];

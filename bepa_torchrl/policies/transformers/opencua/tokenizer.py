@@ -164,14 +164,14 @@ def _name(token: Any) -> str | None:
 
 def _find(source: str, name: str) -> Path | None:
     """A file of a checkpoint; None if it has none of that name."""
-    found = cached_file(
+    file = cached_file(
         source, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
     )
-    return None if found is None else Path(found)
+    return None if file is None else Path(file)
 
 
 def _required(source: str, name: str) -> Path:
-    found = _find(source, name)
-    if found is None:
+    path = _find(source, name)
+    if path is None:
         raise ValueError(f"{source}: there is no {name}; expected the files of the published checkpoint")
-    return found
+    return path
