@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bepa_torchrl.experts.manifest import Manifest, split_pool, task_hashes
-from bepa_torchrl.experts.readers.check import check_sources
-from bepa_torchrl.experts.readers.run import Outcome
 from bepa_torchrl.experts.trace import TraceError, read_json
 from bepa_torchrl.training.newest import PREFIX, newest_checkpoint
 from osworld_gym.atomic import write_text
@@ -133,7 +131,12 @@ def read_pass_k(path: Path, tasks: Sequence[Task]) -> tuple[int, dict[str, tuple
 
 def solved_by_experts(sources: Sequence[str], tasks: Iterable[Task]) -> set[str]:
     """Ids of the tasks that a run of the sources solved; no screenshot is loaded. Raises TraceError as their check."""
-    runs = check_sources(sources, tasks).runs if sources else ()
+    if not sources:
+        return set()
+    from bepa_torchrl.experts.readers.check import check_sources  # the readers are many, and not of every run
+    from bepa_torchrl.experts.readers.run import Outcome
+
+    runs = check_sources(sources, tasks).runs
     return {run.task for run in runs if run.outcome == Outcome.success and not run.skipped}
 
 

@@ -247,7 +247,13 @@ def test_progress_is_a_bar_with_an_estimated_end_on_a_terminal() -> None:
     assert "0.50 per s, about 6 s left, until" in text
 
 
-MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+# a shell that starts this in the background has SIGINT ignored, which its processes inherit
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bepa_torchrl.commands.train import main
+sys.exit(main(sys.argv[1:]))
+"""
 KILLED = (*SETTINGS, "algo=grpo", "train.iterations=1", "collect.groups=1", "collect.group_size=2", "eval.every=0")
 
 
