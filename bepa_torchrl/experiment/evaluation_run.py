@@ -109,12 +109,7 @@ def play_evaluation(
         elif jobs:
             _play_policy(settings, tasks, jobs, temperature, hosted, record, finished)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
-        facts = _facts(settings, tasks, name=name, temperature=temperature)
-        if check is not None:
-            of_policies = ("action_text", "steps_budget", "temperature", "max_new_tokens")
-            facts |= dict.fromkeys(of_policies) | {"policy": check.value, "desktops": 1}
-        elif hosted is not None:
-            facts |= hosted.facts
+        facts = _facts(settings, tasks, name=name, temperature=temperature) | _facts_of_player(check, hosted)
         facts["wall_seconds"] = round(_wall_seconds(folder), 1)
         write_outcomes(folder, outcomes, facts)
         if osworld_layout:
@@ -241,6 +236,14 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
         "desktops": env.desktops,
         "versions": dict(_versions()),
     }
+
+
+def _facts_of_player(check: MachineCheck | None, hosted: HostedModel | None) -> dict[str, Any]:
+    """The facts that differ if something else than the settings' checkpoint plays."""
+    if check is not None:
+        of_policies = ("action_text", "steps_budget", "temperature", "max_new_tokens")
+        return dict.fromkeys(of_policies) | {"policy": check.value, "desktops": 1}
+    return {} if hosted is None else hosted.facts
 
 
 def _versions() -> Iterator[tuple[str, str]]:
