@@ -261,6 +261,9 @@ def test_a_service_whose_engine_has_failed_is_started_again(tmp_path: Path) -> N
                 raise EngineError("it was restarted 3 times (max_restarts)")
             return super().sample(*args, **options)
 
+        def sync(self) -> None:
+            return
+
         def drain_metrics(self) -> dict[str, float]:
             return {"engine/restarts": 3.0}
 
