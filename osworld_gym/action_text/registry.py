@@ -18,7 +18,7 @@ ACTION_TEXTS: Registry[ActionText] = Registry(
         "qwen3vl": "osworld_gym.action_text.qwen3vl:QWEN3VL",
     },
     expects="an ActionText",
-    accepts=lambda found: isinstance(found, ActionText),
+    accepts=lambda value: isinstance(value, ActionText),
 )
 
 
