@@ -258,7 +258,7 @@ class Pretraining:
         return found if self._drawn is None else found | {"words": each[drawn].mean()}
 
     def _token_losses(self, logits: Tensor, wanted: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Per token its loss, and whether it is a drawn word: that one's is the divergence from the words' distribution."""
+        """Per token its loss, and whether it is a drawn word, whose loss is the divergence from its distribution."""
         drawn = position > 0
         log_probs = logits.log_softmax(-1)
         each = -log_probs.gather(1, wanted[:, None]).squeeze(1)

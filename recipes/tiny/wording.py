@@ -27,8 +27,8 @@ Decision = tuple[str, tuple[Action, ...]]
 class Styles:
     """How often a thought is terse, and how good it is then.
 
-    The policy learns the probabilities ``alone`` and ``planned``, whatever the data's shares are (:class:`WordTargets`):
-    so it has seen enough of a style that it seldom uses.
+    The policy learns the probabilities ``alone`` and ``planned``, whatever the data's shares are
+    (:class:`WordTargets`): so it has seen enough of a style that it seldom uses.
 
     Args:
         alone: probability that the policy begins a terse thought, without a plan in the prompt.
