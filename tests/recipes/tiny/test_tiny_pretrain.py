@@ -82,11 +82,11 @@ def free_training(tokenizer: PreTrainedTokenizerFast, steps: tuple[int, ...], se
 
 @pytest.mark.slow
 def test_free_words_are_learnt_and_resuming_changes_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    steps = (2, 12, 2, 2, 2, 2, 2)
+    steps = (2, 30, 2, 2, 2, 2, 2)
     whole, half, resumed = (free_training(tokenizer, steps) for _ in range(3))
-    words = [losses["words"] for losses in (whole.train_step() for _ in range(24)) if "words" in losses]
+    words = [losses["words"] for losses in (whole.train_step() for _ in range(42)) if "words" in losses]
     assert words[-1] < 0.95 * words[0], words
-    for _ in range(17):
+    for _ in range(35):
         half.train_step()
     half.save(tmp_path / "state.pt")
     run(resumed, tmp_path / "state.pt", log=lambda _: None)
