@@ -29,7 +29,8 @@ from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
 
 FOLDER = SHIPPED["tiny"][0]  #: of the policy that ships with the package
-MAX_NEW_TOKENS = {"terse": 48, "free": 64}  #: of one response, by the wording of the thoughts
+#: of one response, by the wording of the thoughts; in the expert's style up to 89, so that 48 ends some of them
+MAX_NEW_TOKENS = {"terse": 48, "free": 96}
 _BLOCKS = 8  #: blocks of cloning data that the tokenizer is trained on
 
 
