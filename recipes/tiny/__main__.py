@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +17,89 @@ from transformers import PreTrainedTokenizerFast
 from bepa_torchrl.checkpoints import SHIPPED
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
+from osworld_gym.tasks.oracles.sim.free_prose import FREE
 from recipes.tiny.checkpoint import write_checkpoint, write_notes
 from recipes.tiny.cloning import block
 from recipes.tiny.evaluate import measure
+from recipes.tiny.free_gate import free_gate_failures, measure_free
 from recipes.tiny.gate import gate_failures
 from recipes.tiny.grounding import label_words
-from recipes.tiny.pretrain import Pretraining, Recipe, finished_model, new_model, run, short
+from recipes.tiny.pretrain import RECIPES, Pretraining, finished_model, new_model, run, short
 from recipes.tiny.turns import texts
+from recipes.tiny.wording import Styles
 
 FOLDER = SHIPPED["tiny"][0]  #: of the policy that ships with the package
+#: of one response, by the wording of the thoughts; in the expert's style up to 89, so that 48 ends some of them
+MAX_NEW_TOKENS = {"terse": 48, "free": 96}
 _BLOCKS = 8  #: blocks of cloning data that the tokenizer is trained on
 
 
-def project_tokenizer() -> PreTrainedTokenizerFast:
-    """Trains the tokenizer on the desktop's words and on prompts and responses of the cloning data."""
+def project_tokenizer(styles: Styles | None = None) -> PreTrainedTokenizerFast:
+    """Trains the tokenizer on the desktop's words and on prompts and responses of the cloning data in these styles."""
     corpus = [f"{before}{word}" for word in label_words() for before in " '"]
+    if styles is not None:
+        corpus += [f" {word}" for position in FREE for word in position]
     template = train_tokenizer(corpus)
     for number in range(_BLOCKS):
-        for screen in block(number):
+        for screen in block(number, styles=styles):
             for turn in screen.turns:
                 corpus += texts(turn, template)
     return train_tokenizer(corpus)
 
 
-def measure_folder(folder: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """The figures of :func:`measure` for a checkpoint, how they were measured, and the CPU seconds it took."""
+def measure_folder(folder: Path, wording: str, episodes: int, seed: int) -> dict[str, Any]:
+    """The figures that a checkpoint's gate is about, how they were measured, and the CPU seconds it took."""
     start = time.process_time()
-    policy = load_policy(folder, preset="compact", max_new_tokens=48)
-    found = measure(policy, episodes=episodes, seed=seed)
+    policy = load_policy(folder, preset="compact", max_new_tokens=MAX_NEW_TOKENS[wording])
+    found = (measure_free if wording == "free" else measure)(policy, episodes=episodes, seed=seed)
     how = {"episodes_per_task": episodes, "seed": seed, "temperature": 1.0}
     return how | found | {"cpu_seconds": round(time.process_time() - start, 1)}
 
 
-def train(out: Path, state: Path, share: float, episodes: int, seed: int) -> None:
-    """Trains, writes and evaluates the checkpoint; resumes an unfinished run."""
-    tokenizer = project_tokenizer()
-    recipe = short(Recipe(seed=seed), share)
-    training = Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
-    run(training, state, log=lambda line: print(line, flush=True))
-    notes: dict[str, Any] = {
-        "command": f"python -m recipes.tiny --share {share} --seed {seed}",
-        "recipe": asdict(recipe),
+def new_training(options: argparse.Namespace) -> Pretraining:
+    """The run of the command line, at its start."""
+    recipe = replace(short(RECIPES[options.wording], options.share), seed=options.seed)
+    tokenizer = project_tokenizer(recipe.styles)
+    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
+
+
+def notes_of(training: Pretraining, options: argparse.Namespace) -> dict[str, Any]:
+    """What the manifest says about a run."""
+    return {
+        "command": f"python -m recipes.tiny --wording {options.wording} --share {options.share} --seed {options.seed}",
+        "recipe": asdict(training.recipe),
+        "step": training.step,
         "parameters": sum(p.numel() for p in training.model.parameters()),
         "cpu_seconds": {phase: round(seconds, 1) for phase, seconds in training.seconds.items()},
     }
-    write_checkpoint(out, finished_model(training), tokenizer, notes)
-    if episodes:
-        notes["measured"] = measure_folder(out, episodes, seed)
-        write_notes(out, notes)
-        show(notes["measured"])
-    print(f"written: {out}")
-    state.unlink(missing_ok=True)
 
 
-def show(measured: Mapping[str, Any]) -> None:
+def train(options: argparse.Namespace) -> None:
+    """Trains, writes and evaluates the checkpoint; resumes an unfinished run."""
+    training = new_training(options)
+    run(training, options.state, log=lambda line: print(line, flush=True))
+    notes = notes_of(training, options)
+    write_checkpoint(options.out, finished_model(training), training.tokenizer, notes)
+    if options.episodes:
+        notes["measured"] = measure_folder(options.out, options.wording, options.episodes, options.seed)
+        write_notes(options.out, notes)
+        show(notes["measured"], options.wording)
+    print(f"written: {options.out}")
+    options.state.unlink(missing_ok=True)
+
+
+def snapshot(options: argparse.Namespace) -> None:
+    """Writes the checkpoint of an unfinished run, which goes on undisturbed."""
+    training = new_training(options)
+    training.load(options.state)
+    write_checkpoint(options.folder, training.model, training.tokenizer, notes_of(training, options))
+    print(f"written: {options.folder}, step {training.step} of {training.total}")
+
+
+def show(measured: Mapping[str, Any], wording: str) -> None:
     """Prints the figures, and which conditions of the gate they fail."""
     print(json.dumps(measured, indent=2))
-    failures = gate_failures(measured)
+    failures = free_gate_failures(measured) if wording == "free" else gate_failures(measured)
     print("\n".join(failures) if failures else "passes the gate")
 
 
@@ -81,16 +107,27 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     main = argparse.ArgumentParser(prog="python -m recipes.tiny", description=__doc__)
     main.add_argument("--out", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)")
-    main.add_argument(
-        "--state", type=Path, default=Path("build/tiny.pt"), help="state of an unfinished run, resumed if it exists"
-    )
-    main.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
     commands = main.add_subparsers(dest="command", title="instead of training")
-    other = commands.add_parser("measure", help="evaluate a checkpoint and compare it with the gate")
-    other.add_argument("--folder", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)")
-    other.add_argument("--json", action="store_true", help="print one JSON object only")
-    for command in (main, other):
+    measuring = commands.add_parser("measure", help="evaluate a checkpoint and compare it with the gate")
+    measuring.add_argument("--json", action="store_true", help="print one JSON object only")
+    writing = commands.add_parser(
+        "snapshot", help="write the checkpoint of an unfinished run, to evaluate its progress"
+    )
+    for command in (main, writing):
+        command.add_argument(
+            "--state", type=Path, default=Path("build/tiny.pt"), help="state of an unfinished run, resumed if it exists"
+        )
+        command.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
+    for command in (measuring, writing):
+        command.add_argument(
+            "--folder", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)"
+        )
+    for command in (main, measuring):
         command.add_argument("--episodes", type=int, default=8, help="evaluation episodes per task")
+    for command in (main, measuring, writing):
+        command.add_argument(
+            "--wording", choices=sorted(RECIPES), default="terse", help="of the policy's thoughts (default: terse)"
+        )
         command.add_argument("--seed", type=int, default=0, help="seed of the weights and of the evaluation")
     return main
 
@@ -100,13 +137,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     torch.set_num_threads(1)
     if options.command is None:
-        train(options.out, options.state, options.share, options.episodes, options.seed)
-        return 0
-    measured = measure_folder(options.folder, options.episodes, options.seed)
-    if options.json:
-        print(json.dumps(measured))
+        train(options)
+    elif options.command == "snapshot":
+        snapshot(options)
     else:
-        show(measured)
+        measured = measure_folder(options.folder, options.wording, options.episodes, options.seed)
+        if options.json:
+            print(json.dumps(measured))
+        else:
+            show(measured, options.wording)
     return 0
 
 

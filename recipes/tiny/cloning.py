@@ -27,12 +27,14 @@ from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.trace import ExpertTrace
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.tasks.oracles.base import ExpertStep
+from osworld_gym.tasks.oracles.sim.free_prose import seen_on
 from osworld_gym.tasks.oracles.sim.oracle import SimOracle
 from osworld_gym.tasks.suites.sim.suite import cloning_tasks, sim_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
-from recipes.tiny.grounding import grounding_turns, labels_of
+from recipes.tiny.grounding import anywhere, grounding_turns, labels_of
 from recipes.tiny.turns import Screen, Turn
+from recipes.tiny.wording import Styles, worded
 
 OPENED = 0.2  #: share of the expert's episodes whose first step is part of the data
 #: probability of a random click instead of the oracle's step, for tasks on one page and on several; in the latter the
@@ -82,11 +84,13 @@ class Desk:
     Args:
         seed: seed of all random choices.
         shares: what desks are made of.
+        styles: of the native oracle's thoughts; None: bare decisions.
     """
 
-    def __init__(self, seed: int, shares: Shares = READING) -> None:
+    def __init__(self, seed: int, shares: Shares = READING, styles: Styles | None = None) -> None:
         self.rng = random.Random(f"desk {seed}")
         self.seed = seed
+        self.styles, self._words = styles, random.Random(f"words {seed}")
         kind = self.rng.random()
         self.shares = shares
         self.shuffled = kind < shares.shuffled
@@ -172,7 +176,7 @@ class Desk:
     def _native_episode(self, turns: int) -> list[Screen]:
         """The native oracle's run, with random clicks between, and turns of the other tasks."""
         task, rng, desktop = self.tasks[0], self.rng, self.desktop
-        plan, last, screens = self.plan_for(task), None, []
+        plan, last, before, screens = self.plan_for(task), None, "", []
         oracle = SimOracle(task, "native")
         stray = STRAY[len(_places(desktop, task)) > 1]
         _prepare(desktop, task)
@@ -183,9 +187,11 @@ class Desk:
                 break
             asked = [Turn(task.instruction, *(DONE if step is None else (step.intent, step.actions)), plan, last)]
             asked += self._others(last, turns)
-            screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), tuple(asked)))
+            seen = seen_on(desktop)
+            screens.append(Screen(desktop.screenshot().pixels, labels_of(desktop), self._worded(asked, seen, before)))
             if step is None:
                 break
+            before = seen
             last = self._stray() if rng.random() < stray else None
             if last is None:
                 desktop.perform(step.actions)
@@ -213,13 +219,20 @@ class Desk:
         asked = [replace(turn, plan=self.plan_for(task), brief=rng.random() < BRIEF) for task, turn in chosen]
         return asked + grounding
 
+    def _worded(self, turns: Sequence[Turn], seen: str, before: str) -> tuple[Turn, ...]:
+        """The turns about a screen in their styles; ``before`` is what the screen of the last thought showed."""
+        if self.styles is None:
+            return tuple(turns)
+        rng = self._words
+        return tuple(
+            worded(turn, seen, before, self.styles, rng, lambda: anywhere(self.desktop, rng)) for turn in turns
+        )
+
     def _stray(self) -> str:
         """Clicks at random; returns the thought for it."""
-        cells = [(place, cell) for place, cell in self.desktop.scene().reachable() if cell.target != ("blank",)]
-        place, cell = self.rng.choice(cells)
-        self.desktop.perform([Action("click", start=(place[0] * 16 + 8, place[1] * 16 + 8))])
-        verb = {"app": "open", "tab": "tab"}.get(cell.target[0], "click")
-        return f"{verb} {cell.look.label or 'blank'}"
+        thought, actions = anywhere(self.desktop, self.rng)
+        self.desktop.perform(actions)
+        return thought
 
 
 def _prepare(desktop: SimDesktop, task: Task) -> None:
@@ -285,23 +298,27 @@ def _files_untouched(desktop: SimDesktop, task: Task) -> bool:
     ) and not any(name.endswith("2") for names in state.folders.values() for name in names)
 
 
-def block(number: int, *, screens: int = 64, turns: int = 8, shares: Shares = READING) -> list[Screen]:
+def block(
+    number: int, *, screens: int = 64, turns: int = 8, shares: Shares = READING, styles: Styles | None = None
+) -> list[Screen]:
     """``screens`` screens with about ``turns + 1`` turns each, from episodes of many desks, in random order."""
     rng = random.Random(f"block {number}")
     found: list[Screen] = []
     desk = 0
     while len(found) < screens:
-        found += Desk(number * 1_000 + desk, shares).episode(turns)
+        found += Desk(number * 1_000 + desk, shares, styles).episode(turns)
         desk += 1
     rng.shuffle(found)
     return found[:screens]
 
 
-def shard(step: int, *, batch: int, turns: int, shares: Shares = READING) -> Sequence[Screen]:
+def shard(
+    step: int, *, batch: int, turns: int, shares: Shares = READING, styles: Styles | None = None
+) -> Sequence[Screen]:
     """The screens of one training step: ``batch`` of a block of ``4 * batch``."""
-    return _cached_block(step // 4, 4 * batch, turns, shares)[step % 4 * batch :][:batch]
+    return _cached_block(step // 4, 4 * batch, turns, shares, styles)[step % 4 * batch :][:batch]
 
 
 @lru_cache(maxsize=2)
-def _cached_block(number: int, screens: int, turns: int, shares: Shares) -> list[Screen]:
-    return block(number, screens=screens, turns=turns, shares=shares)
+def _cached_block(number: int, screens: int, turns: int, shares: Shares, styles: Styles | None) -> list[Screen]:
+    return block(number, screens=screens, turns=turns, shares=shares, styles=styles)

@@ -71,7 +71,12 @@ class PrefixedPolicy:
 
 def share_in_dialect(results: Sequence[EpisodeResult]) -> float:
     """The share of all responses of the episodes that start like the expert's; 0 without a response."""
+    return share_starting(results, EXPERT_START)
+
+
+def share_starting(results: Sequence[EpisodeResult], start: str) -> float:
+    """The share of all responses of the episodes that start with a text; 0 without a response."""
     texts = [
         cast(str, row[K.RESPONSE]) for result in results if result.rows is not None for row in row_list(result.rows)
     ]
-    return sum(text.startswith(EXPERT_START) for text in texts) / len(texts) if texts else 0.0
+    return sum(text.startswith(start) for text in texts) / len(texts) if texts else 0.0

@@ -13,7 +13,8 @@ from typing import Any
 from bepa_torchrl.data.seeding import Stream, derive_seed, desktop_seed, episode_key
 from bepa_torchrl.experts.plan import plan_from_trace
 from bepa_torchrl.experts.recorder import record_expert
-from bepa_torchrl.experts.self_rollout import self_roll
+from bepa_torchrl.experts.self_rollout import SelfRolloutSet, self_roll
+from bepa_torchrl.experts.trace import ExpertTrace
 from bepa_torchrl.policies.base import ModelSampler, Policy
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from osworld_gym.desktops.sim import SimDesktop
@@ -115,6 +116,25 @@ def spread(policy: ModelSampler, split: str, *, episodes: int, seed: int) -> tup
     return found, [*played[KNOWN, False], *alone]
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What the figures of a base policy are computed from.
+
+    Args:
+        figures: the result of :func:`measure`.
+        traces: the expert's trace of every training task.
+        drawn: D_self of the training tasks, once per draw.
+        rollouts: episodes of the training tasks without a plan.
+        expert_only: ids of the training tasks with a self-rollout that no episode without a plan solved.
+    """
+
+    figures: dict[str, Any]
+    traces: list[ExpertTrace]
+    drawn: list[SelfRolloutSet]
+    rollouts: list[EpisodeResult]
+    expert_only: frozenset[str]
+
+
 def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     """Everything that the gate of :mod:`recipes.tiny.gate` is about; rates in [0, 1], at temperature 1.
 
@@ -130,11 +150,15 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
         training tasks with a self-rollout after one try. ``expert_only``: those of them that ``episodes`` episodes
         without a plan never solved.
     """
+    return evidence(policy, episodes=episodes, seed=seed).figures
+
+
+def evidence(policy: Policy, *, episodes: int, seed: int) -> Evidence:
+    """Measures a policy; the arguments are those of :func:`measure`."""
     train, rollouts = spread(policy, "train", episodes=episodes, seed=seed)
     held_out, _ = spread(policy, "held_out", episodes=episodes, seed=seed)
     tasks = sim_suite().split("train")
-    known = [task for task in tasks if KNOWN in task.tags]
-    prompted = play(PrefixedPolicy(policy, EXPERT_START), known, episodes=episodes, seed=seed)
+    prompted = play_known(PrefixedPolicy(policy, EXPERT_START), "train", episodes=episodes, seed=seed)
     traces = [record_expert(SimDesktop(), task, derive_seed(seed, Stream.EXPERT, i)) for i, task in enumerate(tasks)]
     vector = _desktops(policy, len(tasks))
     try:
@@ -143,7 +167,8 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
         vector.close()
     solved = {result.job.task.id for result in rollouts if result.success}
     selfrolled = drawn[0].entries
-    return {
+    expert_only = frozenset(set(selfrolled) - solved)
+    figures = {
         "train": train.to_json(),
         "held_out": held_out.to_json(),
         "dialect": {
@@ -152,8 +177,15 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
         },
         "divergence": divergence(policy, trace_sets(policy, traces, drawn, rollouts)),
         "self_rolled": len(selfrolled),
-        "expert_only": len(set(selfrolled) - solved),
+        "expert_only": len(expert_only),
     }
+    return Evidence(figures, traces, drawn, rollouts, expert_only)
+
+
+def play_known(policy: ModelSampler, split: str, *, episodes: int, seed: int) -> list[EpisodeResult]:
+    """Episodes of the known tasks of one split, without a plan; the arguments are those of :func:`play`."""
+    known = [task for task in sim_suite().split(split) if KNOWN in task.tags]
+    return play(policy, known, episodes=episodes, seed=seed)
 
 
 def _desktops(policy: ModelSampler, episodes: int) -> DesktopVector:

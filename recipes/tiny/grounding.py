@@ -7,8 +7,10 @@ from collections import Counter
 
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.desktops.sim.applications import CATALOGUE, FURNITURE, WORDS
+from osworld_gym.tasks.oracles.sim.free_prose import seen_on
 from osworld_gym.types import Action
 from recipes.tiny.turns import Screen, Turn, tile_of
+from recipes.tiny.wording import Decision, Styles, worded
 
 #: verbs of the native oracle that act on a label, and their actions
 VERBS = {"click": "click", "open": "click", "tab": "click", "menu": "right_single", "double": "left_double"}
@@ -63,10 +65,27 @@ def grounding_turns(desktop: SimDesktop, count: int, rng: random.Random) -> list
     return turns
 
 
-def grounding_screen(seed: int, count: int) -> Screen:
-    """One random screen with up to ``count`` grounding turns; deterministic in the seed."""
+def anywhere(desktop: SimDesktop, rng: random.Random) -> Decision:
+    """A click on any element that reacts."""
+    cells = [(place, cell) for place, cell in desktop.scene().reachable() if cell.target != ("blank",)]
+    place, cell = rng.choice(cells)
+    verb = {"app": "open", "tab": "tab"}.get(cell.target[0], "click")
+    return f"{verb} {cell.look.label or 'blank'}", (Action("click", start=(place[0] * 16 + 8, place[1] * 16 + 8)),)
+
+
+def grounding_screen(seed: int, count: int, styles: Styles | None = None) -> Screen:
+    """One random screen with up to ``count`` grounding turns; deterministic in the seed.
+
+    Args:
+        seed: of the screen and the turns.
+        count: maximum number of turns.
+        styles: of the thoughts; None: bare decisions.
+    """
     rng = random.Random(f"grounding {seed}")
     desktop = SimDesktop(popup_probability=0.1, shuffle_labels=True, seed=seed)
     walk(desktop, rng)
     turns = grounding_turns(desktop, count, rng)
+    if styles is not None:
+        seen = seen_on(desktop)
+        turns = [worded(turn, seen, seen, styles, rng, lambda: anywhere(desktop, rng)) for turn in turns]
     return Screen(desktop.screenshot().pixels, labels_of(desktop), tuple(turns))

@@ -28,7 +28,9 @@ class Rows:
         turns: int64 ``[R, T]``, what follows the shared tokens: the rest of each prompt and its response, padded right.
         screen: int64 ``[R]``, which screenshot a turn is about.
         response: bool ``[R, T]``, True at the tokens of the response, the end token included.
-        thought: bool ``[R, T]``, True at those tokens of the response that are the thought, unless it is prose.
+        thought: bool ``[R, T]``, True at those tokens of the response that are the thought and not drawn; nowhere in
+            prose whose drawn words are not told apart.
+        drawn: int64 ``[R, T]``, the number of a drawn word's position, 0 at all other tokens.
         points: int64 ``[N, 2]``, (row, position) of the tokens that predict a coordinate.
         targets: bool ``[N, image tokens]``, the image tokens that each of them should attend to.
     """
@@ -37,6 +39,7 @@ class Rows:
     screen: Tensor
     response: Tensor
     thought: Tensor
+    drawn: Tensor
     points: Tensor
     targets: Tensor
 
@@ -64,6 +67,10 @@ class Packed:
     def thought_tokens(self) -> Tensor:
         """Bool ``[M]``, which of them are the thought."""
         return torch.cat([rows.thought[rows.response] for rows in self.rows])
+
+    def drawn_tokens(self) -> Tensor:
+        """int64 ``[M]``, the position's number of those that are drawn words, else 0."""
+        return torch.cat([rows.drawn[rows.response] for rows in self.rows])
 
     def coordinate_tokens(self) -> Tensor:
         """Bool ``[M]``, which of them are a coordinate of a point."""

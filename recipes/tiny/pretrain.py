@@ -12,7 +12,7 @@
 7. *finish*: as *polish*, with more of the longer tasks, which fail most.
 
 The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
-in docs/history/log.md.
+in docs/history/log.md. With :data:`FREE_WORDS` the thoughts are in free words, and the result are the last weights.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGenera
 
 from bepa_torchrl.testing.tiny_config import tiny_config
 from osworld_gym.atomic import write_with
-from recipes.tiny.cloning import ACTING, FINISHING, shard
+from recipes.tiny.cloning import ACTING, FINISHING, READING, Shares, shard
 from recipes.tiny.grounding import grounding_screen, label_words
 from recipes.tiny.muon import Muon
 from recipes.tiny.packed import image_embeddings, packed_logits
 from recipes.tiny.turns import Screen, pack, pixel_values
+from recipes.tiny.wording import Styles, WordTargets
 
 PHASES = ("align", "ground", "clone", "follow", "act", "polish", "finish")
 _FOLLOW = 500_000  #: offset of the data of phase *follow*
@@ -62,6 +63,12 @@ class Recipe:
         thought: weight of the thought's tokens relative to the response's others, which mostly follow from them.
         clip: maximum gradient norm.
         sharpness: the result's logits are multiplied by it (:func:`sharpen`).
+        averaged: whether the result is the mean of the weights at the ends of *polish* and *finish*, not the last ones.
+        restarts: whether *polish* and *finish* start again from ``polish`` times the learning rate; if not, it falls
+            to zero once, over the last ``decay`` of all steps.
+        hidden: width of the language model, a multiple of 32.
+        styles: of the thoughts; None: bare decisions.
+        drawn: weight of a drawn word's tokens, whose loss is a divergence (:class:`~recipes.tiny.wording.WordTargets`).
         seed: seed of the weights.
         data: offset of the data's seeds.
     """
@@ -78,8 +85,26 @@ class Recipe:
     thought: float = 4.0
     clip: float = 1.0
     sharpness: float = 1.82
+    averaged: bool = True
+    restarts: bool = True
+    hidden: int = 96
+    styles: Styles | None = None
+    drawn: float = 0.5
     seed: int = 0
     data: int = 0
+
+
+#: thoughts in free words, more weights, one decay of the learning rate, nothing done to the result
+FREE_WORDS = Recipe(
+    steps=(150, 300, 500, 8000, 8000, 6000, 2000),
+    sharpness=1.0,
+    averaged=False,
+    restarts=False,
+    decay=0.45,
+    hidden=128,
+    styles=Styles(),
+)
+RECIPES = {"terse": Recipe(), "free": FREE_WORDS}  #: by the name of the thoughts' wording
 
 
 class Pretraining:
@@ -92,6 +117,7 @@ class Pretraining:
         self.step = 0
         self.polished: dict[str, Tensor] = {}  #: the weights at the end of *polish*
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._drawn = None if recipe.styles is None else WordTargets(tokenizer, recipe.styles)
         with torch.random.fork_rng():
             torch.manual_seed(recipe.seed)
             self.probe = nn.Linear(_embeddings(model).shape[1], 2 * 8)
@@ -125,7 +151,10 @@ class Pretraining:
         raise IndexError(f"all {self.total} steps are done")
 
     def learning_rates(self) -> tuple[float, float]:
-        """Of Muon and AdamW: constant, linear to zero, and in *polish* and *finish* linear to zero again."""
+        """Of Muon and AdamW: constant, linear to zero, and with restarts linear to zero again, twice."""
+        if not self.recipe.restarts:
+            left = min(1.0, (self.total - self.step) / max(1.0, self.recipe.decay * self.total))
+            return self.recipe.matrix_rate * left, self.recipe.learning_rate * left
         last = self.recipe.steps[-2:]
         rest, after = self.total - self.step, last[1]
         if rest > sum(last):
@@ -165,7 +194,7 @@ class Pretraining:
 
     def _grounding(self, phase: str, number: int, turns: int) -> list[Screen]:
         first = self.recipe.data + (PHASES.index(phase) * 1_000_000) + number * self.recipe.batch
-        return [grounding_screen(first + i, turns) for i in range(self.recipe.batch)]
+        return [grounding_screen(first + i, turns, self.recipe.styles) for i in range(self.recipe.batch)]
 
     def _align(self, number: int) -> dict[str, Tensor]:
         screens = self._grounding("align", number, 0)
@@ -187,32 +216,34 @@ class Pretraining:
         return self._responses(self._grounding("ground", number, self.recipe.turns), self.recipe.auxiliary)
 
     def _clone(self, number: int) -> dict[str, Tensor]:
-        screens = shard(self.recipe.data + number, batch=self.recipe.batch, turns=self.recipe.turns)
-        return self._responses(screens, self.recipe.auxiliary_clone)
+        return self._cloning(number, READING, batch=self.recipe.batch, turns=self.recipe.turns)
 
     def _follow(self, number: int) -> dict[str, Tensor]:
-        screens = shard(self.recipe.data + _FOLLOW + number, batch=2 * self.recipe.batch, turns=2)
-        return self._responses(screens, self.recipe.auxiliary_clone)
+        return self._cloning(_FOLLOW + number, READING)
 
     def _act(self, number: int) -> dict[str, Tensor]:
-        screens = shard(self.recipe.data + _ACT + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
-        return self._responses(screens, self.recipe.auxiliary_clone)
+        return self._cloning(_ACT + number, ACTING)
 
     def _polish(self, number: int) -> dict[str, Tensor]:
-        screens = shard(self.recipe.data + _POLISH + number, batch=2 * self.recipe.batch, turns=2, shares=ACTING)
-        return self._responses(screens, self.recipe.auxiliary_clone)
+        return self._cloning(_POLISH + number, ACTING)
 
     def _finish(self, number: int) -> dict[str, Tensor]:
-        screens = shard(self.recipe.data + _FINISH + number, batch=2 * self.recipe.batch, turns=2, shares=FINISHING)
+        return self._cloning(_FINISH + number, FINISHING)
+
+    def _cloning(self, number: int, shares: Shares, *, batch: int | None = None, turns: int = 2) -> dict[str, Tensor]:
+        """The losses of a step of cloning data: twice as many screenshots and two turns of other tasks by default."""
+        batch = 2 * self.recipe.batch if batch is None else batch
+        screens = shard(self.recipe.data + number, batch=batch, turns=turns, shares=shares, styles=self.recipe.styles)
         return self._responses(screens, self.recipe.auxiliary_clone)
 
     def _responses(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:
-        batch = pack(screens, self.tokenizer)
+        batch = pack(screens, self.tokenizer, drawn=self._drawn)
         logits, looking, images = packed_logits(self.model, batch, point_layer=POINT_LAYER)
         wanted = batch.response_tokens()
-        each = F.cross_entropy(logits, wanted, reduction="none")
+        each, drawn = self._token_losses(logits, wanted, batch.drawn_tokens())
         thought = batch.thought_tokens()
         weights = torch.where(thought, self.recipe.thought, 1.0)
+        weights = torch.where(drawn, self.recipe.drawn, weights)
         response = (each * weights).sum() / weights.sum()
         point = -looking[:, 0].mean()
         height, width = screens[0].pixels.shape[0] // 16, screens[0].pixels.shape[1] // 16
@@ -222,7 +253,19 @@ class Pretraining:
         right = (logits.argmax(-1) == wanted).float()
         loss = response + weight * (point + place)
         found = {"loss": loss, "response": each.mean(), "point": point, "place": place}
-        return found | {"right": right.mean(), "thought": right[thought].mean()}
+        found |= {"right": right[~drawn].mean(), "thought": right[thought].mean()}
+        found |= {"coordinates": right[batch.coordinate_tokens()].mean()}
+        return found if self._drawn is None else found | {"words": each[drawn].mean()}
+
+    def _token_losses(self, logits: Tensor, wanted: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Per token its loss, and whether it is a drawn word, whose loss is the divergence from its distribution."""
+        drawn = position > 0
+        log_probs = logits.log_softmax(-1)
+        each = -log_probs.gather(1, wanted[:, None]).squeeze(1)
+        if self._drawn is None:
+            return each, drawn
+        divergence = self._drawn.divergence(log_probs[drawn], position[drawn])
+        return each.masked_scatter(drawn, divergence), drawn
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -230,11 +273,25 @@ class Pretraining:
             "polished": self.polished,
             "probe": self.probe.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "recipe": asdict(self.recipe),
             "step": self.step,
             "seconds": dict(self.seconds),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a run.
+
+        Raises:
+            ValueError: the state is of another recipe.
+        """
+        given, own = state["recipe"], asdict(self.recipe)
+        if given != own:
+            other = ", ".join(
+                f"{key} {given.get(key)} instead of {own[key]}" for key in own if given.get(key) != own[key]
+            )
+            raise ValueError(
+                f"the saved state is of a run with {other}; fix: another --state, or the run's own options"
+            )
         self.model.load_state_dict(state["model"])
         self.probe.load_state_dict(state["probe"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -261,7 +318,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2_5_VLF
     """The tiny model with the recipe's seed. The two tokens of a word start with equal embeddings."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer))
+        model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer, hidden=recipe.hidden))
     with torch.no_grad():
         weight = _embeddings(model)
         for word in label_words():
@@ -280,7 +337,7 @@ def finished_model(training: Pretraining) -> Qwen2_5_VLForConditionalGeneration:
         raise ValueError(f"expected a run of {training.total} steps that has ended, got one at step {training.step}")
     with torch.no_grad():
         for key, weight in training.model.named_parameters():  # a state dict has tied weights twice
-            if key in training.polished:
+            if training.recipe.averaged and key in training.polished:
                 weight.copy_((weight + training.polished[key]) / 2)
     sharpen(training.model, training.recipe.sharpness)
     return training.model

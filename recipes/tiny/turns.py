@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -54,6 +54,14 @@ class Screen:
     turns: tuple[Turn, ...]
 
 
+class DrawnWords(Protocol):
+    """Says which words of a thought are drawn (:class:`recipes.tiny.wording.WordTargets`)."""
+
+    def positions(self, turn: Turn, thought: Sequence[int]) -> list[int]:
+        """For each token of the turn's thought, a number above 0 if it is drawn, else 0."""
+        ...
+
+
 def prompt_messages(turn: Turn) -> list[dict[str, Any]]:
     """The chat messages of a turn, as in a rollout, without the image's bytes."""
     earlier = () if turn.last is None else (format_response(turn.last, (Action("wait"),)),)
@@ -86,7 +94,12 @@ def pixel_values(screens: Sequence[Screen], patch: int = PATCH) -> Tensor:
 
 
 def pack(
-    screens: Sequence[Screen], tokenizer: PreTrainedTokenizerFast, *, buckets: int = BUCKETS, patch: int = PATCH
+    screens: Sequence[Screen],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    buckets: int = BUCKETS,
+    patch: int = PATCH,
+    drawn: DrawnWords | None = None,
 ) -> Packed:
     """Converts all turns of screenshots of one size to token rows, sorted by length into ``buckets`` batches.
 
@@ -95,6 +108,7 @@ def pack(
         tokenizer: of the model.
         buckets: number of batches.
         patch: side of the vision tower's patches in pixels.
+        drawn: says which words are drawn; None: none is.
     """
     height, width, _ = screens[0].pixels.shape
     tile = MERGE * patch
@@ -113,7 +127,9 @@ def pack(
     rows = []
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        rows.append(_rows([(*asked[i], prompts[i], responses[i]) for i in chosen], tokenizer, height, width, tile))
+        rows.append(
+            _rows([(*asked[i], prompts[i], responses[i]) for i in chosen], tokenizer, height, width, tile, drawn)
+        )
     return Packed(pixel_values(screens, patch), grid, shared, tuple(rows))
 
 
@@ -128,11 +144,13 @@ def _rows(
     height: int,
     width: int,
     tile: int,
+    drawn: DrawnWords | None,
 ) -> Rows:
     length = max(len(prompt) + len(response) for *_, prompt, response in turns)
     ids = torch.full((len(turns), length), token_id(tokenizer, "<|endoftext|>"))
     is_response = torch.zeros(len(turns), length, dtype=torch.bool)
     is_thought = torch.zeros(len(turns), length, dtype=torch.bool)
+    position = torch.zeros(len(turns), length, dtype=torch.long)
     box = token_id(tokenizer, "<|box_start|>")
     points: list[tuple[int, int]] = []
     tiles: list[int] = []
@@ -142,7 +160,12 @@ def _rows(
         is_response[i, len(prompt) : end] = True
         thought = tokenizer(f" {turn.thought}")["input_ids"]
         assert response[1 : 1 + len(thought)] == thought, turn.thought
-        is_thought[i, len(prompt) + 1 :][: len(thought)] = not turn.prose
+        said = slice(len(prompt) + 1, len(prompt) + 1 + len(thought))
+        if drawn is None:
+            is_thought[i, said] = not turn.prose
+        else:
+            position[i, said] = torch.tensor(drawn.positions(turn, thought))
+            is_thought[i, said] = position[i, said] == 0
         starts = [len(prompt) + j for j, token in enumerate(response) if token == box]
         shown = [] if turn.brief else _tiles(turn.actions, height, width, tile)
         for start, number in zip(starts, shown, strict=True):
@@ -152,7 +175,8 @@ def _rows(
     targets = torch.zeros(len(points), height // tile * (width // tile), dtype=torch.bool)
     targets[torch.arange(len(points)), torch.tensor(tiles, dtype=torch.long)] = True
     screen = torch.tensor([i for i, *_ in turns])
-    return Rows(ids, screen, is_response, is_thought, torch.tensor(points, dtype=torch.long).view(-1, 2), targets)
+    at = torch.tensor(points, dtype=torch.long).view(-1, 2)
+    return Rows(ids, screen, is_response, is_thought, position, at, targets)
 
 
 def tile_of(point: Point, height: int, width: int, tile: int = MERGE * PATCH) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,28 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
+from osworld_gym.tasks.oracles.sim.expert_prose import VARIED
+from osworld_gym.tasks.oracles.sim.free_prose import FREE
 from recipes.tiny.cloning import block
 from recipes.tiny.grounding import label_words
-from recipes.tiny.pretrain import PHASES, Pretraining, Recipe, finished_model, new_model, run, sharpen, short
+from recipes.tiny.pretrain import (
+    FREE_WORDS,
+    PHASES,
+    Pretraining,
+    Recipe,
+    finished_model,
+    new_model,
+    run,
+    sharpen,
+    short,
+)
 from recipes.tiny.turns import texts
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     corpus = [f"{q}{w}" for w in label_words() for q in " '"]
+    corpus += [f" {word}" for position in (*FREE, *VARIED) for word in position] + [" just I see namely"]
     template = train_tokenizer(corpus)
     turns = [turn for screen in block(0, screens=8) for turn in screen.turns]
     return train_tokenizer([*corpus, *(text for turn in turns for text in texts(turn, template))])
@@ -52,9 +66,56 @@ def test_resuming_changes_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: 
     lines: list[str] = []
     run(resumed, tmp_path / "state.pt", log=lines.append)
     assert lines[0] == "resumed at step 3"
-    start, end = training(tokenizer, (2, 2, 2, 2, 2, 2, 2)).model.state_dict(), resumed.model.state_dict()
-    for name, weight in whole.model.state_dict().items():
-        assert (end[name] - weight).norm() <= 1e-3 * (weight - start[name]).norm(), name
+    assert_same_end(training(tokenizer, (2, 2, 2, 2, 2, 2, 2)), whole, resumed)
+
+
+def assert_same_end(start: Pretraining, one: Pretraining, other: Pretraining) -> None:
+    begun, end = start.model.state_dict(), other.model.state_dict()
+    for name, weight in one.model.state_dict().items():
+        assert (end[name] - weight).norm() <= 1e-3 * (weight - begun[name]).norm(), name
+
+
+def free_training(tokenizer: PreTrainedTokenizerFast, steps: tuple[int, ...], seed: int = 0) -> Pretraining:
+    recipe = replace(FREE_WORDS, steps=steps, batch=2, turns=4, hidden=32, seed=seed)
+    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
+
+
+@pytest.mark.slow
+def test_free_words_are_learnt_and_resuming_changes_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    steps = (2, 30, 2, 2, 2, 2, 2)
+    whole, half, resumed = (free_training(tokenizer, steps) for _ in range(3))
+    words = [losses["words"] for losses in (whole.train_step() for _ in range(42)) if "words" in losses]
+    assert words[-1] < 0.95 * words[0], words
+    for _ in range(35):
+        half.train_step()
+    half.save(tmp_path / "state.pt")
+    run(resumed, tmp_path / "state.pt", log=lambda _: None)
+    assert_same_end(free_training(tokenizer, steps), whole, resumed)
+
+
+def test_a_state_of_another_run_is_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    free_training(tokenizer, (0,) * 7).save(tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"the saved state is of a run with seed 0 instead of 1; fix: another --state"):
+        free_training(tokenizer, (0,) * 7, seed=1).load(tmp_path / "state.pt")
+
+
+def test_without_restarts_the_learning_rate_falls_once(tokenizer: PreTrainedTokenizerFast) -> None:
+    run = free_training(tokenizer, (10, 30, 40, 15, 5, 60, 40))  # 200 steps, the last 90 of them down to zero
+    found = []
+    for step in (0, 110, 155, 199):
+        run.step = step
+        found += run.learning_rates()
+    assert found == pytest.approx([3e-3, 1.5e-3, 3e-3, 1.5e-3, 1.5e-3, 0.75e-3, 3e-3 / 90, 1.5e-3 / 90])
+
+
+def test_nothing_is_done_to_the_result_in_free_words(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert (FREE_WORDS.sharpness, FREE_WORDS.averaged, FREE_WORDS.hidden) == (1.0, False, 128)
+    run = free_training(tokenizer, (0,) * 6 + (1,))
+    run.train_step()
+    after = {key: weight.clone() for key, weight in run.model.state_dict().items()}
+    assert run.polished
+    found = finished_model(run).state_dict()
+    assert all(torch.equal(after[key], weight) for key, weight in found.items())
 
 
 def test_learning_rate_is_constant_then_falls_to_zero(tokenizer: PreTrainedTokenizerFast) -> None:

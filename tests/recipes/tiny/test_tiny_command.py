@@ -1,0 +1,85 @@
+"""``python -m recipes.tiny``: the wording's recipe, the checkpoint of an unfinished run, the gate of the wording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
+
+from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
+from osworld_gym.tasks.oracles.sim.expert_prose import VARIED
+from osworld_gym.tasks.oracles.sim.free_prose import FREE
+from recipes.tiny import __main__ as program
+from recipes.tiny.checkpoint import read_manifest
+from recipes.tiny.grounding import label_words
+from recipes.tiny.pretrain import FREE_WORDS, Pretraining, new_model
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = [word for position in (*FREE, *VARIED) for word in position]
+    corpus = [f"{before}{word}" for word in label_words() for before in " '"]
+    return train_tokenizer([*corpus, *(f" {word}" for word in words), " just I see namely"])
+
+
+@pytest.fixture
+def small(tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> Pretraining:
+    """A run of the recipe in free words, without steps and 32 wide, which the command line makes as well."""
+    recipe = replace(FREE_WORDS, steps=(0,) * 7, hidden=32, seed=3)
+    monkeypatch.setattr(program, "RECIPES", {"free": replace(recipe, seed=0)})
+    monkeypatch.setattr(program, "short", lambda recipe, _share: recipe)
+    monkeypatch.setattr(program, "project_tokenizer", lambda _styles: tokenizer)
+    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
+
+
+def test_a_snapshot_has_the_states_weights_and_its_step(small: Pretraining, tmp_path: Path) -> None:
+    small.step = 41
+    small.save(tmp_path / "state.pt")
+    options = [
+        "--wording",
+        "free",
+        "--seed",
+        "3",
+        "--state",
+        str(tmp_path / "state.pt"),
+        "--folder",
+        str(tmp_path / "out"),
+    ]
+    assert program.main(["snapshot", *options]) == 0
+    assert (tmp_path / "state.pt").exists()
+    notes = read_manifest(tmp_path / "out")
+    assert (notes["step"], notes["recipe"]["styles"]["planned"]) == (41, 0.9)
+    assert notes["command"] == "python -m recipes.tiny --wording free --share 1.0 --seed 3"
+    found = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "out")
+    for name, weight in small.model.state_dict().items():
+        assert found.state_dict()[name].equal(weight), name
+
+
+@pytest.mark.usefixtures("small")
+def test_training_ends_with_a_checkpoint_and_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def measured(_policy: object, **how: Any) -> dict[str, Any]:
+        asked.append(how)
+        return {"expert_only": 3}
+
+    monkeypatch.setattr(program, "measure_free", measured)
+    monkeypatch.setattr(program, "free_gate_failures", lambda found: [f"expert_only: {found['expert_only']}"])
+    state = ["--state", str(tmp_path / "state.pt"), "--out", str(tmp_path / "out")]
+    assert program.main(["--wording", "free", "--seed", "3", "--episodes", "2", *state]) == 0
+    assert asked == [{"episodes": 2, "seed": 3}]
+    assert read_manifest(tmp_path / "out")["measured"]["expert_only"] == 3
+    assert "expert_only: 3" in capsys.readouterr().out
+    assert not (tmp_path / "state.pt").exists()
+
+
+def test_the_default_is_the_recipe_of_what_ships() -> None:
+    options = program.parser().parse_args([])
+    assert (options.wording, options.share, options.episodes) == ("terse", 1.0, 8)
+    assert program.RECIPES["terse"].styles is None
+    assert program.RECIPES["terse"].hidden == 96
