@@ -13,6 +13,16 @@ from bepa_torchrl.evaluation.statistics import wilson
 from osworld_gym.types import Point
 
 
+#: divisions that the tables of ScreenSpot, ScreenSpot-Pro and MMBench-GUI combine
+_COMBINED = (
+    ("platform", "type"),
+    ("group", "type"),
+    ("difficulty", "platform"),
+    ("grounding", "platform"),
+    ("grounding", "platform", "type"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """One item with its answer.
@@ -54,8 +64,9 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
     Returns:
         ``score`` (micro average over the items that have a result) and ``interval`` (Wilson), ``items``, ``no_result``,
         ``format_errors``, ``groups`` (per division and part), and by suite ``without_refusals`` (OSWorld-G's other
-        convention, 510 items), ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it), and
-        ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
+        convention, 510 items), ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it),
+        ``weighted_normalised`` (L1: the same over what could be had, as the official script does it if it is asked
+        to), and ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
     """
     valid = [each for each in scored if each.right is not None]
     out: dict[str, Any] = {
@@ -68,8 +79,8 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
     if any(each.refusal for each in scored):
         out["without_refusals"] = _rate([each for each in valid if not each.refusal])
     if any(each.options for each in scored):
-        worth = [(each.options - 1) / each.options for each in valid if each.right]
-        out["weighted"] = sum(worth) / len(valid) if valid else None
+        out["weighted"] = sum(_worth(each) for each in valid if each.right) / len(valid) if valid else None
+        out["weighted_normalised"] = _normalised(valid)
     kinds = out["groups"].get("grounding", {})
     if set(kinds) == {"basic", "advanced"}:
         out["basic_and_advanced"] = (kinds["basic"]["score"] + kinds["advanced"]["score"]) / 2
@@ -103,13 +114,32 @@ def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[s
     }
 
 
+def _worth(question: Scored) -> float:
+    """What a hit is worth: the more options, the more."""
+    return (question.options - 1) / question.options
+
+
+def _normalised(valid: Sequence[Scored]) -> float | None:
+    """What was earned of what could be, by difficulty and platform, averaged by number of questions; None without any."""
+    parts: dict[object, list[Scored]] = {}
+    for each in valid:
+        groups = each.groups or {}
+        parts.setdefault((groups.get("difficulty"), groups.get("platform")), []).append(each)
+    total = 0.0
+    for members in parts.values():
+        most = sum(map(_worth, members))
+        total += len(members) * sum(_worth(each) for each in members if each.right) / most if most else 0.0
+    return total / len(valid) if valid else None
+
+
 def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
-    """The rate of each part of each division, and of platform and type together."""
+    """The rate of each part of each division, and of the divisions that the official tables combine."""
     parts: dict[str, dict[str, list[Scored]]] = {}
     for each in valid:
         groups = dict(each.groups or {})
-        if {"platform", "type"} <= set(groups):
-            groups["platform × type"] = f"{groups['platform']}, {groups['type']}"
+        for names in _COMBINED:
+            if set(names) <= set(groups):
+                groups[" × ".join(names)] = ", ".join(str(groups[name]) for name in names)
         for name, value in groups.items():
             for part in [value] if isinstance(value, str) else value:
                 parts.setdefault(name, {}).setdefault(part, []).append(each)

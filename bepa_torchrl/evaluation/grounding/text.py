@@ -44,7 +44,7 @@ def _tables(card: Mapping[str, Any]) -> Iterator[Table]:
     """The suite's other scores, each division, and the conditions."""
     others = [
         (name.replace("_", " "), percent(card[name]), "")
-        for name in ("weighted", "basic_and_advanced")
+        for name in ("weighted", "weighted_normalised", "basic_and_advanced")
         if card.get(name) is not None
     ]
     if "without_refusals" in card:
