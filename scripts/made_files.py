@@ -47,7 +47,7 @@ LIMITS = {
 #: (first eight characters of a task's id, name of its file) → a script, where the task depends on what it does
 SCRIPTS = {
     ("4d117223", "setup.sh"): "mkdir -p testDir/inner; touch testDir/a testDir/inner/b; chmod 600 testDir/a\n",
-    ("4d117223", "eval.sh"): "test -z \"$(find testDir -type f ! -perm 644)\" && "
+    ("4d117223", "eval.sh"): 'test -z "$(find testDir -type f ! -perm 644)" && '
     "echo 'All files have the correct permissions.'\n",
     ("5c1075ca", "setup.sh"): "mkdir -p test_environment/one/two test_environment/fails; cd test_environment\n"
     "touch a_failed.ipynb one/b_failed.ipynb one/two/c_failed.ipynb one/d.ipynb\n",
@@ -55,7 +55,7 @@ SCRIPTS = {
     "'./a_failed.ipynb ./one/b_failed.ipynb ./one/two/c_failed.ipynb ' && echo 'Evaluation successful.'\n",
     ("6f56bf42", "setup.sh"): "mkdir -p dir1 dir2 dir3; echo made up > file1\n",
     ("6f56bf42", "eval.sh"): "for folder in dir1 dir2 dir3; do\n"
-    "    cmp -s file1 $folder/file1 && echo \"Success: file1 exists in $folder.\" || echo \"$folder: no file1\"\ndone\n",
+    '    cmp -s file1 $folder/file1 && echo "Success: file1 exists in $folder." || echo "$folder: no file1"\ndone\n',
 }
 _DOWNLOAD = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_")
 

@@ -52,7 +52,10 @@ def write(folder: Path, suite: Suite) -> list[Task]:
             shutil.rmtree(files.root / task.id, ignore_errors=True)
     examples = folder / "evaluation_examples"
     for task in chosen:
-        write_text(examples / "examples" / task.domain / f"{task.id}.json", json.dumps(task.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(
+            examples / "examples" / task.domain / f"{task.id}.json",
+            json.dumps(task.to_json(), indent=2, ensure_ascii=False) + "\n",
+        )
     domains = sorted({task.domain for task in chosen})
     by_domain = {domain: [task.id for task in chosen if task.domain == domain] for domain in domains}
     write_text(examples / f"test_{LABEL}.json", json.dumps(by_domain, indent=1) + "\n")

@@ -244,7 +244,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
     """The card of results that another agent's runner wrote."""
-    from bepa_torchrl.evaluation.osworld_results import read_results
+    from bepa_torchrl.evaluation.osworld_results import read_results, result_folders
     from bepa_torchrl.experiment.tasks import make_tasks
     from osworld_gym.desktops.identity import NOT_KNOWN
 
@@ -259,6 +259,9 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
     outcomes = read_results(options.source, suite)
     facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
+    folders = result_folders(options.source)
+    if len(folders) > 1:  # passes, or different agents: only who made them knows
+        facts["folders"] = folders
     facts |= {"steps_budget": options.steps, "machine_hash": options.machine_hash or NOT_KNOWN}
     if suite is not None:
         facts |= {"digest": suite.digest, "edition": suite.fingerprint(suite.tasks)}

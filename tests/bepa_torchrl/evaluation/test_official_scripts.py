@@ -72,7 +72,9 @@ def test_show_result(
 ) -> None:
     card = make_card(read_results(str(results_folder(tmp_path, results))), {})
     ran = {name: value for name, value in card["domains"].items() if value["tasks"]}
-    assert {name: value["tasks"] for name, value in ran.items()} == {name: count for name, (_, count) in domains.items()}
+    assert {name: value["tasks"] for name, value in ran.items()} == {
+        name: count for name, (_, count) in domains.items()
+    }
     for name, (won, count) in domains.items():
         assert ran[name]["score"] == pytest.approx(won / count)
     assert {name: value["score"] for name, value in card["categories"].items()} == pytest.approx(categories)
@@ -132,7 +134,9 @@ def test_mmbench_l1_scores_by_name() -> None:
     answers = [("web", "AB", "A"), ("web", "ABCD", "B"), ("linux", "ABCD", "A")]
     scored = [
         score_question(
-            Question(str(i), Path("x"), "?", dict.fromkeys(letters, ""), "A", {"difficulty": "easy", "platform": platform}),
+            Question(
+                str(i), Path("x"), "?", dict.fromkeys(letters, ""), "A", {"difficulty": "easy", "platform": platform}
+            ),
             answer,
         )
         for i, (platform, letters, answer) in enumerate(answers)
@@ -268,7 +272,10 @@ def test_screenspot_tables() -> None:
     assert (found["score"], found["format_errors"]) == (pytest.approx(1 / 3), 1)
     assert {name: rate["score"] for name, rate in found["groups"]["type"].items()} == {"icon": 0.0, "text": 0.5}
     table = {name: rate["score"] for name, rate in found["groups"]["group × type"].items()}
-    assert table == {"Creative, text": 0.5, "Office, icon": 0.0}  # theirs has 0 for Creative's icons, of which there are none
+    assert table == {
+        "Creative, text": 0.5,
+        "Office, icon": 0.0,
+    }  # theirs has 0 for Creative's icons, of which there are none
 
 
 # --- OSWorld-G -------------------------------------------------------------------------------------------------------
@@ -276,7 +283,12 @@ def test_screenspot_tables() -> None:
 #: item, answer, lmms-eval (refusals are in), ours
 GROUNDED: list[tuple[int, Point | NoPoint, bool, bool]] = [
     (0, (10, 20), True, True),
-    (0, (30, 60), True, True),  # x, y, width and height; as two corners it would end at (20, 40), as VLMEvalKit reads it
+    (
+        0,
+        (30, 60),
+        True,
+        True,
+    ),  # x, y, width and height; as two corners it would end at (20, 40), as VLMEvalKit reads it
     (0, (31, 40), False, False),
     (0, NoPoint.refusal, False, False),
     (1, (30, 30), True, True),
