@@ -97,7 +97,7 @@ def _play(episode: Episode, job: EpisodeJob, check: MachineCheck) -> tuple[StepR
 
 
 def _solve(desktop: Desktop, task: Task) -> tuple[int, StopReason]:
-    """Lets the task's oracle act; returns its steps (0 for an official task, whose oracle takes none) and stop reason."""
+    """Lets the task's oracle act; returns its steps (0 of an official task, whose oracle takes none) and stop."""
     official = oracle_of(task) if task.oracle is None else None
     if official is None:
         return play_oracle(desktop, make_oracle(task), max_steps=MAX_ORACLE_STEPS)

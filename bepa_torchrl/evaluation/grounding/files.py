@@ -111,7 +111,7 @@ def read_osworld_g(folder: Path) -> list[Item]:
 
 
 def read_mmbench_l2(folder: Path) -> list[Item]:
-    """MMBench-GUI L2. Boxes are shares of the image, or pixels if a value is above 1; -1 is 0. Raises SuiteFileError."""
+    """MMBench-GUI L2. Boxes: shares of the image, or pixels if a value is above 1; -1 is 0. Raises SuiteFileError."""
     items = []
     for where, line in _records(folder / "L2_annotations.json"):
         with _reading(where):

@@ -12,7 +12,6 @@ from bepa_torchrl.evaluation.grounding.items import Groups, Item, Question
 from bepa_torchrl.evaluation.statistics import wilson
 from osworld_gym.types import Point
 
-
 #: divisions that the tables of ScreenSpot, ScreenSpot-Pro and MMBench-GUI combine
 _COMBINED = (
     ("platform", "type"),
@@ -120,7 +119,7 @@ def _worth(question: Scored) -> float:
 
 
 def _normalised(valid: Sequence[Scored]) -> float | None:
-    """What was earned of what could be, by difficulty and platform, averaged by number of questions; None without any."""
+    """What was earned of what could be, by difficulty and platform, weighted by number of questions; None without."""
     parts: dict[object, list[Scored]] = {}
     for each in valid:
         groups = each.groups or {}

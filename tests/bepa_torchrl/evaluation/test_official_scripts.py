@@ -1,8 +1,8 @@
-"""The official scripts' scores of the same answers, as facts: equal to ours, and where theirs is at fault, how ours differs.
+"""The official scripts' scores of the same answers, as facts: equal to ours, or how and why ours differ.
 
-Each table has answers, the score that the official rule gives (worked out by hand, no code of theirs), and ours. Read in
-OSWorld's show_result.py, open-compass/MMBench-GUI 44bd4d9, likaixin2000/ScreenSpot-Pro-GUI-Grounding 588f1f2, lmms-eval's
-osworld_g and Online-Mind2Web's webjudge_online_mind2web.py.
+Each table has answers, the score that the official rule gives (worked out by hand, no code of theirs), and ours. The
+rules are those of OSWorld's show_result.py, open-compass/MMBench-GUI 44bd4d9, likaixin2000/ScreenSpot-Pro-GUI-Grounding
+588f1f2, lmms-eval's osworld_g, and Online-Mind2Web's webjudge_online_mind2web.py.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_mmbench_l1_letters(answer: str, official: str | None, ours: str | None)
 def test_mmbench_l1_scores_by_name() -> None:
     """Web: a hit of 2 options and a miss of 4; Linux: a hit of 4. All are easy.
 
-    (a) 2/3. (b) the official weighted score: web (1/2 + 0) / (1/2 + 3/4) = 2/5, Linux 1, by number (2 × 2/5 + 1) / 3 = 3/5.
+    (a) 2/3. (b) the official weighted score: web (1/2 + 0) / (1/2 + 3/4) = 2/5, Linux 1, in all (2 × 2/5 + 1) / 3.
     (c) the paper's: (1/2 + 0 + 3/4) / 3 = 5/12.
     """
     answers = [("web", "AB", "A"), ("web", "ABCD", "B"), ("linux", "ABCD", "A")]

@@ -1,4 +1,4 @@
-"""``bepa eval --from`` on what real results folders have: each is counted, or is without a result, and none stops it."""
+"""``bepa eval --from`` on what real results folders have: each counts, or is without a result; none stops it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bepa_torchrl.evaluation.outcomes import read_outcomes
 Card = Callable[..., dict[str, Any]]
 TYPED = "import pyautogui; pyautogui.write('a')"
 CLAUDE = {
-    "name": "computer", "input": {"action": "left_click", "coordinate": [640, 360]}, "id": "t1", "action_type": "tool_use",
-    "command": CLICK, "raw_response": "I click.",
+    "name": "computer", "input": {"action": "left_click", "coordinate": [640, 360]}, "id": "t1",
+    "action_type": "tool_use", "command": CLICK, "raw_response": "I click.",
 }  # fmt: skip
 
 
@@ -81,8 +81,8 @@ def test_4_several_forms_of_an_action_are_one_step(tmp_path: Path, card: Card, l
 
 
 TEXTS: dict[str, dict[str, Any]] = {
-    "flat": {"plan": plan("agent.click('OK', 1, 'left')"), "plan_code": "agent.click('OK', 1, 'left')", "exec_code": CLICK,
-             "reflection": None, "reflection_thoughts": None, "code_agent_output": None},
+    "flat": {"plan": plan("agent.click('OK', 1, 'left')"), "plan_code": "agent.click('OK', 1, 'left')",
+             "exec_code": CLICK, "reflection": None, "reflection_thoughts": None, "code_agent_output": None},
     "text": {"response": "Thought: I click.\nAction: click(start_box='(966,546)')"},
     "dict": {"response": s2(1, CLICK)["response"]},
     "absent": {"response": ...},
@@ -168,7 +168,7 @@ def test_the_machine_of_others_is_what_they_state(tmp_path: Path, card: Card) ->
     assert read_outcomes(other)[1]["machine_hash"] == "sha256:a"
 
 
-@pytest.mark.parametrize("make", [lambda root: None, lambda root: (root / "os" / TASK.id).mkdir(parents=True)])
+@pytest.mark.parametrize("make", [lambda _: None, lambda root: (root / "os" / TASK.id).mkdir(parents=True)])
 def test_a_folder_without_runs_is_one_line(
     tmp_path: Path, make: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
 ) -> None:

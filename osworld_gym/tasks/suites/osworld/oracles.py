@@ -92,7 +92,8 @@ def _vlc(name: str, value: str) -> OfficialOracle:
 
 def _impress(path: str, name: str, value: str) -> OfficialOracle:
     """Sets one value of LibreOffice's registry of the user, while it does not run."""
-    item = f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item></oor:items>'
+    prop = f'<prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop>'
+    item = f'<item oor:path="{path}">{prop}</item></oor:items>'
     code = (
         "import pathlib; path=pathlib.Path('~/.config/libreoffice/4/user/registrymodifications.xcu').expanduser(); "
         f"path.write_text(path.read_text().replace('</oor:items>', {item!r}))"

@@ -1,7 +1,8 @@
 """Official tasks that can run here score 0 for a policy that does nothing, and their evaluators do not fail.
 
-The tasks' files are gigabytes of downloads, so generated files are used instead (``scripts/made_files.py``). Requires the full
-desktop (osworld-gym install-desktop), ``osworld-gym install-official`` and OSWorld's task files (OSWORLD_ROOT).
+The tasks' files are gigabytes of downloads, so generated files are used instead (``scripts/made_files.py``).
+Requires the full desktop (osworld-gym install-desktop), ``osworld-gym install-official`` and OSWorld's task files
+(OSWORLD_ROOT).
 """
 
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
-from scripts.made_files import LIMITS, fill_cache
 from repository import OSWORLD_BESIDE
 
 from osworld_gym.desktops.home_template.find import find_template
@@ -26,6 +26,7 @@ from osworld_gym.tasks.suites.osworld.requirements import KNOWN_ISSUES, Machine,
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
+from scripts.made_files import LIMITS, fill_cache
 
 DESKTOPS = 3
 SAMPLE = 40
