@@ -33,6 +33,7 @@ class Scored:
         groups: of the item.
         options: number of options of a question; 0 for a grounding item.
         refusal: whether the right answer was a refusal.
+        outside: whether the point is outside of the image, as those of another scale are.
     """
 
     id: str
@@ -41,15 +42,25 @@ class Scored:
     groups: Groups | None = None
     options: int = 0
     refusal: bool = False
+    outside: bool = False
 
 
-def score_item(item: Item, answer: Point | NoPoint) -> Scored:
-    """A click in the region is right; where there is none, a refusal is."""
+def score_item(item: Item, answer: Point | NoPoint, size: tuple[int, int] | None = None) -> Scored:
+    """A click in the region is right; where there is none, a refusal is.
+
+    Args:
+        item: of the suite.
+        answer: what the response names, in pixels of the image.
+        size: (width, height) of the image, to notice points outside of it; None: not noticed.
+    """
+    outside = False
     if isinstance(answer, NoPoint):
         right = item.region is None and answer is NoPoint.refusal
     else:
         right = item.region is not None and item.region.contains(answer)
-    return Scored(item.id, right, answer is NoPoint.wrong_format, item.groups, refusal=item.region is None)
+        outside = size is not None and not (0 <= answer[0] <= size[0] and 0 <= answer[1] <= size[1])
+    wrong = answer is NoPoint.wrong_format
+    return Scored(item.id, right, wrong, item.groups, refusal=item.region is None, outside=outside)
 
 
 def score_question(question: Question, letter: str | None) -> Scored:
@@ -62,8 +73,9 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
 
     Returns:
         ``score`` (micro average over the items that have a result) and ``interval`` (Wilson), ``items``, ``no_result``,
-        ``format_errors``, ``groups`` (per division and part), and by suite ``without_refusals`` (OSWorld-G's other
-        convention, 510 items), ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it),
+        ``format_errors``, ``outside_image`` (points that are not in the image), ``groups`` (per division and part),
+        and by suite ``without_refusals`` (OSWorld-G's other convention, 510 items),
+        ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it),
         ``weighted_normalised`` (L1: the same over what could be had, as the official script does it if it is asked
         to), and ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
     """
@@ -73,6 +85,7 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
         "items": len(scored),
         "no_result": len(scored) - len(valid),
         "format_errors": sum(each.format_error for each in valid),
+        "outside_image": sum(each.outside for each in valid),
         "groups": _divisions(valid),
     }
     if any(each.refusal for each in scored):
