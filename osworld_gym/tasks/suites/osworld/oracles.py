@@ -196,7 +196,12 @@ ORACLES: dict[str, OfficialOracle] = {
     "28cc3b7e": _done(_shell("pulseaudio --start; pactl set-sink-volume @DEFAULT_SINK@ 100%")),
     "4783cc41": FAIL,
     "4d117223": _done(_shell("find testDir -type f -exec chmod 644 {} +")),
-    "5c1075ca": _done(_shell("cd test_environment && find . -name '*failed.ipynb' -exec cp --parents {} ./fails \\;")),
+    "5c1075ca": _done(
+        _shell(
+            "cd test_environment && "
+            "find . -path ./fails -prune -o -name '*failed.ipynb' -exec cp --parents {} ./fails \\;"
+        )
+    ),
     "5ea617a3": _done(_shell("gio trash --restore trash:///poster_party_night.webp")),
     "6f56bf42": _done(_shell("for folder in dir1 dir2 dir3; do cp file1 $folder; done")),
     "a4d98375": _done(_shell("gsettings set org.gnome.desktop.screensaver lock-enabled true")),
