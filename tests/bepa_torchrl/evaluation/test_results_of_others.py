@@ -160,6 +160,18 @@ def test_a_run_that_was_started_again_has_the_result_once(tmp_path: Path, card: 
     assert (found["score"], found["denominators"]["episodes"]) == (1.0, 1)
 
 
+def test_the_runners_summary_is_not_averaged(tmp_path: Path, card: Card) -> None:
+    """It stores an error as the score 0.0; the crash has no result.txt."""
+    write_run(tmp_path / "runs", good())
+    write_run(tmp_path / "runs", [*good()[:1], {"Error": "lost"}], task=OTHER.id, result=None)
+    summary = tmp_path / "runs" / "summary"
+    summary.mkdir()
+    errors = [{"application": "os", "task_id": OTHER.id, "status": "error", "score": 0.0, "err_message": "lost"}]
+    (summary / "results.json").write_text(json.dumps(errors))
+    found = card(tmp_path / "runs")
+    assert (found["score"], found["denominators"]["tasks_without_result"]) == (1.0, 1)
+
+
 def test_the_machine_of_others_is_what_they_state(tmp_path: Path, card: Card) -> None:
     write_run(tmp_path / "runs", good())
     assert card(tmp_path / "runs")["machine_hash"] == "not known"

@@ -15,8 +15,8 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
 from osworld_gym.tasks.evaluation.score import Check, Evaluators, score
-from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import TaskRun, prepare
 from osworld_gym.tasks.suites.osworld.runs import run_all
 from osworld_gym.tasks.suites.osworld.solutions import oracle_of, play_official
