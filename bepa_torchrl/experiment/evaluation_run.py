@@ -227,7 +227,7 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
     every: Sequence[Task] = [*tasks.train, *tasks.held_out]
     return {
         "suite": name,
-        "list": settings.env.train_split,
+        "list": Path(env.train_split).name,
         "edition": tasks.suite.fingerprint(every) | {"hashes": {task.id: task.content_hash for task in every}},
         "digest": tasks.suite.digest,
         "policy": policy.checkpoint,
