@@ -128,7 +128,7 @@ METHODS: Registry[Method] = Registry(
     "bepa_torchrl.methods",
     {method.name: method for method in _METHODS},
     expects="a Method",
-    accepts=lambda found: isinstance(found, Method),
+    accepts=lambda value: isinstance(value, Method),
 )
 
 

@@ -49,8 +49,8 @@ class Registry(MutableMapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         if name in self._table:
-            found = self._table[name]
-            return resolve_name(found) if isinstance(found, str) else found
+            value = self._table[name]
+            return resolve_name(value) if isinstance(value, str) else value
         entry = self._entry_points()[name]
         if entry not in self._loaded:
             self._loaded[entry] = self._load(entry)
@@ -124,12 +124,12 @@ def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]
     Raises:
         ExtensionError: two distributions have one of the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in (each for dist in distributions(path=list(path)) for each in dist.entry_points.select(group=group)):
-        other = found.setdefault(entry.name, entry)  # a distribution that is there twice is the first on the path
+        other = entries.setdefault(entry.name, entry)  # a distribution that is there twice is the first on the path
         if _distribution(other) != _distribution(entry):
             raise ExtensionError(f"{_origin(entry)}: so has {_distribution(other)}; uninstall one of them")
-    return found
+    return entries
 
 
 def _origin(entry: EntryPoint) -> str:

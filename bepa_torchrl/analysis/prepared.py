@@ -85,11 +85,11 @@ def expert_files(record: MethodRecord) -> list[ExpertFile]:
         RecordError: one is damaged.
     """
     folder = prepared_folder(record)
-    found = [(path, read_object(path)) for path in sorted((folder / "experts" / "traces").glob("*/*.json"))]
+    files = [(path, read_object(path)) for path in sorted((folder / "experts" / "traces").glob("*/*.json"))]
     return [
         ExpertFile(
             str(data["expert"]), str(data["task_id"]), str(path.relative_to(folder.parent)), str(data.get("run", ""))
         )
-        for path, data in found
+        for path, data in files
         if "expert" in data and "task_id" in data
     ]

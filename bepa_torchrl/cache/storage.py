@@ -19,8 +19,8 @@ class TraceStorage(RemovableListStorage):
 
     def get(self, index: Any) -> Any:
         """A copy of the trace at an integer slot; a list of copies for a slice or a sequence of slots."""
-        found = super().get(index)
-        return [trace.clone() for trace in found] if isinstance(found, list) else found.clone()
+        traces = super().get(index)
+        return [trace.clone() for trace in traces] if isinstance(traces, list) else traces.clone()
 
     def state_dict(self) -> dict[str, Any]:
         """The traces as lists of plain rows (TorchRL's would lose their text)."""

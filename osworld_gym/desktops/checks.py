@@ -242,9 +242,9 @@ def _log_input(desktop: Desktop) -> None:
 def _presses(desktop: Desktop, awaited: int = 0) -> list[str]:
     """The logged presses, once there are as many as ``awaited`` or the time for them is over."""
     end = perf_counter() + INPUT_LOG_SECONDS / 4
-    while len(found := desktop.run(["cat", INPUT_LOG]).output.split()[1:]) < awaited and perf_counter() < end:
+    while len(events := desktop.run(["cat", INPUT_LOG]).output.split()[1:]) < awaited and perf_counter() < end:
         desktop.wait_still(0.2)
-    return found
+    return events
 
 
 def unknown_keys_do_nothing(desktop: Desktop) -> None:

@@ -20,7 +20,7 @@ PROVIDERS: Registry[type[Desktop]] = Registry(
         "remote": "osworld_gym.desktops.remote.desktop:RemoteDesktop",
     },
     expects="a class that implements Desktop",
-    accepts=lambda found: isinstance(found, type),
+    accepts=lambda value: isinstance(value, type),
 )
 
 

@@ -80,8 +80,8 @@ def action_line(text: str) -> str:
     Empty if the response has neither. Never raises on a string.
     """
     before, calls = _split(text)
-    found = _ACTION.search(before)
-    words = found[1].split("Action:")[-1].strip() if found else ""
+    line = _ACTION.search(before)
+    words = line[1].split("Action:")[-1].strip() if line else ""
     if words or not calls:
         return words
     try:

@@ -74,8 +74,8 @@ def write_rows(folder: Path, method: str, episode: dict[str, Any]) -> None:
             continue
         actions = json.dumps(step["actions"], ensure_ascii=False)
         loss = json.dumps({key: step[key] for key in _LOSS})
-        found = {**episode, **step, **texts, "step": number, "actions": actions, "loss": loss}
-        row = {name: found[name] for name in COLUMNS if name != "image"}
+        values = {**episode, **step, **texts, "step": number, "actions": actions, "loss": loss}
+        row = {name: values[name] for name in COLUMNS if name != "image"}
         _append(folder / "metadata.jsonl", {"file_name": step["image"], **row})
 
 

@@ -134,8 +134,8 @@ def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> Non
     if not (prepared / "manifest.json").exists():
         done.missing.append(f"cases of {method.label}: the run has no preparation yet")
         return
-    found = load_preparation(prepared)
-    cases = list(find_cases(load_traces(prepared / "experts"), found.converted, found.self_rolled, limit))
+    preparation = load_preparation(prepared)
+    cases = list(find_cases(load_traces(prepared / "experts"), preparation.converted, preparation.self_rolled, limit))
     if not cases:
         done.missing.append(f"cases of {method.label}: no task has an expert's, a converted and a self-rolled trace")
     for case in cases:

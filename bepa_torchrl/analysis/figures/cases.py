@@ -55,9 +55,9 @@ def find_cases(
     for trace in islice(complete.values(), limit):
         texts = [step.intent or step.call or step.pyautogui for step in trace.steps]
         shots = zip(trace.screenshots, texts, strict=True)
-        found = {"expert": tuple(ShownStep(i, png, text) for i, (png, text) in enumerate(shots))}
-        found |= {kind: _steps(row_list(cache.get_trace(trace.task_id))) for kind, cache in caches.items()}
-        yield Case(trace.task_id, trace.instruction, found)
+        shown = {"expert": tuple(ShownStep(i, png, text) for i, (png, text) in enumerate(shots))}
+        shown |= {kind: _steps(row_list(cache.get_trace(trace.task_id))) for kind, cache in caches.items()}
+        yield Case(trace.task_id, trace.instruction, shown)
 
 
 def case_rows(case: Case) -> list[Row]:

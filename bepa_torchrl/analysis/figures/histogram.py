@@ -24,15 +24,15 @@ BINS = 20
 
 def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
     """Log-probs ``[L]`` in nats by origin (:data:`ORDER`), without origins that have no token with a known log-prob."""
-    found: dict[str, list[float]] = {name: [] for name in ORDER}
+    log_probs: dict[str, list[float]] = {name: [] for name in ORDER}
     for line in record.lines():
         origin = "refreshed" if line["off_policy"] and line["source"] == REFERENCE else line["source"]
         for step in line["steps"]:
             values = step["log_probs"]
             if line["off_policy"]:
                 values = step.get("new_log_probs") or step["old_log_probs"]
-            found[origin] += [value for value in values if value is not None]
-    return {name: torch.tensor(values).clamp_max(0.0) for name, values in found.items() if values}
+            log_probs[origin] += [value for value in values if value is not None]
+    return {name: torch.tensor(values).clamp_max(0.0) for name, values in log_probs.items() if values}
 
 
 def histogram_rows(sets: Mapping[str, Tensor]) -> list[Row]:

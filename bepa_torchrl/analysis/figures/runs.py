@@ -41,10 +41,10 @@ class MethodOfRun:
         """
         path = self.record.folder / "config.yaml"
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError) as error:
             raise RecordError(f"{path}: expected the settings of a method ({error}); restore the file") from error
-        return found if isinstance(found, dict) else {}
+        return settings if isinstance(settings, dict) else {}
 
     @cached_property
     def results(self) -> Mapping[str, Any]:
@@ -59,8 +59,8 @@ class MethodOfRun:
     @cached_property
     def base(self) -> Mapping[str, Mapping[str, Any]]:
         """The base policy's evaluations: mode → task → [successes, episodes]; empty before the preparation."""
-        found: Mapping[str, Mapping[str, Any]] = read_object(prepared_folder(self.record) / "base.json").get("base", {})
-        return found
+        rates: Mapping[str, Mapping[str, Any]] = read_object(prepared_folder(self.record) / "base.json").get("base", {})
+        return rates
 
     @property
     def suite(self) -> str:

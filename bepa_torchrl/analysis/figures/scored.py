@@ -49,10 +49,10 @@ def scored_sets(record: MethodRecord, policy: Policy) -> dict[str, Tensor]:
         "self_rolled": _rows_of(prepared.self_rolled),
         "refreshed": [row for row in _rows_of(_newest_cache(record)) if row[K.SOURCE] == K.Source.on_policy.value],
     }
-    found = {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
+    scored = {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
     sampled = [value for line in record.lines() for step in _base_steps(line) for value in step["log_probs"]]
     known = [value for value in sampled if value is not None]
-    return found | ({REFERENCE: torch.tensor(known).clamp_max(0.0)} if known else {})
+    return scored | ({REFERENCE: torch.tensor(known).clamp_max(0.0)} if known else {})
 
 
 def _base_steps(line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

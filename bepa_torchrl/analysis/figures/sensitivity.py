@@ -27,10 +27,10 @@ def sensitivity_rows(trained: Sequence[Trained]) -> list[Row]:
     for (suite, _, success), own in zip(trained, settings, strict=True):
         groups.setdefault((suite, *(str(own.get(key)) for key in keys)), []).append(success)
     rows: list[Row] = []
-    for (suite, *values), found in groups.items():
-        row: dict[str, Any] = {"suite": suite, **dict(zip(keys, values, strict=True)), "runs": len(found)}
+    for (suite, *values), successes in groups.items():
+        row: dict[str, Any] = {"suite": suite, **dict(zip(keys, values, strict=True)), "runs": len(successes)}
         for name in SETS:
-            rates = [rate for success in found if (rate := success.get(name)) is not None]
+            rates = [rate for success in successes if (rate := success.get(name)) is not None]
             row[f"{name}_mean"] = mean(rates) if rates else None
             row[f"{name}_std"] = stdev(rates) if len(rates) > 1 else None
         rows.append(row)

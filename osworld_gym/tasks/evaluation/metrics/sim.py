@@ -20,10 +20,10 @@ def _subset(value: Any, wanted: Any) -> bool:
 
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda found, wanted: type(found) is type(wanted) and found == wanted,
-    "ne": lambda found, wanted: found is not _MISSING and found != wanted,
+    "eq": lambda value, wanted: type(value) is type(wanted) and value == wanted,
+    "ne": lambda value, wanted: value is not _MISSING and value != wanted,
     "contains": _contains,
-    "lacks": lambda found, wanted: found is not _MISSING and not _contains(found, wanted),
+    "lacks": lambda value, wanted: value is not _MISSING and not _contains(value, wanted),
     "subset": _subset,
 }
 
