@@ -50,6 +50,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="PATH",
         help="published files of a grounding suite or online_mind2web, unchanged",
     )
+    parser.add_argument(
+        "--machine-hash",
+        metavar="TEXT",
+        help="identity of the desktops' image or machine for the card (default: found out for local, container and vm)",
+    )
     add_hosted(parser)
     add_web(parser)
     check = parser.add_mutually_exclusive_group()
@@ -72,13 +77,16 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     Raises:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure; what was played is kept.
     """
+    name, overrides = _suite_of(options.overrides)
+    grounding = name is not None and _is_grounding(name)
+    plays = options.source is None and not grounding
+    if options.machine_hash is not None and (options.compare or grounding or name == "online_mind2web"):
+        raise ValueError("--machine-hash identifies desktops that tasks were played on; leave it out")
     if options.compare is not None:
         if options.card or options.out is not None or options.source is not None:
             raise ValueError("--compare prints the comparison of two folders; leave --card, --out and --from out")
         check_not_hosted(options, "--compare")
         return _compare(options)
-    name, overrides = _suite_of(options.overrides)
-    plays = options.source is None and not (name is not None and _is_grounding(name))
     if not plays and (options.check is not None or options.osworld_layout):
         raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.source is not None:
@@ -90,7 +98,7 @@ def evaluate_policy(options: argparse.Namespace) -> int:
         check_not_hosted(options, "suite=online_mind2web")
         return _show(options, *judge_web(options, overrides), options.out)
     check_no_judge(options)
-    if name is not None and _is_grounding(name):
+    if name is not None and grounding:
         return _ground(options, name, overrides)
     return _play(options, name, overrides)
 
@@ -224,6 +232,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
             check=machine_check,
             hosted=hosted,
             osworld_layout=options.osworld_layout or tasks.suite.name == "osworld",
+            machine_hash=options.machine_hash,
         )
     code = _show(options, outcomes, facts, options.out)
     wrong = [] if machine_check is None else unexpected(machine_check, outcomes)
@@ -235,8 +244,9 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
     """The card of results that another agent's runner wrote."""
-    from bepa_torchrl.evaluation.osworld_results import read_results
+    from bepa_torchrl.evaluation.osworld_results import read_results, result_folders
     from bepa_torchrl.experiment.tasks import make_tasks
+    from osworld_gym.desktops.identity import NOT_KNOWN
 
     if options.out is not None:
         check_new(options.out, "--out")
@@ -249,7 +259,10 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
     outcomes = read_results(options.source, suite)
     facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
-    facts["steps_budget"] = options.steps
+    folders = result_folders(options.source)
+    if len(folders) > 1:  # passes, or different agents: only who made them knows
+        facts["folders"] = folders
+    facts |= {"steps_budget": options.steps, "machine_hash": options.machine_hash or NOT_KNOWN}
     if suite is not None:
         facts |= {"digest": suite.digest, "edition": suite.fingerprint(suite.tasks)}
     if options.out is not None:

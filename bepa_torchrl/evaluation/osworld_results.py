@@ -14,10 +14,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bepa_torchrl.evaluation.outcomes import Outcome, Result
+from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible
 from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
 from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
+from bepa_torchrl.experts.readers.run_folder import REPLACED
 from bepa_torchrl.experts.sources import split_source
+from bepa_torchrl.experts.trace import TraceError
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suite import Suite
 
@@ -26,6 +28,9 @@ RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
 
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
+
+    What is wrong with a run's log does not matter to its score: that is what ``result.txt`` says, also where the log is
+    damaged or was deleted, as in OSWorld's own table.
 
     Args:
         source: the folder, or ``NAME:FOLDER`` with the name of a reader of experts' logs.
@@ -39,31 +44,73 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     tasks = {} if suite is None else {task.id: task for task in suite.tasks}
     outcomes: list[Outcome] = []
     seen: dict[str, int] = {}
-    for run in check_sources([source]).runs:
-        if tasks and run.task not in tasks:
+    for run in _runs(source, folder):
+        if (tasks and run.task not in tasks) or any(REPLACED in problem for problem in run.problems[:1]):
             continue
         attempt = seen.get(run.task, 0)
         seen[run.task] = attempt + 1
         outcomes.append(_outcome(run, folder, attempt, suite))
     for task in tasks.values():
         if task.id not in seen:
-            feasible = task.evaluator.get("func") != "infeasible"
             outcomes.append(
-                Outcome(task.id, task.domain, 0, Result.no_result, None, feasible=feasible, reason="no run of it")
+                Outcome(
+                    task.id, task.domain, 0, Result.no_result, None, feasible=is_feasible(task), reason="no run of it"
+                )
             )
     return outcomes
+
+
+def result_folders(source: str) -> list[str]:
+    """The folders above ``<domain>/<task id>`` that a source has results in, such as one per model or pass, by name."""
+    _, folder = split_source(source)
+    return sorted({path.parents[2].relative_to(folder).as_posix() for path in folder.glob(f"**/*/*/{RESULT}")})
+
+
+def _runs(source: str, folder: Path) -> list[CheckedRun]:
+    """The runs with a log, and those of which only the result was kept, by task and folder."""
+    alone = [path.parent for path in sorted(folder.rglob(RESULT)) if not _has_log(path.parent)]
+    results = [
+        CheckedRun(
+            source, path.relative_to(folder).as_posix(), "", path.resolve().name, 0, RunOutcome.no_result, (), (), True
+        )
+        for path in alone
+    ]
+    try:
+        runs = check_sources([source]).runs
+    except TraceError:
+        if not results:
+            raise
+        return results
+    return sorted([*runs, *results], key=lambda run: (run.task, run.run))
+
+
+def _has_log(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (TRAJECTORY, "trajectory.json"))
 
 
 def _outcome(run: CheckedRun, folder: Path, attempt: int, suite: Suite | None) -> Outcome:
     task = None if suite is None else suite.task(run.task)
     domain = Path(run.run).parent.name if task is None else task.domain
-    feasible = task is None or task.evaluator.get("func") != "infeasible"
-    score = read_score(folder / run.run.partition("#")[0] / RESULT)
-    if run.outcome in (RunOutcome.crashed, RunOutcome.no_result) or score is None:
-        reason = "the runner crashed" if run.outcome == RunOutcome.crashed else "no readable result.txt"
+    feasible = task is None or is_feasible(task)
+    score, reason = _score_of(run, folder)
+    if score is None:
         return Outcome(run.task, domain, attempt, Result.no_result, None, feasible, reason=reason, steps=run.steps)
     result = Result.success if score == 1.0 else Result.failure
     return Outcome(run.task, domain, attempt, result, score, feasible, steps=run.steps)
+
+
+def _score_of(run: CheckedRun, folder: Path) -> tuple[float | None, str]:
+    """The score of a run, and why it has none."""
+    if run.outcome == RunOutcome.crashed:
+        return None, "the runner crashed"
+    path = folder / run.run.partition("#")[0] / RESULT
+    if not path.exists() and run.outcome in (
+        RunOutcome.success,
+        RunOutcome.failure,
+    ):  # of another format than OSWorld's
+        return float(run.outcome == RunOutcome.success), ""
+    score = read_score(path)
+    return score, "" if score is not None else "no readable result.txt"
 
 
 def read_score(path: Path) -> float | None:

@@ -36,6 +36,7 @@ from bepa_torchrl.storage.json_lines import json_line, read_lines
 from bepa_torchrl.storage.lock import locked
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.atomic import write_text
+from osworld_gym.desktops.identity import desktop_identity
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
@@ -55,6 +56,7 @@ def play_evaluation(
     check: MachineCheck | None = None,
     hosted: HostedModel | None = None,
     osworld_layout: bool = False,
+    machine_hash: str | None = None,
 ) -> tuple[list[Outcome], dict[str, Any]]:
     """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
 
@@ -72,6 +74,7 @@ def play_evaluation(
         check: plays instead of the policy.
         hosted: plays instead of the settings' checkpoint.
         osworld_layout: whether the episodes are written in the layout of OSWorld's runner, too.
+        machine_hash: identity of the desktops for the facts; None: found out, where it can be.
 
     Raises:
         ConfigError: the folder has an evaluation with other settings.
@@ -110,6 +113,7 @@ def play_evaluation(
             _play_policy(settings, tasks, jobs, temperature, hosted, record, finished)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature) | _facts_of_player(check, hosted)
+        facts["machine_hash"] = machine_hash or desktop_identity(settings.env.provider, settings.env.options)
         facts["wall_seconds"] = round(_wall_seconds(folder), 1)
         write_outcomes(folder, outcomes, facts)
         if osworld_layout:
@@ -223,6 +227,7 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
     every: Sequence[Task] = [*tasks.train, *tasks.held_out]
     return {
         "suite": name,
+        "list": Path(env.train_split).name,
         "edition": tasks.suite.fingerprint(every) | {"hashes": {task.id: task.content_hash for task in every}},
         "digest": tasks.suite.digest,
         "policy": policy.checkpoint,

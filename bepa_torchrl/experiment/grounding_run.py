@@ -133,7 +133,7 @@ def _line(settings: Settings, policy: EvaluatedPolicy, item: Item | Question, te
         with Image.open(io.BytesIO(png)) as image:
             size = image.size
         point = answered_point(text, action_text(settings.policy.action_text), policy.scaling, size)
-        scored = score_item(item, point)
+        scored = score_item(item, point, size)
         answer = str(point) if isinstance(point, NoPoint) else [*point]
     return {"id": item.id, "response": text, "answer": answer, "reason": None, "scored": asdict(scored)}
 

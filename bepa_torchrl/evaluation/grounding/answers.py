@@ -44,11 +44,13 @@ def answered_point(
     return NoPoint.refusal if any(action.kind in _REFUSALS for action in actions) else NoPoint.wrong_format
 
 
-#: the forms of MMBench-GUI's L1 answers; the first that occurs is taken
+#: the forms of MMBench-GUI's L1 answers; the first that occurs is taken. Small letters count where they cannot be words
 _LETTERS = (
+    re.compile(r"\A\s*\(?([A-Fa-f])\)?\s*(?:[.:]|\Z)"),
     re.compile(r"(?:^|\s)\(?([A-F])\)?[.:]"),
-    re.compile(r"\b[Oo]ption\s+([A-F])\b"),
-    re.compile(r"\b[Aa]nswer\s*(?:is)?\s*:?\s*\(?([A-F])\b"),
+    re.compile(r"\b[Oo]ption\s+\(?([A-Fa-f])\b"),
+    re.compile(r"\b[Aa]nswer\s*[:：]\s*\(?([A-Fa-f])\b"),
+    re.compile(r"\b[Aa]nswer\s*(?:is)?\s*\(?([A-F])\b"),
     re.compile(r"^\s*([A-F])\b", re.MULTILINE),
     re.compile(r"[\"'`]([A-F])[\"'`]"),
     re.compile(r"\b([A-F])\b"),
@@ -60,5 +62,6 @@ def answered_letter(response: str, letters: Sequence[str]) -> str | None:
     for pattern in _LETTERS:
         match = pattern.search(response)
         if match is not None:
-            return match.group(1) if match.group(1) in letters else None
+            letter = match.group(1).upper()
+            return letter if letter in letters else None
     return None

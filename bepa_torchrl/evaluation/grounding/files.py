@@ -111,15 +111,14 @@ def read_osworld_g(folder: Path) -> list[Item]:
 
 
 def read_mmbench_l2(folder: Path) -> list[Item]:
-    """MMBench-GUI L2. Boxes are shares of the image; values above 1 are pixels, and -1 is 0. Raises SuiteFileError."""
+    """MMBench-GUI L2. Boxes: shares of the image, or pixels if a value is above 1; -1 is 0. Raises SuiteFileError."""
     items = []
     for where, line in _records(folder / "L2_annotations.json"):
         with _reading(where):
             width, height = map(float, line["image_size"])
             values = [0.0 if value == -1 else float(value) for value in line["bbox"]]
-            left, top, right, bottom = (
-                value if value > 1 else value * side for value, side in zip(values, (width, height) * 2, strict=True)
-            )
+            sides = (1.0, 1.0) if max(values) > 1 else (width, height)
+            left, top, right, bottom = (value * side for value, side in zip(values, sides * 2, strict=True))
             names = ("platform", "grounding_type", "data_type")
             items.append(
                 Item(

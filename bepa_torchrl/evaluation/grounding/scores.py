@@ -12,6 +12,15 @@ from bepa_torchrl.evaluation.grounding.items import Groups, Item, Question
 from bepa_torchrl.evaluation.statistics import wilson
 from osworld_gym.types import Point
 
+#: divisions that the tables of ScreenSpot, ScreenSpot-Pro and MMBench-GUI combine
+_COMBINED = (
+    ("platform", "type"),
+    ("group", "type"),
+    ("difficulty", "platform"),
+    ("grounding", "platform"),
+    ("grounding", "platform", "type"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -24,6 +33,7 @@ class Scored:
         groups: of the item.
         options: number of options of a question; 0 for a grounding item.
         refusal: whether the right answer was a refusal.
+        outside: whether the point is outside of the image, as those of another scale are.
     """
 
     id: str
@@ -32,15 +42,25 @@ class Scored:
     groups: Groups | None = None
     options: int = 0
     refusal: bool = False
+    outside: bool = False
 
 
-def score_item(item: Item, answer: Point | NoPoint) -> Scored:
-    """A click in the region is right; where there is none, a refusal is."""
+def score_item(item: Item, answer: Point | NoPoint, size: tuple[int, int] | None = None) -> Scored:
+    """A click in the region is right; where there is none, a refusal is.
+
+    Args:
+        item: of the suite.
+        answer: what the response names, in pixels of the image.
+        size: (width, height) of the image, to notice points outside of it; None: not noticed.
+    """
+    outside = False
     if isinstance(answer, NoPoint):
         right = item.region is None and answer is NoPoint.refusal
     else:
         right = item.region is not None and item.region.contains(answer)
-    return Scored(item.id, right, answer is NoPoint.wrong_format, item.groups, refusal=item.region is None)
+        outside = size is not None and not (0 <= answer[0] <= size[0] and 0 <= answer[1] <= size[1])
+    wrong = answer is NoPoint.wrong_format
+    return Scored(item.id, right, wrong, item.groups, refusal=item.region is None, outside=outside)
 
 
 def score_question(question: Question, letter: str | None) -> Scored:
@@ -53,9 +73,11 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
 
     Returns:
         ``score`` (micro average over the items that have a result) and ``interval`` (Wilson), ``items``, ``no_result``,
-        ``format_errors``, ``groups`` (per division and part), and by suite ``without_refusals`` (OSWorld-G's other
-        convention, 510 items), ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it), and
-        ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
+        ``format_errors``, ``outside_image`` (points that are not in the image), ``groups`` (per division and part),
+        and by suite ``without_refusals`` (OSWorld-G's other convention, 510 items),
+        ``weighted`` (L1: a hit is worth (m - 1) / m of m options, as the paper has it),
+        ``weighted_normalised`` (L1: the same over what could be had, as the official script does it if it is asked
+        to), and ``basic_and_advanced`` (L2: the mean of both, as the paper has it).
     """
     valid = [each for each in scored if each.right is not None]
     out: dict[str, Any] = {
@@ -63,13 +85,14 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
         "items": len(scored),
         "no_result": len(scored) - len(valid),
         "format_errors": sum(each.format_error for each in valid),
+        "outside_image": sum(each.outside for each in valid),
         "groups": _divisions(valid),
     }
     if any(each.refusal for each in scored):
         out["without_refusals"] = _rate([each for each in valid if not each.refusal])
     if any(each.options for each in scored):
-        worth = [(each.options - 1) / each.options for each in valid if each.right]
-        out["weighted"] = sum(worth) / len(valid) if valid else None
+        out["weighted"] = sum(_worth(each) for each in valid if each.right) / len(valid) if valid else None
+        out["weighted_normalised"] = _normalised(valid)
     kinds = out["groups"].get("grounding", {})
     if set(kinds) == {"basic", "advanced"}:
         out["basic_and_advanced"] = (kinds["basic"]["score"] + kinds["advanced"]["score"]) / 2
@@ -103,13 +126,32 @@ def grounding_card(scored: Sequence[Scored], facts: Mapping[str, Any]) -> dict[s
     }
 
 
+def _worth(question: Scored) -> float:
+    """What a hit is worth: the more options, the more."""
+    return (question.options - 1) / question.options
+
+
+def _normalised(valid: Sequence[Scored]) -> float | None:
+    """What was earned of what could be, by difficulty and platform, weighted by number of questions; None without."""
+    parts: dict[object, list[Scored]] = {}
+    for each in valid:
+        groups = each.groups or {}
+        parts.setdefault((groups.get("difficulty"), groups.get("platform")), []).append(each)
+    total = 0.0
+    for members in parts.values():
+        most = sum(map(_worth, members))
+        total += len(members) * sum(_worth(each) for each in members if each.right) / most if most else 0.0
+    return total / len(valid) if valid else None
+
+
 def _divisions(valid: Iterable[Scored]) -> dict[str, dict[str, Any]]:
-    """The rate of each part of each division, and of platform and type together."""
+    """The rate of each part of each division, and of the divisions that the official tables combine."""
     parts: dict[str, dict[str, list[Scored]]] = {}
     for each in valid:
         groups = dict(each.groups or {})
-        if {"platform", "type"} <= set(groups):
-            groups["platform × type"] = f"{groups['platform']}, {groups['type']}"
+        for names in _COMBINED:
+            if set(names) <= set(groups):
+                groups[" × ".join(names)] = ", ".join(str(groups[name]) for name in names)
         for name, value in groups.items():
             for part in [value] if isinstance(value, str) else value:
                 parts.setdefault(name, {}).setdefault(part, []).append(each)

@@ -35,6 +35,8 @@ def _summary(card: Mapping[str, Any]) -> str:
     text = f"{percent(card['score'])} of {sizes['with_result']} items (95 % interval {low} to {high}); "
     text += f"{sizes['no_result']} without a result. "
     text += f"{card['format_errors']} responses could not be read, and count as wrong."
+    if card.get("outside_image"):
+        text += f" {card['outside_image']} points are outside of their image: is the scale of the answers right?"
     if _other_items(card):
         text += f" The published edition has {sizes['published_items']} items, these files {sizes['items']}."
     return text
@@ -44,7 +46,7 @@ def _tables(card: Mapping[str, Any]) -> Iterator[Table]:
     """The suite's other scores, each division, and the conditions."""
     others = [
         (name.replace("_", " "), percent(card[name]), "")
-        for name in ("weighted", "basic_and_advanced")
+        for name in ("weighted", "weighted_normalised", "basic_and_advanced")
         if card.get(name) is not None
     ]
     if "without_refusals" in card:

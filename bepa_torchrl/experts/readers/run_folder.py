@@ -34,6 +34,7 @@ from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 
 LOG = "traj.jsonl"
+REPLACED = "a later run in the same log has replaced it"
 _CODE_AGENT = "agent.call_code_agent"
 #: of a run without a step, by which a family could be recognised
 UNKNOWN = Family("unknown", "unknown", detect=lambda _: False, texts=plain_texts)
@@ -240,7 +241,7 @@ def _outcome(record: _LoggedRun) -> tuple[Outcome, str]:
     if record.sample.attempt.error:
         return Outcome.crashed, f"crashed: {record.sample.attempt.error:.200}"
     if not record.last:
-        return Outcome.no_result, "no result: a later run in the same log has replaced it"
+        return Outcome.no_result, f"no result: {REPLACED}"
     try:
         text = (record.folder / "result.txt").read_text(encoding="utf-8").strip()
     except FileNotFoundError:

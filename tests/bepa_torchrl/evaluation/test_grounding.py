@@ -74,6 +74,19 @@ def test_answers_are_read_in_the_policys_scale() -> None:
     assert answered_point("Action: wait()", action_text("uitars"), PIXELS, (200, 100)) is NoPoint.wrong_format
 
 
+def test_points_of_another_scale_are_noticed() -> None:
+    """Pixels of an image of 2000 x 1000, read as thousandths: most are far outside, none stops the evaluation."""
+    size, box = (2000, 1000), item(Box(1500, 800, 1600, 900))
+    answers = [f"Action: click(point='<point>{x} {y}</point>')" for x, y in ((1550, 850), (900, 850), (1999, 2))]
+    points = [answered_point(answer, action_text("uitars"), THOUSANDTHS, size) for answer in answers]
+    scored = [score_item(box, point, size) for point in points]
+    assert [(each.right, each.outside) for each in scored] == [(False, True), (False, False), (False, True)]
+    card = grounding_card(scored, {"suite": "screenspot_v2", "published_items": 3})
+    assert card["outside_image"] == 2
+    assert "2 points are outside of their image: is the scale of the answers right?" in markdown(card)
+    assert "outside of their image" not in markdown(grounding_card(scored[1:2], {"published_items": 1, "suite": "x"}))
+
+
 @pytest.mark.parametrize(
     ("text", "letter"),
     [("B", "B"), ("B. that", "B"), ("(B): that", "B"), ("I choose Option B", "B"), ("Answer: B", "B"),

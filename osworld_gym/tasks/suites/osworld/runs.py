@@ -12,8 +12,10 @@ from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
 from osworld_gym.tasks.evaluation.score import Backend, Evaluators
 from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.setup.file_cache import FileCache
-from osworld_gym.tasks.setup.run import TaskRun, prepare
+from osworld_gym.tasks.setup.run import prepare
 from osworld_gym.tasks.suites.osworld.oracles import ORACLES, OfficialOracle
+from osworld_gym.tasks.suites.osworld.requirements import files_of
+from osworld_gym.tasks.suites.osworld.solutions import play_official
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 
@@ -45,8 +47,10 @@ HEAD = f"{'task':8} {'domain':20} {'nothing':>7} {'oracle':>6}  {'evaluator':10}
 
 
 def with_oracle(tasks: Sequence[Task]) -> list[tuple[Task, OfficialOracle]]:
-    """The tasks that have an oracle, each with it."""
-    return [(task, ORACLES[task.id[:8]]) for task in tasks if task.id[:8] in ORACLES]
+    """The tasks that have a written oracle and whose files are all in the cache, each with its oracle."""
+    files = FileCache()
+    written = [(task, ORACLES[task.id[:8]]) for task in tasks if task.id[:8] in ORACLES]
+    return [pair for pair in written if all(files.find(file) is not None for file in files_of(pair[0]))]
 
 
 def run_all(desktop: Desktop, tasks: Sequence[Task], pool: OfficialEvaluators, seed: int = 0) -> Iterator[Outcome]:
@@ -78,7 +82,7 @@ def _run(
         desktop.reset(seed)
         prepare(task, desktop, files, seed=seed)
         desktop.perform([Action("wait")])
-        TaskRun(task, desktop, files, {}).run(oracle.steps, sleeps=True)
+        play_official(oracle, task, desktop, files)
         return verify(task, desktop, stop=oracle.stop, evaluators=evaluators, files=files).score, ""
     except (DesktopError, TaskError) as error:
         return None, str(error)

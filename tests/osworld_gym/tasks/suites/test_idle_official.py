@@ -1,7 +1,8 @@
 """Official tasks that can run here score 0 for a policy that does nothing, and their evaluators do not fail.
 
-The tasks' files are gigabytes of downloads, so generated files are used instead (``made_files.py``). Requires the full
-desktop (osworld-gym install-desktop), ``osworld-gym install-official`` and OSWorld's task files (OSWORLD_ROOT).
+The tasks' files are gigabytes of downloads, so generated files are used instead (``scripts/made_files.py``).
+Requires the full desktop (osworld-gym install-desktop), ``osworld-gym install-official`` and OSWorld's task files
+(OSWORLD_ROOT).
 """
 
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
-from made_files import fill_cache
 from repository import OSWORLD_BESIDE
 
 from osworld_gym.desktops.home_template.find import find_template
@@ -26,23 +26,11 @@ from osworld_gym.tasks.suites.osworld.requirements import KNOWN_ISSUES, Machine,
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
+from scripts.made_files import LIMITS, fill_cache
 
 DESKTOPS = 3
 SAMPLE = 40
 TRIES = 2  # of a task whose desktop failed, e.g. because the accessibility tree was late on a loaded machine
-#: tasks for which generated files do not work → the reason
-MADE_UP_LIMITS = {
-    "12382c62": "the gold file has no chart",
-    "1954cced": "the gold file has no pivot table",
-    "1de60575": "the gold file has no pivot table",
-    "2c1ebcd7": "the documents have no references",
-    "51719eea": "the gold file has no pivot table",
-    "535364ea": "the gold file has no pivot table",
-    "5df7b33a": "the archive does not hold the book that is opened",
-    "6ada715d": "the gold file has no picture",
-    "dd84e895": "the profile's folder has no mails",
-    "dfac9ee8": "the profile has no account",
-}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +54,7 @@ def runnable(suite, files: FileCache) -> list[Task]:
         fill_cache(files.root, task)
     machine = Machine(files=files)
     able = [task for task in suite.tasks if not reasons_against(task, "local", machine)]
-    return [task for task in able if task.id[:8] not in MADE_UP_LIMITS]
+    return [task for task in able if task.id[:8] not in LIMITS]
 
 
 def idle_problems(tasks: Sequence[Task], files: FileCache) -> list[str]:

@@ -15,11 +15,14 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
 from osworld_gym.tasks.evaluation.score import Check, Evaluators, score
+from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
-from osworld_gym.tasks.setup.run import TaskRun
+from osworld_gym.tasks.setup.run import TaskRun, prepare
 from osworld_gym.tasks.suites.osworld.runs import run_all
+from osworld_gym.tasks.suites.osworld.solutions import oracle_of, play_official
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
+from scripts.made_files import fill_cache
 
 pytestmark = pytest.mark.official
 
@@ -44,6 +47,10 @@ def desktop():
     with make_desktop("local", width=1920, height=1080) as made:
         made.reset(0)
         yield made
+
+
+#: a sheet, a document and slides, which the application has open and the evaluator saves
+BY_GOLD_FILE = ["0326d92d", "0810415c", "04578141"]
 
 
 PROFILE = ["default_search_engine", "profile_name", "enable_do_not_track", "new_startup_page", "bookmarks"]
@@ -94,14 +101,33 @@ def test_a_file_that_is_not_there_costs_no_wait(desktop, pool):
     )  # their client sleeps 15 s
 
 
-@pytest.mark.timeout(900)
-def test_official_tasks_score_nothing_and_one(pool):
+@pytest.fixture(scope="module")
+def official_suite():
     checkout = [os.environ.get("OSWORLD_ROOT"), OSWORLD_BESIDE]
     roots = [root for root in checkout if root and (Path(root) / "evaluation_examples").is_dir()]
     if not roots:
         pytest.skip("OSWorld's task files are absent: set OSWORLD_ROOT to a checkout")
-    tasks = [task for task in load_suite(roots[0]).tasks if task.id[:8] in TASKS]
+    return load_suite(roots[0])
+
+
+@pytest.mark.timeout(900)
+def test_official_tasks_score_nothing_and_one(pool, official_suite):
+    tasks = [task for task in official_suite.tasks if task.id[:8] in TASKS]
     assert len(tasks) == len(TASKS)
     with make_desktop("local", width=1920, height=1080) as desktop:
         lines = [(outcome.sound, outcome.line()) for outcome in run_all(desktop, tasks, pool)]
     assert all(sound for sound, _ in lines), "\n".join(line for _, line in lines)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", BY_GOLD_FILE)
+def test_a_gold_file_in_place_of_an_open_one_scores_one(desktop, pool, official_suite, tmp_path, name):
+    """The files are made up; the application is closed, and the evaluator's own Ctrl+S does not undo the solution."""
+    (task,) = (task for task in official_suite.tasks if task.id.startswith(name))
+    fill_cache(tmp_path, task)
+    files = FileCache(tmp_path, offline=True, also=())
+    desktop.reset(0)
+    prepare(task, desktop, files)
+    oracle = oracle_of(task)
+    play_official(oracle, task, desktop, files)
+    assert verify(task, desktop, stop=oracle.stop, evaluators=Evaluators(official=pool), files=files).score == 1.0

@@ -31,6 +31,32 @@ from osworld_gym.tasks.task import Task
 
 PROFILE = ".thunderbird/t5q2a5hp.default-release"  # the name of the profile in OSWorld's tasks
 SETUP, GOLD = 0, 1  # variants of a file's content
+#: tasks for which generated files do not work → the reason
+LIMITS = {
+    "12382c62": "the gold file has no chart",
+    "1954cced": "the gold file has no pivot table",
+    "1de60575": "the gold file has no pivot table",
+    "2c1ebcd7": "the documents have no references",
+    "51719eea": "the gold file has no pivot table",
+    "535364ea": "the gold file has no pivot table",
+    "5df7b33a": "the archive does not hold the book that is opened",
+    "6ada715d": "the gold file has no picture",
+    "dd84e895": "the profile's folder has no mails",
+    "dfac9ee8": "the profile has no account",
+}
+#: (first eight characters of a task's id, name of its file) → a script, where the task depends on what it does
+SCRIPTS = {
+    ("4d117223", "setup.sh"): "mkdir -p testDir/inner; touch testDir/a testDir/inner/b; chmod 600 testDir/a\n",
+    ("4d117223", "eval.sh"): 'test -z "$(find testDir -type f ! -perm 644)" && '
+    "echo 'All files have the correct permissions.'\n",
+    ("5c1075ca", "setup.sh"): "mkdir -p test_environment/one/two test_environment/fails; cd test_environment\n"
+    "touch a_failed.ipynb one/b_failed.ipynb one/two/c_failed.ipynb one/d.ipynb\n",
+    ("5c1075ca", "eval.sh"): "cd test_environment/fails && test \"$(find . -type f | sort | tr '\\n' ' ')\" = "
+    "'./a_failed.ipynb ./one/b_failed.ipynb ./one/two/c_failed.ipynb ' && echo 'Evaluation successful.'\n",
+    ("6f56bf42", "setup.sh"): "mkdir -p dir1 dir2 dir3; echo made up > file1\n",
+    ("6f56bf42", "eval.sh"): "for folder in dir1 dir2 dir3; do\n"
+    '    cmp -s file1 $folder/file1 && echo "Success: file1 exists in $folder." || echo "$folder: no file1"\ndone\n',
+}
 _DOWNLOAD = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_")
 
 
@@ -44,6 +70,9 @@ def fill_cache(root: Path, task: Task) -> None:
 
 def made_file(task_file: TaskFile) -> bytes:
     """The content for one name of the cache; what a step downloads has the URL's uuid in its name."""
+    script = SCRIPTS.get((task_file.task_id[:8], PurePosixPath(task_file.url).name))
+    if script is not None:
+        return script.encode()
     variant = SETUP if _DOWNLOAD.match(task_file.name) and "gold" not in task_file.name.lower() else GOLD
     return of_suffix(PurePosixPath(task_file.name).suffix.lower(), variant)
 
