@@ -19,7 +19,6 @@ from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 
 _log = logging.getLogger(__name__)
-REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
     """The tasks that cannot run on the desktops of the settings, and why; none without ``env.runnable``."""
     if not settings.env.runnable:
         return {}
-    web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
+    web = settings.env.provider in preflight.REMOTE_MACHINES or settings.env.options.get("proxy") is not None
     machine = Machine(network=web)
     against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
     return {
