@@ -307,7 +307,7 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
     expert = () if prepared else (partial(expert_sources, tasks=tasks), partial(known_attempts, tasks=tasks))
-    return (*expert, partial(enough_tasks, tasks=tasks), partial(judge_of_tasks, tasks=tasks))
+    return (partial(judge_of_tasks, tasks=tasks), *expert, partial(enough_tasks, tasks=tasks))
 
 
 def expert_sources(settings: Settings, tasks: Tasks) -> str | None:

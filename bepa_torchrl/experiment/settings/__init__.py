@@ -69,9 +69,9 @@ class Settings:
         threads: torch threads of each training process.
         processes: maximum number of simultaneous training processes.
         env: desktops and tasks.
-        judge: scores tasks on web sites.
         policy: checkpoint, prompts and batches.
         algo: the method.
+        judge: scores tasks on web sites.
         collect: rollouts.
         cluster: where asynchronous rollouts run.
         train: iterations and checkpoints.

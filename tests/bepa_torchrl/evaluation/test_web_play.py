@@ -197,6 +197,7 @@ def test_labels_of_people(command: Command, tmp_path: Path) -> None:
     assert (card["agreement"]["tasks"], card["agreement"]["agreement"]) == (2, 0.5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_plays_too(command: Command) -> None:
     made.data_file(command.data, command.tasks[0])
     assert command.run("policy=tiny", *PAGES, "env.max_steps=2") == 3

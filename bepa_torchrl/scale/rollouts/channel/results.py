@@ -111,8 +111,7 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
 
 
 def _verdict(fields: Sequence[Any]) -> Verdict:
-    score, problem, exhausted, judge = fields
-    return Verdict(float(score), str(problem), bool(exhausted), str(judge))
+    return Verdict(float(fields[0]), str(fields[1]), bool(fields[2]), str(fields[3]))
 
 
 def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:
