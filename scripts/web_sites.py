@@ -89,14 +89,17 @@ TASKS = {
             _said("I search, and look for the lowest price myself.", "type(content='lighthouse\\n')"),
             _said("It costs 5.", "finished(content='The keeper')"),  # wrong: the task says to sort
         ),
-        ('TYPE -> "lighthouse\\n"', "CLICK coords("),
+        ('TYPE -> "lighthouse\\n"', "CLICK coords(82, 257)"),
     ),
     "list": SiteTask(
-        "Say when the train to Bergen leaves.",
+        "Open the page of the train to Bergen and say when it leaves.",
         "trains.example",
         "easy",
-        (_said("It is in the list.", "finished(content='10:15')"),),
-        ("NAVIGATE -> http://trains.example/",),
+        (
+            _said("Bergen is the second in the list.", "click(start_box='(39,357)')"),
+            _said("The page says when.", "finished(content='10:15')"),
+        ),
+        ("CLICK coords(50, 257)",),
     ),
     "closed": SiteTask("Say what is sold here.", "closed.example", "hard", (), ()),
 }
@@ -121,7 +124,9 @@ def page(host: str, path: str, query: Mapping[str, list[str]]) -> str | None:
             f"{len(books)} books", f"{form}<p><a href='/search?q=x&sort=price'>Sort by price</a><ul>{listed}</ul>"
         )
     if host == "trains.example":
-        return _html("Trains", "<table><tr><td>Oslo<td>09:40<tr><td>Bergen<td>10:15</table>")
+        if path == "/bergen":
+            return _html("Bergen", "<p>10:15")
+        return _html("Trains", "<p><a href=/oslo>Oslo</a><p><a href=/bergen>Bergen</a>")
     return None
 
 

@@ -112,7 +112,7 @@ def _play(options: argparse.Namespace, overrides: list[str]) -> tuple[list[Any],
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
 
     with noting(options), counted(hosted), _asked(model), ConsoleProgress(Console(stderr=True)) as progress:
-        played = play_evaluation(
+        outcomes, facts = play_evaluation(
             settings,
             tasks,
             options.out,
@@ -124,6 +124,7 @@ def _play(options: argparse.Namespace, overrides: list[str]) -> tuple[list[Any],
             judge=KeptForJudging(options.out / TRAJECTORIES),
             to_judge=partial(can_be_judged, options.out),
         )
+        played = outcomes, facts | {"data": options.data.name}
         return judge_played(data, played, model, options.out, labels=labels, progress=progress)
 
 

@@ -28,7 +28,7 @@ from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suites.web import WebTask, WebTasks
 
-NAME = "online_mind2web"
+NAME, PUBLISHED = "online_mind2web", 300  #: of every edition: the number of tasks
 JUDGEMENTS, TRAJECTORIES = "judgements.jsonl", "trajectories"
 BY_JUDGE = "a judge (language model), with our own wording of WebJudge: not the official judge's score"
 NO_JUDGE = "none: the episodes were played, and not judged"
@@ -274,7 +274,7 @@ def _facts(tasks: WebTasks, model: ChatModel | None, lines: Mapping[str, Line]) 
     scores = [score for judgement in judgements for score in judgement["scores"]]
     judge = judge_name(model) if model is not None else judgements[0]["judge"] if judgements else None
     facts: dict[str, Any] = {
-        "suite": NAME,
+        "suite": NAME if len(tasks.tasks) == PUBLISHED else f"other tasks in the format of {NAME}",
         "digest": tasks.digest,
         "levels": dict(Counter(task.level for task in tasks.tasks.values())),
         "verifier": NO_JUDGE if judge is None else BY_JUDGE,

@@ -60,6 +60,7 @@ def test_the_suite_by_a_script(sites: Sites, tmp_path: Path) -> None:
     steps = read_trajectory(out / "trajectories" / "table").steps
     assert [step.url for step in steps[:4]] == ["http://table.example/"] * 4
     assert {step.url for step in steps[4:]} == {"http://table.example/thanks?name=Weber&guests=4"}
+    assert read_trajectory(out / "trajectories" / "list").steps[-1].url == "http://trains.example/bergen"
     for name, task in read_web_tasks(sites.data).tasks.items():
         if name != "closed":
             assert problems(read_trajectory(out / "trajectories" / name), task) == []
