@@ -26,6 +26,8 @@ from bepa_torchrl.viewer.sources import open_sources
 from osworld_gym.episode import Episode, EpisodeOptions
 from osworld_gym.errors import FailureReason, TaskError
 from osworld_gym.tasks.evaluation.judging import Played, PlayedStep
+from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.suites.web import WebTask, read_web_tasks, site_url
 from osworld_gym.types import Action, Screenshot, StopReason
@@ -357,6 +359,15 @@ def test_an_episode_that_is_judged_later_has_no_verdict(tmp_path: Path) -> None:
     result = run(tmp_path, KeptForJudging(tmp_path / "runs"))
     assert (result.stop, result.verdict) == (StopReason.finished, None)
     assert read_trajectory(tmp_path / "runs" / "lamp").answer == "it is 7"
+
+
+def test_what_its_tasks_require(tmp_path: Path) -> None:
+    """They need the web, and no evaluator."""
+    task = load_suite(made.data_file(tmp_path / "tasks.json", made.task("lamp"))).tasks[0]
+    assert "it needs the live web" in reasons_against(task, "local", Machine(network=False))
+    assert not [reason for reason in reasons_against(task, "local", Machine(network=True)) if "evaluator" in reason]
+    with pytest.raises(TaskError, match="a judge scores what was done"):
+        verify(task, PageDesktop(), stop=StopReason.finished)
 
 
 def test_a_judged_task_needs_a_judge(tmp_path: Path) -> None:
