@@ -16,7 +16,8 @@ import numpy as np
 
 from osworld_gym.action_text import ACTION_TEXTS, action_text
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.errors import DesktopError, FailureReason, ParseError
+from osworld_gym.errors import DesktopError, FailureReason, ParseError, TaskError
+from osworld_gym.tasks.evaluation.judging import History, Judge, is_judged
 from osworld_gym.tasks.evaluation.score import Evaluators
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
@@ -66,6 +67,7 @@ class EpisodeOptions:
             minute per episode, so the deadline of a call must be longer than that.
         evaluators: which evaluators score the episode, and their deadline.
         files: the cache of the tasks' files; None: this machine's default cache.
+        judge: scores the tasks that a judge scores; None: there are none.
 
     Raises:
         ValueError: one of the three limits is below 1, or an unknown ``action_text``.
@@ -79,6 +81,7 @@ class EpisodeOptions:
     official_timing: bool = False
     evaluators: Evaluators = field(default_factory=Evaluators)
     files: FileCache | None = None
+    judge: Judge | None = None
 
     @property
     def timing(self) -> Timing:
@@ -112,14 +115,17 @@ class Episode:
         self.desktop = desktop
         self.options = options
         self._task: Task | None = None
+        self._history: History | None = None
         self._frame = blank(desktop.screen_size)
 
     def begin(self, task: Task, seed: int) -> StepResult:
         """Resets the desktop, runs the task's setup steps, takes the first frame. ``stop``: None, or ``env_error``."""
-        self._task = None
+        self._task = self._history = None
         self._steps = self._parse_streak = self._calls = 0
         self._frame = blank(self.desktop.screen_size)
         start, timing = perf_counter(), self.options.timing
+        if is_judged(task) and self.options.judge is None:
+            raise TaskError(f"task {task.id!r} is scored by a judge, and there is none; fix: EpisodeOptions(judge=…)")
         try:
             self.desktop.reset(seed)
             prepare(task, self.desktop, self.options.files, seed=seed)
@@ -128,6 +134,7 @@ class Episode:
         except DesktopError as error:
             return self._failed(error)
         self._task = task
+        self._history = History(self.desktop, task, self._frame) if is_judged(task) else None
         return StepResult(self._frame, info={"begin_s": perf_counter() - start})
 
     def act(self, text: str) -> StepResult:
@@ -147,6 +154,8 @@ class Episode:
             self._take_screenshot()
         except DesktopError as error:
             return self._failed(error, actions)
+        if self._history is not None:
+            self._history.add(text, actions, problem, self._frame)
         if stop is None and self._steps >= self.options.max_steps:
             stop = StopReason.max_steps
         return self._result(stop, actions, problem, {"step_s": perf_counter() - start})
@@ -210,12 +219,18 @@ class Episode:
         start = perf_counter()
         try:
             pause(self.options.timing.before_evaluation)
-            options = self.options
-            verdict = verify(task, self.desktop, stop=stop, evaluators=options.evaluators, files=options.files)
+            verdict = self._verdict(task, stop)
         except DesktopError as error:
             return self._failed(error, actions)
         info["verify_s"] = perf_counter() - start
         return StepResult(self._frame, stop, verdict, actions=actions, parse_error=problem, info=info)
+
+    def _verdict(self, task: Task, stop: StopReason) -> Verdict | None:
+        options, history = self.options, self._history
+        if history is None or options.judge is None:
+            return verify(task, self.desktop, stop=stop, evaluators=options.evaluators, files=options.files)
+        self._history = None  # its frames are large
+        return options.judge(history.played(stop, options.action_text))
 
     def _failed(self, error: DesktopError, actions: tuple[Action, ...] = ()) -> StepResult:
         self._task = None

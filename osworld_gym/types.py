@@ -127,15 +127,19 @@ class CommandResult:
 class Verdict:
     """The verifier's result for a finished episode. ``success`` is ``score == 1`` (paper, section 3).
 
+    A judge's verdict names it: it is an opinion of a language model, which can be wrong, and be gamed.
+
     Args:
         score: the reward, in [0, 1].
         problem: the reason, if the score is 0 because a result could not be read; else empty.
         exhausted: the problem is that the result exceeds a limit of the evaluators (size, memory, time).
+        judge: the judge whose opinion the score is; empty: a verifier's result.
     """
 
     score: float
     problem: str = ""
     exhausted: bool = False
+    judge: str = ""
 
     @property
     def success(self) -> bool:
@@ -169,7 +173,8 @@ class StepResult:
     Args:
         screenshot: the frame after the step; after ``env_error`` the last good one.
         stop: why the episode ended; None while it is running.
-        verdict: the verifier's result once the episode has ended; None before, and on ``env_error``.
+        verdict: the verifier's result once the episode has ended; None before, on ``env_error``, and of an episode that
+            is judged later.
         failure: the reason of an ``env_error``; None otherwise.
         actions: the parsed actions in screen pixels; empty if the response could not be parsed.
         parse_error: reason of the ParseError, or None.

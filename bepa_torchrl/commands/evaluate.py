@@ -6,25 +6,24 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import add_settings, check_new
 from bepa_torchrl.commands.experts.arguments import noting
-from bepa_torchrl.commands.hosted_policy import add_hosted, check_not_hosted, hosted_model
-from bepa_torchrl.commands.web_evaluation import add_web, check_no_judge, judge_web
+from bepa_torchrl.commands.hosted_policy import add_hosted, check_not_hosted, counted, hosted_model, temperature_of
+from bepa_torchrl.commands.web_evaluation import WEB, add_web, check_no_judge, evaluate_web
 
 if TYPE_CHECKING:
     from bepa_torchrl.evaluation.every_eval_ever import Sample
-    from bepa_torchrl.experiment.evaluated_policy import HostedModel
     from bepa_torchrl.experiment.settings import Settings
 
 _ABOUT = """Plays every task of a suite and keeps each episode in --out, with its screenshots; the same command goes on
 with an evaluation that was interrupted. suite=NAME is one of the evaluation suites; without it the tasks are those of
-the settings env.*. --policy-model plays a hosted model instead of a checkpoint. suite=online_mind2web judges
-trajectories that exist instead. --card writes card.json, card.md, card.html, and the record every_eval_ever.json."""
+the settings env.*. --policy-model plays a hosted model instead of a checkpoint. suite=online_mind2web plays in a
+browser, and a judge scores what was played; with --trajectories it judges those of any agent. --card writes card.json,
+card.md, card.html, and the record every_eval_ever.json."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -94,9 +93,8 @@ def evaluate_policy(options: argparse.Namespace) -> int:
         return _read(options, name, overrides)
     if options.check is not None:
         check_not_hosted(options, f"--{options.check}")
-    if name == "online_mind2web":
-        check_not_hosted(options, "suite=online_mind2web")
-        return _show(options, *judge_web(options, overrides), options.out)
+    if name == WEB:
+        return _show(options, *evaluate_web(options, overrides), options.out)
     check_no_judge(options)
     if name is not None and grounding:
         return _ground(options, name, overrides)
@@ -123,7 +121,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     if not options.out.exists():
         check_new(options.out, "--out")
     items = suite.read(options.data)
-    temperature = _temperature(options, 0.0)
+    temperature = temperature_of(options, 0.0)
     hosted = hosted_model(options, overrides, settings, temperature)
     check(settings, () if hosted is not None else (preflight.checkpoint,))
     from rich.console import Console  # large packages, after what can be checked without them
@@ -134,7 +132,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
     from osworld_gym.atomic import write_text
 
-    with noting(options), _counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
+    with noting(options), counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
         scored, facts = play_grounding(
             settings,
             suite,
@@ -156,24 +154,6 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
         _write_record(options.out, card, answer_samples(items, options.out / ANSWERS))
     print(json.dumps(card, ensure_ascii=False) if options.json else markdown(card))
     return 0 if card["score"] is not None else 3
-
-
-def _temperature(options: argparse.Namespace, default: float) -> float:
-    value = default if options.temperature is None else options.temperature
-    if value < 0:
-        raise ValueError(f"--temperature: expected 0 or more, got {value:g}")
-    return float(value)
-
-
-@contextmanager
-def _counted(hosted: HostedModel | None) -> Iterator[None]:
-    """Prints at the end, also at an early one, what a hosted model was asked."""
-    try:
-        yield
-    finally:
-        if hosted is not None:
-            model = hosted.model
-            print(f"{model.endpoint.model}: {model.usage.summary(model.endpoint.price)}", file=sys.stderr)
 
 
 def _suite_of(overrides: list[str]) -> tuple[str | None, list[str]]:
@@ -206,10 +186,15 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         check_new(options.out, "--out")
     from bepa_torchrl.experiment.checks import COMMAND, HOSTED
     from bepa_torchrl.experiment.tasks import make_tasks
+    from osworld_gym.tasks.evaluation.judging import is_judged
 
-    temperature = _temperature(options, float(passes > 1))
+    temperature = temperature_of(options, float(passes > 1))
     check(settings, COMMAND if options.policy_model is None else HOSTED)
     tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+    if any(map(is_judged, tasks.train)):
+        raise ValueError(
+            f"env.suite={settings.env.suite}: a judge scores its tasks; play them with suite={WEB} --data FILE"
+        )
     if options.out is None:
         raise ValueError("expected --out FOLDER, in which each episode is kept as soon as it is over; add it")
     hosted = hosted_model(options, overrides, settings, temperature)
@@ -220,7 +205,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
 
     machine_check = None if options.check is None else MachineCheck(options.check)
-    with noting(options), _counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
+    with noting(options), counted(hosted), ConsoleProgress(Console(stderr=True)) as progress:
         outcomes, facts = play_evaluation(
             settings,
             tasks,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model
@@ -54,3 +56,22 @@ def hosted_model(
     from bepa_torchrl.experiment.evaluated_policy import HostedModel, scaling_of
 
     return HostedModel(model, scaling_of(policy.action_text, options.policy_points))
+
+
+def temperature_of(options: argparse.Namespace, default: float) -> float:
+    """The value of ``--temperature``. Raises ValueError if it is negative."""
+    value = default if options.temperature is None else options.temperature
+    if value < 0:
+        raise ValueError(f"--temperature: expected 0 or more, got {value:g}")
+    return float(value)
+
+
+@contextmanager
+def counted(hosted: HostedModel | None) -> Iterator[None]:
+    """Prints at the end, also at an early one, what a hosted model was asked."""
+    try:
+        yield
+    finally:
+        if hosted is not None:
+            model = hosted.model
+            print(f"{model.endpoint.model}: {model.usage.summary(model.endpoint.price)}", file=sys.stderr)

@@ -17,6 +17,7 @@ from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.task import Task
 
+NOT_JUDGED = "not judged"  #: reason of an episode that was played, and is scored by a judge, which was not asked
 RESULTS = "results.jsonl"
 FACTS = "facts.json"
 

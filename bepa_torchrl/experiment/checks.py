@@ -25,6 +25,7 @@ from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, Ex
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
+from osworld_gym.tasks.evaluation.judging import is_judged
 from osworld_gym.uitars.history import check_history
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
     expert = () if prepared else (partial(expert_sources, tasks=tasks), partial(known_attempts, tasks=tasks))
-    return (*expert, partial(enough_tasks, tasks=tasks))
+    return (partial(judge_of_tasks, tasks=tasks), *expert, partial(enough_tasks, tasks=tasks))
 
 
 def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
@@ -355,6 +356,17 @@ def enough_tasks(settings: Settings, tasks: Tasks) -> str | None:
     )
 
 
+def judge_of_tasks(settings: Settings, tasks: Tasks) -> str | None:
+    """Tasks that a judge scores have one, and there is none for others."""
+    judged = any(is_judged(task) for task in (*tasks.train, *tasks.held_out))
+    suite, model = settings.env.suite, settings.judge.model
+    if judged and model is None:
+        return f"env.suite={suite}: its tasks are scored by a judge; set judge.model=NAME and judge.url=URL"
+    if model is not None and not judged:
+        return f"judge.model={model}: the tasks of env.suite={suite} have verifiers, no judge; leave it out"
+    return None
+
+
 # --- the order ----------------------------------------------------------------------------------------------------
 
 SETTINGS: tuple[Check, ...] = (
@@ -383,6 +395,7 @@ SETTINGS: tuple[Check, ...] = (
 MACHINE: tuple[Check, ...] = (
     preflight.extras,
     preflight.suite,
+    preflight.judge,
     preflight.task_lists,
     preflight.checkpoint,
     preflight.engine,

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible, write_outcomes
+from bepa_torchrl.evaluation.outcomes import NOT_JUDGED, Outcome, Result, is_feasible, write_outcomes
 from bepa_torchrl.evaluation.success_rate import evaluation_job
 from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
 from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
@@ -37,6 +37,7 @@ from bepa_torchrl.storage.lock import locked
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.atomic import write_text
 from osworld_gym.desktops.identity import desktop_identity
+from osworld_gym.tasks.evaluation.judging import Judge
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
@@ -57,6 +58,8 @@ def play_evaluation(
     hosted: HostedModel | None = None,
     osworld_layout: bool = False,
     machine_hash: str | None = None,
+    judge: Judge | None = None,
+    to_judge: Callable[[str], bool] = lambda _: False,
 ) -> tuple[list[Outcome], dict[str, Any]]:
     """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
 
@@ -75,6 +78,8 @@ def play_evaluation(
         hosted: plays instead of the settings' checkpoint.
         osworld_layout: whether the episodes are written in the layout of OSWorld's runner, too.
         machine_hash: identity of the desktops for the facts; None: found out, where it can be.
+        judge: gets the episodes of tasks that a judge scores; None: that of the settings.
+        to_judge: whether what is needed to judge a task's episode later is there; otherwise it is played again.
 
     Raises:
         ConfigError: the folder has an evaluation with other settings.
@@ -90,7 +95,7 @@ def play_evaluation(
     with locked(folder):
         claim(folder, identity)
         record = RunRecord(folder, images=settings.record.images)
-        known = _played(folder)
+        known = _played(folder, to_judge)
         wanted = [(attempt, number) for attempt in range(passes) for number in range(len(every))]
         jobs = [
             evaluation_job(every[number], settings.eval.seed, number, attempt)
@@ -110,7 +115,7 @@ def play_evaluation(
         if jobs and check is not None:
             play_check(settings, jobs, check, finished)
         elif jobs:
-            _play_policy(settings, tasks, jobs, temperature, hosted, record, finished)
+            _play_policy(settings, tasks, jobs, temperature, hosted, record, finished, judge)
         outcomes = [_known_or_not(every[number], attempt, known, against) for attempt, number in wanted]
         facts = _facts(settings, tasks, name=name, temperature=temperature) | _facts_of_player(check, hosted)
         facts["machine_hash"] = machine_hash or desktop_identity(settings.env.provider, settings.env.options)
@@ -129,6 +134,7 @@ def _play_policy(
     hosted: HostedModel | None,
     record: RunRecord,
     finished: Callable[[EpisodeResult, Sequence[str], str | None], None],
+    judge: Judge | None,
 ) -> None:
     """Plays the jobs. ``finished`` gets each result, its steps' code, and why it does not count."""
     text = action_text(settings.policy.action_text)
@@ -138,7 +144,7 @@ def _play_policy(
 
     with (
         evaluated_policy(settings, hosted) as policy,
-        closing(make_env(settings, policy.scaling, tasks.suite)) as env,
+        closing(make_env(settings, policy.scaling, tasks.suite, judge=judge)) as env,
     ):
         record.describe(settings.policy.action_text, policy.scaling)
         run_episodes(
@@ -157,7 +163,9 @@ def outcome_of(result: EpisodeResult, lost: str | None = None) -> Outcome:
     task, verdict = result.job.task, result.verdict
     if lost is not None:
         kind, score, reason = Result.no_result, None, f"refused: {lost}"
-    elif result.stop is StopReason.env_error or verdict is None:
+    elif verdict is None and result.stop is not StopReason.env_error:
+        kind, score, reason = Result.no_result, None, NOT_JUDGED
+    elif verdict is None:
         kind, score = Result.no_result, None
         reason = "infrastructure" if result.failure is None else f"infrastructure: {result.failure.value}"
     else:
@@ -200,13 +208,17 @@ def claim(folder: Path, identity: str) -> None:
     write_text(path, identity)
 
 
-def _played(folder: Path) -> dict[tuple[str, int], Outcome]:
-    """The episodes of earlier processes that have a result; the others are removed from the record."""
+def _played(folder: Path, to_judge: Callable[[str], bool]) -> dict[tuple[str, int], Outcome]:
+    """The episodes of earlier processes that have a result, or can be judged; the others leave the record."""
     path = folder / EPISODES
     if not path.exists():
         return {}
-    lines = read_lines(path)
-    kept = [line for line in lines if line["outcome"]["result"] != Result.no_result.value]
+
+    def over(outcome: Mapping[str, Any]) -> bool:
+        played = outcome["result"] != Result.no_result.value
+        return played or (outcome["reason"] == NOT_JUDGED and to_judge(outcome["task"]))
+
+    kept = [line for line in read_lines(path) if over(line["outcome"])]
     write_text(path, "".join(map(json_line, kept)))  # also without a line that was torn by a kill
     outcomes = (Outcome(**{**line["outcome"], "result": Result(line["outcome"]["result"])}) for line in kept)
     return {(outcome.task, outcome.attempt): outcome for outcome in outcomes}

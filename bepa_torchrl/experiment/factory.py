@@ -14,6 +14,8 @@ from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
+from bepa_torchrl.endpoint import Endpoint
+from bepa_torchrl.evaluation.web.verifier import WebJudge
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.preflight import engine_token
@@ -30,6 +32,7 @@ from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
 from bepa_torchrl.training.trainer import BEPATrainer, OnIteration
 from osworld_gym.episode import EpisodeOptions
 from osworld_gym.factory import desktop_factory
+from osworld_gym.tasks.evaluation.judging import Judge
 from osworld_gym.tasks.evaluation.score import Evaluators
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
@@ -111,13 +114,14 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own
     )
 
 
-def make_env(settings: Settings, scaling: ImageScaling, suite: Suite) -> OSWorldEnv:
+def make_env(settings: Settings, scaling: ImageScaling, suite: Suite, *, judge: Judge | None = None) -> OSWorldEnv:
     """Builds the environment with its desktops.
 
     Args:
         settings: of the desktops and the episodes.
         scaling: from the policy's points to pixels of the screen.
         suite: of the tasks.
+        judge: scores the tasks that a judge scores, instead of that of the settings.
 
     Raises:
         ValueError: unknown provider or option. DesktopError: the first desktop cannot be made.
@@ -128,7 +132,7 @@ def make_env(settings: Settings, scaling: ImageScaling, suite: Suite) -> OSWorld
         env.desktops,
         suite=suite,
         observation="png",
-        options=_episode_options(settings, scaling),
+        options=_episode_options(settings, scaling, judge),
         provider_options=env.options,
         deadline=env.deadline,
         warm=env.warm_pool,
@@ -136,7 +140,7 @@ def make_env(settings: Settings, scaling: ImageScaling, suite: Suite) -> OSWorld
     )
 
 
-def _episode_options(settings: Settings, scaling: ImageScaling) -> EpisodeOptions:
+def _episode_options(settings: Settings, scaling: ImageScaling, judge: Judge | None = None) -> EpisodeOptions:
     env = settings.env
     return EpisodeOptions(
         max_steps=env.max_steps,
@@ -146,6 +150,25 @@ def _episode_options(settings: Settings, scaling: ImageScaling) -> EpisodeOption
         action_text=settings.policy.action_text,
         official_timing=env.official_timing,
         evaluators=Evaluators(env.evaluators),
+        judge=judge or make_judge(settings),
+    )
+
+
+def make_judge(settings: Settings) -> WebJudge | None:
+    """The judge of the settings; None if there is none."""
+    judge = settings.judge
+    if judge.model is None:
+        return None
+    return WebJudge(
+        Endpoint(
+            judge.model,
+            judge.url,
+            max_tokens=judge.max_tokens,
+            timeout=judge.timeout,
+            retries=judge.retries,
+            at_once=judge.at_once,
+            reasoning=judge.reasoning,
+        )
     )
 
 

@@ -17,8 +17,9 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
-from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, suite_folder
+from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, is_web_file, suite_folder
 
+REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 #: provider → the extra of this package that installs its Python packages
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
 Check = Callable[[Settings], str | None]
@@ -32,11 +33,15 @@ def extras(settings: Settings) -> None:
         require_extra("adam8bit", "optimizer.kind=adamw_8bit")
     if settings.cluster.address is not None:
         require_extra("ray", "cluster.address")
+    if settings.judge.model is not None:
+        require_extra("endpoint", "judge.model")
 
 
 def suite(settings: Settings) -> str | None:
     """The suite exists, and OSWorld's checkout if the run uses its tasks. Raises TaskError: an unknown suite."""
     name = settings.env.suite
+    if name not in SUITES and is_web_file(name):
+        return web_network(settings) if Path(name).expanduser().is_file() else f"env.suite={name}: no such file"
     if name not in SUITES:
         suite_folder(Path(name))
     if name != "osworld":
@@ -49,6 +54,28 @@ def suite(settings: Settings) -> str | None:
         return None
     problem = "no evaluation_examples/examples in it" if root.is_dir() else "no such folder"
     return f"OSWORLD_ROOT={root}: expected the folder of an OSWorld checkout, {problem}; {fix}"
+
+
+def web_network(settings: Settings) -> str | None:
+    """The desktops have a network that the user allows, for tasks on web sites."""
+    env = settings.env
+    if env.provider in REMOTE_MACHINES or env.options.get("proxy") is not None:
+        return None
+    return (
+        f"env.suite={env.suite}: its tasks are on web sites, and desktops of env.provider={env.provider} have no "
+        "network unless you allow it; set env.provider=local env.options.proxy=HOST:PORT, an HTTP proxy, their only "
+        "way out"
+    )
+
+
+def judge(settings: Settings) -> str | None:
+    """``judge.*`` names a judge that can be asked."""
+    options = settings.judge
+    if options.model is None:
+        return None if options.url is None else f"judge.url={options.url} is read with judge.model=NAME; add it"
+    if options.url is None and not os.environ.get("OPENAI_API_KEY"):
+        return f"judge.model={options.model} is OpenAI's: set OPENAI_API_KEY, or judge.url=http://HOST:PORT/v1"
+    return None
 
 
 def task_lists(settings: Settings) -> str | None:

@@ -13,7 +13,6 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import provenance_of
 from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from osworld_gym.types import StopReason
 
 Kind = tuple[Any, ...]  #: of which the first episode is kept whole
 
@@ -83,7 +82,7 @@ def untrained_line(iteration: int, result: EpisodeResult, *, replaced: bool = Fa
         "updates": [],
         "age": None,
         "stop_reason": result.stop.value,
-        "reward": None if result.stop is StopReason.env_error else float(result.success),
+        "reward": None if result.verdict is None else float(result.success),
         "advantage": None,
         "failure": None if result.failure is None else result.failure.value,
         "n_steps": len(rows),

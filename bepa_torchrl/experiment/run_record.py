@@ -212,9 +212,11 @@ class RunRecord:
 
 
 def _problem(result: EpisodeResult | None) -> dict[str, Any]:
-    """Why what the policy left behind could not be read, and whether it exceeded the evaluators' limits."""
+    """Why what the policy left behind could not be read, whether it exceeded the evaluators' limits, and the judge."""
     verdict = None if result is None else result.verdict
-    return {"problem": verdict.problem or None, "exhausted": verdict.exhausted} if verdict is not None else {}
+    if verdict is None:
+        return {}
+    return {"problem": verdict.problem or None, "exhausted": verdict.exhausted, "judge": verdict.judge or None}
 
 
 def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None:

@@ -18,7 +18,6 @@ from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 
 _log = logging.getLogger(__name__)
-REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
         return {}
     from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
 
-    web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
+    web = settings.env.provider in preflight.REMOTE_MACHINES or settings.env.options.get("proxy") is not None
     machine = Machine(network=web)
     against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
     return {

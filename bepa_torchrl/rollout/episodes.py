@@ -50,7 +50,7 @@ class EpisodeResult:
         rows: lazy stack ``[S]``; None if the infrastructure failed or no prompt fitted the model.
         stop: why it ended; ``crashed_desktop`` if the same actions crashed the desktop twice, see
             :class:`osworld_gym.episode.CrashRecord`.
-        verdict: None with ``env_error`` only.
+        verdict: None with ``env_error``, and of an episode that is judged later.
         failure: reason of the last attempt's failure; only with ``env_error`` and ``crashed_desktop``.
         retried: reasons of the failed attempts after which the episode was started again.
         steps: responses of the policy, in the last attempt.

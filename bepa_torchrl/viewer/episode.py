@@ -80,6 +80,7 @@ class ShownEpisode:
         copied_from: the rollout, ``<group>-<slot>``, that an injected trace is a copy of.
         failure: of the infrastructure; empty if none.
         problem: why what the policy left behind could not be read.
+        judge: the judge whose opinion the reward is; empty: a verifier's.
         mode: greedy or sampled, of an evaluation.
         expert: whose trace it is or goes back to, and its run.
         plan: hash of the plan in the prompt.
@@ -105,6 +106,7 @@ class ShownEpisode:
     copied_from: str = ""
     failure: str = ""
     problem: str = ""
+    judge: str = ""
     mode: str = ""
     expert: str = ""
     plan: str = ""

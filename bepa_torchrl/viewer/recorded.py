@@ -103,6 +103,7 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
             trained=line.get("trained") if not mode else None,
             failure=str(line.get("failure") or ""),
             problem=str(line.get("problem") or ""),
+            judge=str(line.get("judge") or ""),
             mode=mode,
             expert=" ".join(str(origin[name]) for name in ("expert", "origin") if origin.get(name)),
             plan=str(origin.get("plan") or ""),

@@ -45,6 +45,7 @@ STEPS: dict[str, dict[str, Parameter]] = {
     "close_window": _WINDOW,
     "chrome_open_tabs": {"urls_to_open": _LIST},
     "chrome_close_tabs": {"urls_to_close": _LIST},
+    "open_site": {"url": _TEXT},
     "update_browse_history": {"history": _LIST},
     "change_wallpaper": {"path": _TEXT},
     "googledrive": {"settings_file": Parameter((str,)), "operation": _LIST, "args": _LIST},

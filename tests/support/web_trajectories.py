@@ -12,8 +12,8 @@ from typing import Any
 from chat_server import Reply
 from PIL import Image
 
-from bepa_torchrl.evaluation.web.tasks import WebTask
 from bepa_torchrl.evaluation.web.trajectories import WebStep, write_trajectory
+from osworld_gym.tasks.suites.web import WebTask
 
 SITE = "https://www.shop.example/"
 KEY_POINTS = "**Key Points**:\n1. find it"

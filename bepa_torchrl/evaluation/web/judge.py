@@ -51,8 +51,8 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """As a verifier's result, 1 or 0. Keep ``judge`` with it: a reward of a judge can be wrong, and be gamed."""
-        return Verdict(float(self.success))
+        """As a verifier's result, 1 or 0, which names the judge: its reward can be wrong, and be gamed."""
+        return Verdict(float(self.success), judge=self.judge)
 
 
 def judge_trajectory(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bepa_torchrl.evaluation.web.tasks import WebTask
 from osworld_gym.atomic import new_folder, write_bytes, write_text
+from osworld_gym.tasks.suites.web import WebTask
 
 RESULT, PICTURES, V2 = "result.json", "trajectory", "online-mind2web-v2"
 _ANSWER = re.compile(r"TASK_COMPLETE\s*->\s*ANSWER:(.*)", re.DOTALL)
@@ -119,7 +119,13 @@ def problems(trajectory: Trajectory, task: WebTask) -> list[str]:
 
 
 def write_trajectory(
-    root: Path, task: WebTask, steps: Sequence[WebStep], pictures: Sequence[bytes], answer: str
+    root: Path,
+    task: WebTask,
+    steps: Sequence[WebStep],
+    pictures: Sequence[bytes],
+    answer: str,
+    *,
+    refuse: bool = True,
 ) -> Path:
     """Writes a trajectory in v2; returns its folder.
 
@@ -129,12 +135,13 @@ def write_trajectory(
         steps: in order, the last one ``TASK_COMPLETE -> ANSWER: …``; their ``picture`` is not read.
         pictures: PNG bytes, one per step.
         answer: the agent's final answer.
+        refuse: whether one that the rules of :func:`problems` object to is refused.
 
     Raises:
-        ValueError: the rules of :func:`problems` object to it.
+        ValueError: the rules object to it, or there is not a picture per step.
         OSError: it cannot be written; nothing of it remains.
     """
-    problem = next(_problems(steps, answer, task, True), None)
+    problem = next(_problems(steps, answer, task, True), None) if refuse else None
     if problem is not None or len(pictures) != len(steps):
         reason = problem or f"expected a picture per step, got {len(pictures)} for {len(steps)} steps"
         raise ValueError(f"{task.id}: not a trajectory of Online-Mind2Web: {reason}")

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 
 from bepa_torchrl.experiment.settings.collection import ClusterSettings, CollectSettings, EvalSettings, RecordSettings
 from bepa_torchrl.experiment.settings.desktops import EnvSettings
+from bepa_torchrl.experiment.settings.judge import JudgeSettings
 from bepa_torchrl.experiment.settings.kinds import Count, Positive, PositiveFloat, Text
 from bepa_torchrl.experiment.settings.methods import (
     AdvantageSettings,
@@ -38,6 +39,7 @@ __all__ = [
     "EnvSettings",
     "EvalSettings",
     "ExpertSettings",
+    "JudgeSettings",
     "LoraSettings",
     "LossSettings",
     "OptimizerSettings",
@@ -69,6 +71,7 @@ class Settings:
         env: desktops and tasks.
         policy: checkpoint, prompts and batches.
         algo: the method.
+        judge: scores tasks on web sites.
         collect: rollouts.
         cluster: where asynchronous rollouts run.
         train: iterations and checkpoints.
@@ -97,6 +100,7 @@ class Settings:
     env: EnvSettings
     policy: PolicySettings
     algo: AlgoSettings
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
     collect: CollectSettings = field(default_factory=CollectSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     train: TrainSettings = field(default_factory=TrainSettings)

@@ -15,7 +15,7 @@ class EnvSettings:
 
     Args:
         provider: provider of the desktops, a name of :data:`osworld_gym.desktops.registry.PROVIDERS`.
-        suite: name of a suite, or folder of an OSWorld checkout.
+        suite: name of a suite, folder of an OSWorld checkout, or file ``.json`` of tasks on web sites.
         options: keyword arguments of the provider's desktop class.
         desktops: desktops per training process.
         deadline: seconds for one call on a desktop (reset, step, verification).

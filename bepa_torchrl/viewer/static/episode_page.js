@@ -63,6 +63,7 @@
       ["a copy of", episode.copied_from ? originOf(row, episode.copied_from) : null],
       ["ended by", row.stop ? words(row.stop) : null], ["expert", episode.expert ? visible(episode.expert) : null],
       ["mean log-prob", row.sampled === null ? null : `${shown(row.sampled)}${row.current === null ? "" : `, before the update ${shown(row.current)}`}`],
+      ["reward by a judge, no verifier", episode.judge ? visible(episode.judge) : null],
       ["problem", episode.problem ? visible(episode.problem) : null],
     ].filter(([, value]) => value);
     return el("section", { class: "heading" }, el("h1", {}, visible(row.instruction || row.task)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import ReplyTooLarge, TaskError
 from osworld_gym.tasks.evaluation.check import INFEASIBLE, Check
+from osworld_gym.tasks.evaluation.judging import is_judged
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official, score
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import TaskRun
@@ -47,6 +48,8 @@ def verify(
     given_up = stop is StopReason.call_user
     if task.evaluator.get("func") == INFEASIBLE:
         return Verdict(float(given_up))
+    if is_judged(task):
+        raise TaskError(f"task {task.id!r} has no verifier: a judge scores what was done (EpisodeOptions.judge)")
     who = evaluators or Evaluators()
     conj, checks = read_evaluator(task)
     for check in checks:

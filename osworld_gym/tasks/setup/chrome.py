@@ -21,6 +21,7 @@ from osworld_gym.tasks.evaluation.urls import same_url
 CHROME_PORT = 9222
 STARTED = 60.0  # seconds for Chrome to answer after it was launched
 ANSWER = 15.0  # seconds for one answer
+ADDRESS = 3.0  # seconds for the page's address, which is left out then
 LOADED = 20.0  # seconds for a new tab to leave the blank page
 POLL = 0.1  # seconds between requests: these endpoints have no event to wait for
 
@@ -37,19 +38,23 @@ class Tab:
 class Chrome:
     """The Chrome of one desktop. Every method ends within its deadline.
 
+    Args:
+        desktop: the desktop.
+        answer: seconds for one answer.
+
     Raises:
         DesktopError: (any method) ``setup_failed`` when Chrome does not respond.
         TaskError: this provider does not forward Chrome's port.
     """
 
-    def __init__(self, desktop: Desktop) -> None:
+    def __init__(self, desktop: Desktop, *, answer: float = ANSWER) -> None:
         address = desktop.forwarded(CHROME_PORT)
         if address is None:
             raise TaskError(
                 f"the task queries Chrome on port {CHROME_PORT}, which this provider's desktops do not forward; "
                 "use a provider that does: local, container, vm"
             )
-        self._address = address
+        self._address, self._timeout = address, answer
 
     def await_started(self) -> None:
         """Waits until Chrome responds, at most ``STARTED`` seconds."""
@@ -91,7 +96,7 @@ class Chrome:
             raise DesktopError(FailureReason.setup_failed, f"Chrome, {method} {path}: {error}") from error
 
     def _ask(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(*self._address, timeout=ANSWER)
+        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -101,6 +106,17 @@ class Chrome:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}: {body[:200]!r}")
         return json.loads(body) if body[:1] in (b"[", b"{") else body.decode()
+
+
+def page_url(desktop: Desktop) -> str:
+    """The address of the page that was used last; empty if no Chrome answers, such as one that the policy closed."""
+    if desktop.forwarded(CHROME_PORT) is None:
+        return ""
+    try:
+        tabs = Chrome(desktop, answer=ADDRESS).tabs()
+    except (DesktopError, KeyError, TypeError, AttributeError):
+        return ""
+    return tabs[0].url if tabs else ""
 
 
 def open_tabs(desktop: Desktop, urls: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.setup import chrome
 from osworld_gym.tasks.setup.arrange import arrange_command, arranged_files
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, setup_file
+from osworld_gym.tasks.setup.site import open_site
 from osworld_gym.tasks.task import Task
 
 COMMAND = 120.0  # seconds for a command whose output is stored
@@ -118,6 +119,10 @@ def _close_tabs(run: TaskRun, parameters: Mapping[str, Any]) -> None:
     chrome.close_tabs(run.desktop, parameters["urls_to_close"])
 
 
+def _open_site(run: TaskRun, parameters: Mapping[str, Any]) -> None:
+    open_site(run.desktop, parameters)
+
+
 def _browse_history(run: TaskRun, parameters: Mapping[str, Any]) -> None:
     """Adds visits to Chrome's history file, or to OSWorld's empty one if the desktop has none."""
     try:
@@ -177,5 +182,6 @@ HOST_STEPS: dict[str, Callable[[TaskRun, Mapping[str, Any]], None]] = {
     "download": _download,
     "chrome_open_tabs": _open_tabs,
     "chrome_close_tabs": _close_tabs,
+    "open_site": _open_site,
     "update_browse_history": _browse_history,
 }

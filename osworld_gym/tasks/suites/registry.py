@@ -12,6 +12,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.extensions import Registry
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
+from osworld_gym.tasks.suites.web import web_suite
 from osworld_gym.tasks.task import Task
 
 OSWORLD = "osworld"
@@ -47,14 +48,22 @@ SUITES: Registry[Callable[[], Suite]] = Registry(
 
 
 def load_suite(name: str | Path) -> Suite:
-    """The suite with this name, or in this folder, whose path is then its name.
+    """The suite with this name, or in this folder or file, whose path is then its name.
 
     Raises:
-        TaskError: neither a known name nor a folder with ``examples/<domain>/<id>.json``.
+        TaskError: neither a known name, nor a folder with ``examples/<domain>/<id>.json``, nor a file of tasks on web
+            sites (:mod:`osworld_gym.tasks.suites.web`).
     """
     if str(name) in SUITES:
         return SUITES[str(name)]()
+    if is_web_file(name):
+        return replace(web_suite(Path(name).expanduser()), name=str(name))
     return replace(osworld_suite(suite_folder(Path(name))), name=str(name))
+
+
+def is_web_file(name: str | Path) -> bool:
+    """Whether a suite is a file of tasks on web sites: its name ends in ``.json``."""
+    return str(name).endswith(".json")
 
 
 def suite_folder(path: Path) -> Path:

@@ -16,11 +16,9 @@ from chat_server import ChatServer, Reply, chat_server
 
 from bepa_torchrl.__main__ import main
 from bepa_torchrl.endpoint import AnswerError, ChatModel, Endpoint
-from bepa_torchrl.evaluation.grounding.files import SuiteFileError
 from bepa_torchrl.evaluation.web import prompts
 from bepa_torchrl.evaluation.web.agreement import agreement, corrected_rate, read_labels
 from bepa_torchrl.evaluation.web.judge import judge_trajectory, judged
-from bepa_torchrl.evaluation.web.tasks import read_web_tasks
 from bepa_torchrl.evaluation.web.trajectories import (
     TrajectoryError,
     WebStep,
@@ -28,7 +26,8 @@ from bepa_torchrl.evaluation.web.trajectories import (
     read_trajectory,
     write_trajectory,
 )
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.suites.web import read_web_tasks
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
@@ -55,7 +54,7 @@ def test_the_data_file_names_its_edition_and_levels(tmp_path: Path) -> None:
 def test_another_data_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tasks.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(SuiteFileError, match=message):
+    with pytest.raises(TaskError, match=message):
         read_web_tasks(path)
 
 
@@ -417,7 +416,7 @@ def test_trajectories_of_another_edition(command: Command, capsys: pytest.Captur
     ("arguments", "message"),
     [
         (["suite=online_mind2web"], "--data is missing"),
-        (["suite=online_mind2web", "--passes", "3"], "plays nothing; leave out settings"),
+        (["suite=online_mind2web", "--passes", "3"], "is played once"),
         (["suite=sim", "--labels", "x.json"], "--labels is read with suite=online_mind2web only"),
     ],
 )

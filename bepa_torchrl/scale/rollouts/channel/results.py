@@ -68,7 +68,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
         },
         "rows": None if result.rows is None else [_encode_row(row, blobs) for row in row_list(result.rows)],
         "stop": result.stop.value,
-        "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted],
+        "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted, verdict.judge],
         "failure": None if result.failure is None else result.failure.value,
         "retried": [reason.value for reason in result.retried],
     }
@@ -100,7 +100,7 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
             ),
             None if rows is None else stack_rows([_decode_row(row, blobs) for row in rows]),
             StopReason(fields["stop"]),
-            None if verdict is None else Verdict(float(verdict[0]), str(verdict[1]), bool(verdict[2])),
+            None if verdict is None else _verdict(verdict),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
             tuple(FailureReason(reason) for reason in fields["retried"]),
         )
@@ -108,6 +108,10 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"expected the result of an episode: {type(error).__name__}: {error}") from error
+
+
+def _verdict(fields: Sequence[Any]) -> Verdict:
+    return Verdict(float(fields[0]), str(fields[1]), bool(fields[2]), str(fields[3]))
 
 
 def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:

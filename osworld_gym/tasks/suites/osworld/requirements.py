@@ -20,6 +20,7 @@ from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
 from osworld_gym.desktops.home_template.apt import missing
 from osworld_gym.tasks.evaluation.check import INFEASIBLE
 from osworld_gym.tasks.evaluation.getters import GETTERS, one_or_many
+from osworld_gym.tasks.evaluation.judging import is_judged
 from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, OfficialNames, find_official
 from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
@@ -189,6 +190,8 @@ def _files(task: Task, machine: Machine) -> Iterator[str]:
 
 
 def _evaluators(task: Task, machine: Machine) -> Iterator[str]:
+    if is_judged(task):
+        return
     nothing = OfficialNames(frozenset(), frozenset())
     metrics, getters = official_names(machine.official.folder) if machine.official else nothing
     for check in read_evaluator(task)[1]:

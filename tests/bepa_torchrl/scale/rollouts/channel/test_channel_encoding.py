@@ -131,7 +131,7 @@ def result_with_rows() -> EpisodeResult:
         stop=StopReason.finished,
         plan_free=True,
     )
-    return EpisodeResult(EpisodeJob(TASKS["lamp-0"], (0, 1), 5, 1), rows, StopReason.finished, Verdict(1.0))
+    return EpisodeResult(EpisodeJob(TASKS["lamp-0"], (0, 1), 5, 1), rows, StopReason.finished, Verdict(1.0, judge="j"))
 
 
 def test_an_image_crosses_once() -> None:
