@@ -25,6 +25,7 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
 | ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | metrics, cache (``highest_logprob``), loss |
 | OLD_LOG_PROB | [L] float32, nats, under pi_old, plan-free prompt; NaN until known | collector, OldLogProb | loss |
+| BASE_LOG_PROB | [L] float32, nats, under the base policy; NaN on injected rows | BaseLogProb | loss (KL) |
 | LOG_PROB | [L] float32, nats, under the weights before the last optimiser step on the row | loss | record |
 | CLIPPED | [L] bool, whether the clip bound there | loss | record |
 | UPDATES | [U] int64, the policy's versions after the optimiser steps on the row | stepper | record |
@@ -67,6 +68,7 @@ PROMPT_TOKENS = ("tokens", "prompt")
 RESPONSE_TOKENS = ("tokens", "response")
 ROLLOUT_LOG_PROB = ("log_probs", "rollout")
 OLD_LOG_PROB = ("log_probs", "response")
+BASE_LOG_PROB = ("log_probs", "base")
 LOG_PROB = ("log_probs", "current")
 CLIPPED = "clipped"
 UPDATES = "updates"

@@ -79,6 +79,17 @@ def ratio_of_responses(settings: Settings) -> str | None:
     return f"loss.ratio={loss.ratio} is for loss.unit=token, got loss.unit={loss.unit}; leave one of them out"
 
 
+def terms_of_tokens(settings: Settings) -> str | None:
+    """The terms of the loss that are per token are not set with ``loss.unit=step``, nor without reinforcement."""
+    loss, method = settings.loss, _method(settings)
+    for name, weight in (("kl_weight", loss.kl_weight), ("entropy_weight", loss.entropy_weight)):
+        if weight and loss.unit == "step":
+            return f"loss.{name}={weight} is for loss.unit=token, got loss.unit=step; leave one of them out"
+        if weight and not method.rl and not settings.compare:
+            return f"loss.{name}={weight} is for methods that collect rollouts, got algo={method.name}; leave it out"
+    return None
+
+
 def longest_episode(settings: Settings) -> str | None:
     """``loss.max_length`` is given with ``sum_norm``, and only then."""
     length = settings.loss.max_length
@@ -362,6 +373,7 @@ SETTINGS: tuple[Check, ...] = (
     settings_of_luffy,
     self_rollouts,
     ratio_of_responses,
+    terms_of_tokens,
     longest_episode,
     kind_of_advantage,
     injected_weight,

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrl.envs.transforms import Compose
+from tensordict import TensorDictBase
+from torchrl.envs.transforms import Compose, Transform
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
+from bepa_torchrl.data import keys as K
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.preflight import engine_token
@@ -22,8 +24,9 @@ from bepa_torchrl.methods import Method
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.rollout.base_log_prob import BaseLogProb
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.rollout.old_log_prob import OldLogProb
+from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
@@ -209,7 +212,10 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, held_out=held_out, rollout=rollout)
+    finish = Compose(replacement, old, *_scored_by_base(settings, policy, leader))
+    collector = make_collector(
+        settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout
+    )
     optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
         collector=collector,
@@ -227,6 +233,29 @@ def make_trainer(
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
     )
+
+
+def _scored_by_base(settings: Settings, policy: Policy, leader: Leader | None) -> list[Transform]:
+    """What scores rows under the base policy, if the loss reads that: the policy without adapters, or a copy.
+
+    With ``policy.lora.adapter`` the base policy has those adapters, so that it is a copy, too. On several ranks a copy
+    is whole, and rank 0's.
+    """
+    if not settings.loss.kl_weight:
+        return []
+    budget, lora = settings.train.max_tokens, settings.policy.lora
+    if lora.rank is not None and lora.adapter is None:
+        if leader is not None:
+            return [BaseLogProb(partial(leader.fill_base_log_probs, max_tokens=budget))]
+        assert isinstance(policy, TransformersPolicy)
+        return [BaseLogProb(partial(_fill_without_adapters, policy, max_tokens=budget))]
+    base = make_policy(settings, seed=settings.seed)
+    return [BaseLogProb(partial(fill_old_log_probs, base, max_tokens=budget, key=K.BASE_LOG_PROB))]
+
+
+def _fill_without_adapters(policy: TransformersPolicy, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+    with policy.as_base():
+        fill_old_log_probs(policy, rows, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
 
 
 def _load_shards(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -255,20 +284,21 @@ def make_collector(
     policy: Policy,
     env: OSWorldEnv,
     tasks: Sequence[Task],
-    replacement: TraceReplacement,
-    old_log_prob: OldLogProb,
+    cache: TaskTraceCache | None,
+    postproc: Transform,
     *,
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
 ) -> GroupRolloutCollector:
-    """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
+    """Builds the collector; its shutdown leaves the desktops open.
 
     Args:
-        old_log_prob: scores the rows that :func:`scored_rows` selects.
+        cache: the method's traces.
+        postproc: finalises groups, and scores the rows that the loss reads.
         held_out: as of :func:`make_trainer`.
         rollout: samples the rollouts; None: the policy in training.
     """
-    cache, size = replacement.cache, settings.collect.group_size
+    size = settings.collect.group_size
 
     def size_of(task: Task) -> int:
         return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
@@ -283,7 +313,7 @@ def make_collector(
         "size_of": size_of,
         "retries": collect.retries,
         "close_env": False,
-        "postproc": Compose(replacement, old_log_prob),
+        "postproc": postproc,
     }
     if collect.mode == "sync":
         schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, EngineSampler) else None

@@ -24,6 +24,7 @@ from bepa_torchrl.functional.ratio import (
     response_mean,
     truncated_importance,
 )
+from bepa_torchrl.functional.regularization import gated_distillation, k3_divergence
 from bepa_torchrl.functional.statistics import (
     approximate_kl,
     clip_fraction,
@@ -57,8 +58,10 @@ __all__ = [
     "clipped_surrogate",
     "cross_entropy",
     "effective_sample_size",
+    "gated_distillation",
     "group_advantage",
     "jensen_shannon",
+    "k3_divergence",
     "leave_one_out_advantage",
     "log_ratio",
     "luffy_shaping",

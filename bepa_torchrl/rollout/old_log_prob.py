@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
@@ -92,8 +92,10 @@ def render_plan_free(policy: Sampler, rows: Sequence[TensorDictBase]) -> None:
 
 
 @torch.no_grad()
-def fill_old_log_probs(policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
-    """Sets OLD_LOG_PROB ``[L]`` float32, nats, of every row to its log-probs under the policy's current weights.
+def fill_old_log_probs(
+    policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int, key: NestedKey = K.OLD_LOG_PROB
+) -> None:
+    """Sets ``key`` ``[L]`` float32, nats, of every row to its log-probs under the policy's current weights.
 
     Raises:
         TokenBudgetError: a row is longer than ``max_tokens``, or the device is out of memory.
@@ -105,4 +107,4 @@ def fill_old_log_probs(policy: Any, rows: Sequence[TensorDictBase], *, max_token
             dist = policy.get_dist(part)
             log_probs = dist.log_prob(tokens).to(torch.float32)
         for row, values, mask in zip(row_list(part), log_probs, dist.mask, strict=True):
-            row.set(K.OLD_LOG_PROB, values[mask].cpu())
+            row.set(key, values[mask].cpu())

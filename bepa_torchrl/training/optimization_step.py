@@ -47,12 +47,12 @@ def minibatches(batch: TensorDictBase, groups: int | None) -> Iterator[TensorDic
 
 
 def has_signal(rows: TensorDictBase, loss: LossModule) -> list[bool]:
-    """Which rows of ``[R]`` have a gradient: those with an advantage other than 0, RL+SFT's expert's, the anchor's."""
+    """Which rows of ``[R]`` have a gradient: an advantage other than 0, or a term (cross-entropy, divergence …)."""
     supervised = isinstance(loss, RLSFTLoss)
-    anchor = loss.anchor_rows(rows).tolist() if isinstance(loss, BEPALoss) else [False] * len(rows)
+    terms = loss.rows_with_terms(rows).tolist() if isinstance(loss, BEPALoss) else [False] * len(rows)
     return [
-        anchored or bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY)))
-        for row, anchored in zip(row_list(rows), anchor, strict=True)
+        term or bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY)))
+        for row, term in zip(row_list(rows), terms, strict=True)
     ]
 
 

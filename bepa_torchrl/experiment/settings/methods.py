@@ -41,6 +41,11 @@ class LossSettings:
         rollout_cap: upper bound of these weights.
         anchor: weight of a cross-entropy on the policy's own successes in groups without an injected trace, mean over
             their tokens; 0: none (the paper).
+        kl_weight: weight of the divergence (k3) from the base policy, the run's checkpoint, on the policy's own rows,
+            normalised as the surrogate; 0: none (the paper). Its log-probs are computed once per row: with
+            ``policy.lora`` by the same weights without adapters, else by a second copy of the model.
+        entropy_weight: weight of the entropy of the tokens' distributions on the policy's own rows, normalised as the
+            surrogate; 0: none (the paper).
     """
 
     ratio: Literal["token", "sequence"] = "token"
@@ -54,6 +59,8 @@ class LossSettings:
     rollout_correction: Literal["off", "token", "sequence"] = "off"
     rollout_cap: PositiveFloat = 2.0
     anchor: NonNegativeFloat = 0.0
+    kl_weight: NonNegativeFloat = 0.0
+    entropy_weight: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

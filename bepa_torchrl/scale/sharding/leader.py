@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
 
+from bepa_torchrl.data import keys as K
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded, save_sharded
@@ -83,6 +84,18 @@ class Leader:
             self._followers.send({"do": "fill", "max_tokens": max_tokens})
             with self._scoring():
                 self._passes.fill_old_log_probs(policy, broadcast_rows(rows), max_tokens=max_tokens)
+
+    def fill_base_log_probs(self, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+        """BASE_LOG_PROB of the rows, on all ranks, by the policy without its adapters.
+
+        Raises:
+            ValueError: the policy has no adapters.
+        """
+        if rows:
+            with self.policy.as_base(), self._scoring():
+                self._followers.send({"do": "fill_base", "max_tokens": max_tokens})
+                together = broadcast_rows(rows)
+                self._passes.fill_old_log_probs(self.policy, together, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:

@@ -150,6 +150,15 @@ def test_the_ratio_of_a_response_is_for_tokens() -> None:
         load_methods(["loss.ratio=sequence", "loss.unit=step"])
 
 
+@pytest.mark.parametrize("name", ["kl_weight", "entropy_weight"])
+def test_terms_of_tokens_are_for_tokens_and_for_rollouts(name: str) -> None:
+    assert getattr(load_methods([f"loss.{name}=0.1"])["grpo"].loss, name) == 0.1
+    with pytest.raises(ConfigError, match=rf"loss\.{name}=0\.1 is for loss\.unit=token, got loss\.unit=step"):
+        load_methods([f"loss.{name}=0.1", "loss.unit=step"])
+    with pytest.raises(ConfigError, match=rf"loss\.{name}=0\.1 is for methods that collect rollouts, got algo=sft"):
+        load_methods([f"loss.{name}=0.1", "algo=sft", "compare=[]"])
+
+
 def test_settings_are_frozen(default: Settings) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         default.seed = 1  # type: ignore[misc]
@@ -205,6 +214,7 @@ def test_provider_options_are_free() -> None:
             "loss.max_length=9",
             "loss.max_length=9 is read with loss.aggregation=sum_norm only, got loss.agg",
         ),
+        ("loss.kl_weight=-1", "loss.kl_weight: expected a number of at least 0, got -1"),
         ("loss.ratio=episode", "loss.ratio: expected one of token, sequence"),
         ("algo.gamma=0.2", "algo.gamma is read by algo=luffy only, got algo=bepa; leave it out"),
         ("advantage.kind=rloo", "advantage.kind: expected one of grpo, leave_one_out, maxrl"),

@@ -12,11 +12,14 @@ from tensordict import TensorDictBase
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
+from bepa_torchrl.experiment import factory
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_trainer
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.methods import METHODS, method_named
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.rollout.old_log_prob import fill_old_log_probs
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
 
 Position = tuple[int, int, int]
@@ -48,10 +51,12 @@ def traces() -> TaskTraceCache:
     return cache
 
 
-def collected(name: str, traces: TaskTraceCache, *overrides: str) -> tuple[list[TensorDictBase], set[Position], Any]:
+def collected(
+    name: str, traces: TaskTraceCache, *overrides: str, lora: Lora | None = None
+) -> tuple[list[TensorDictBase], set[Position], Any]:
     """The rows of one iteration, the positions of those that were scored, and the trainer."""
     settings = load_config(["algo=" + name, "collect.groups=2", "collect.group_size=3", *overrides])
-    algo, policy = method_named(name), ScriptedLearner(one_task_is_solved)
+    algo, policy = method_named(name), ScriptedLearner(one_task_is_solved, lora=lora)
     tasks = [lamp_task(i) for i in range(2)]
     cache = make_cache(settings, algo, traces)
     trainer = make_trainer(settings, algo, policy, LampEnv(lamp_vector(4)), tasks, cache)
@@ -120,3 +125,22 @@ def test_several_optimizer_steps_read_stored_log_probs(override: str, traces: Ta
     _, scored, trainer = collected("grpo", traces, "train.old_log_probs=all", override)
     assert trainer.loss_module.old_policy == "stored"
     assert scored
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["copy", "adapters"])
+def test_the_bases_log_probs_are_stored_with_own_rows_only(
+    traces: TaskTraceCache, lora: Lora | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without adapters by a second copy of the model, with them by the policy without them."""
+    monkeypatch.setattr(factory, "make_policy", lambda *_, **__: ScriptedLearner(one_task_is_solved))
+    overrides = ["loss.kl_weight=0.1", *(["policy.lora.rank=4"] if lora else [])]
+    rows, _, trainer = collected("bepa", traces, *overrides, lora=lora)
+    base = ScriptedLearner(one_task_is_solved)
+    own = [row for row in rows if not bool(row[K.OFF_POLICY])]
+    assert len(own) < len(rows)
+    assert all(bool(torch.isnan(row[K.BASE_LOG_PROB]).all()) for row in rows if bool(row[K.OFF_POLICY]))
+    found = [row[K.BASE_LOG_PROB].clone() for row in own]
+    fill_old_log_probs(base, own, max_tokens=8192, key=K.BASE_LOG_PROB)
+    for row, values in zip(own, found, strict=True):
+        torch.testing.assert_close(values, row[K.BASE_LOG_PROB], atol=1e-5, rtol=0)
+    assert trainer.loss_module.kl_weight == 0.1
