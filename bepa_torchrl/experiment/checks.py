@@ -144,6 +144,16 @@ def group_size(settings: Settings) -> str | None:
     return f"collect.group_size={size}: {method.name} requires at least {2 + size - smallest}"
 
 
+def further_groups(settings: Settings) -> str | None:
+    """``collect.dynamic`` does not leave out groups that the anchor is for."""
+    dynamic, anchor = settings.collect.dynamic, settings.loss.anchor
+    if not dynamic or not anchor:
+        return None
+    return (
+        f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one of them to 0"
+    )
+
+
 def old_log_probs(settings: Settings) -> str | None:
     """Where something else than the policy samples, the trainer computes the old log-probs."""
     if settings.train.old_log_probs == "all":
@@ -378,6 +388,7 @@ SETTINGS: tuple[Check, ...] = (
     kind_of_advantage,
     injected_weight,
     group_size,
+    further_groups,
     token_budget,
     adapters,
     old_log_probs,

@@ -25,7 +25,9 @@ from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Samp
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.base_log_prob import BaseLogProb
+from bepa_torchrl.rollout.dynamic_sampling import GroupsWithSignal, has_signal
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
@@ -212,7 +214,7 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    finish = Compose(replacement, old, *_scored_by_base(settings, policy, leader))
+    finish = Compose(replacement, *_with_signal(settings, algo), old, *_scored_by_base(settings, policy, leader))
     collector = make_collector(
         settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout
     )
@@ -233,6 +235,13 @@ def make_trainer(
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
     )
+
+
+def _with_signal(settings: Settings, algo: Method) -> list[Transform]:
+    """What leaves out groups without a signal, with ``collect.dynamic``."""
+    if not settings.collect.dynamic:
+        return []
+    return [GroupsWithSignal(settings.collect.groups, supervised=algo.injection is Injection.additional)]
 
 
 def _scored_by_base(settings: Settings, policy: Policy, leader: Leader | None) -> list[Transform]:
@@ -303,6 +312,9 @@ def make_collector(
     def size_of(task: Task) -> int:
         return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
 
+    def signal(task_id: str, successes: Sequence[bool]) -> bool:
+        return has_signal(successes, algo.injection, has_trace=cache is not None and cache.contains(task_id))
+
     collect = settings.collect
     options: dict[str, Any] = {
         "groups": collect.groups,
@@ -312,6 +324,8 @@ def make_collector(
         "env_seed": collect.env_seed,
         "size_of": size_of,
         "retries": collect.retries,
+        "further": collect.dynamic,
+        "has_signal": signal,
         "close_env": False,
         "postproc": postproc,
     }

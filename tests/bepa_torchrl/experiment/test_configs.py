@@ -150,6 +150,12 @@ def test_the_ratio_of_a_response_is_for_tokens() -> None:
         load_methods(["loss.ratio=sequence", "loss.unit=step"])
 
 
+def test_dynamic_sampling_does_not_leave_out_the_anchors_groups() -> None:
+    assert load_methods(["collect.dynamic=4"])["grpo"].collect.dynamic == 4
+    with pytest.raises(ConfigError, match=r"collect\.dynamic=4 leaves out solved groups, .* set one to 0"):
+        load_methods(["collect.dynamic=4", "loss.anchor=0.1"])
+
+
 @pytest.mark.parametrize("name", ["kl_weight", "entropy_weight"])
 def test_terms_of_tokens_are_for_tokens_and_for_rollouts(name: str) -> None:
     assert getattr(load_methods([f"loss.{name}=0.1"])["grpo"].loss, name) == 0.1

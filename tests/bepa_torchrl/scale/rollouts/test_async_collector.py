@@ -122,6 +122,25 @@ def test_rows_have_the_version_that_sampled_them_and_ages_are_reported(order: st
     assert seen[-1].metrics()["staleness_max"] == max(seen[-1].ages)
 
 
+def test_further_groups_are_admitted_in_the_place_of_those_without_a_signal() -> None:
+    """Tasks 0 and 1 have none: a batch has two groups of the three others, and those that it replaced."""
+    silent = {"lamp-0", "lamp-1"}
+    with collector(further=3, has_signal=lambda task, _: task not in silent) as made:
+        for batch in islice(made, 3):
+            made.rollout_policy.version += 1
+            assert isinstance(made.last, AsyncIteration)
+            members = {result.job.group_id: result.job.task.id for result in made.last.results}
+            signals = [task not in silent for task in members.values()]
+            metrics = made.last.metrics()
+            assert metrics["groups_without_signal"] == signals.count(False)
+            assert metrics["groups_further"] == min(3, signals.count(False))
+            assert metrics["episodes_further"] == SIZE * metrics["groups_further"]
+            assert len(made.last.ages) == GROUPS == signals.count(True)
+            assert {int_entry(row, K.GROUP_ID) for row in row_list(batch)} == set(members)
+        described: Any = made.queue.describe()
+        assert described["dropped"] > 0
+
+
 def test_a_worker_that_is_gone_loses_no_group() -> None:
     """A node leases slots and is never heard of again: its leases expire, and others play them."""
     with collector(workers=0, lease_seconds=0.5) as made:
