@@ -34,6 +34,7 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
 | DENOMINATOR | [1] float32, > 0, see :func:`bepa_torchrl.functional.row_denominators` | stepper | loss |
 | ANCHOR | [1] float32, >= 0, see :func:`bepa_torchrl.functional.anchor_weights` | stepper (``loss.anchor``) | loss |
+| TRAINED | [1] bool; False (replayed, before a hand-over): in no loss; absent: True | collector, cache | trainer |
 | OFF_POLICY | [1] bool, injected by replacement or by LUFFY | replacement | loss (LUFFY, SFT), diagnostics |
 """
 
@@ -78,6 +79,7 @@ ADVANTAGE = "advantage"
 DENOMINATOR = "loss_denominator"
 ANCHOR = "loss_anchor_weight"
 OFF_POLICY = "off_policy"
+TRAINED = "trained"
 CONTEXT_FULL = "context_full"  #: bool ``[1]``, in a policy's output for an environment only: the prompt is too long
 
 

@@ -49,11 +49,13 @@ def known_methods(settings: Settings) -> str | None:
     return None
 
 
-def settings_of_luffy(settings: Settings) -> str | None:
-    """``algo.preset`` and ``algo.gamma`` are not set for another method."""
+def settings_of_one_method(settings: Settings) -> str | None:
+    """``algo.preset`` and ``algo.gamma`` are set for LUFFY only, ``algo.gain`` for methods with prefixes."""
     algo = settings.algo
     default = AlgoSettings(name=algo.name)
-    if algo.name == "luffy" or algo == default:
+    if algo.gain != default.gain and not _method(settings).prefix:
+        return f"algo.gain is read by algo=prefix only, got algo={algo.name}; leave it out"
+    if algo.name == "luffy" or (algo.preset, algo.gamma) == (default.preset, default.gamma):
         return None
     key = "preset" if algo.preset != default.preset else "gamma"
     return f"algo.{key} is read by algo=luffy only, got algo={algo.name}; leave it out"
@@ -380,7 +382,7 @@ def enough_tasks(settings: Settings, tasks: Tasks) -> str | None:
 
 SETTINGS: tuple[Check, ...] = (
     known_methods,
-    settings_of_luffy,
+    settings_of_one_method,
     self_rollouts,
     ratio_of_responses,
     terms_of_tokens,

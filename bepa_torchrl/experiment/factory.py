@@ -29,6 +29,7 @@ from bepa_torchrl.rollout.dynamic_sampling import GroupsWithSignal, has_signal
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
+from bepa_torchrl.rollout.prefix import PrefixLengths
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
@@ -160,7 +161,7 @@ def make_cache(settings: Settings, algo: Method, *seeds: TaskTraceCache) -> Task
     Args:
         seeds: caches of traces; a task's trace is taken from the first one that has it.
     """
-    if not (algo.refresh or algo.injection is not algo.injection.never):
+    if not (algo.refresh or algo.prefix or algo.injection is not algo.injection.never):
         return None
     cache = TaskTraceCache(
         traces_per_task=algo.traces_per_task,
@@ -326,6 +327,7 @@ def make_collector(
         "retries": collect.retries,
         "further": collect.dynamic,
         "has_signal": signal,
+        "prefixes": _prefixes(settings, algo, cache),
         "close_env": False,
         "postproc": postproc,
     }
@@ -345,6 +347,13 @@ def make_collector(
         make_vector=vector_maker(settings, policy.renderer.image_scaling),
         **options,
     )
+
+
+def _prefixes(settings: Settings, algo: Method, cache: TaskTraceCache | None) -> PrefixLengths | None:
+    if not algo.prefix:
+        return None
+    assert cache is not None
+    return PrefixLengths(cache, gain=settings.algo.gain)
 
 
 def make_sampler(settings: Settings) -> Sampler:

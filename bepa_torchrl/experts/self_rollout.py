@@ -282,7 +282,13 @@ def _entry(
         return None
     leaks = _leaks(result.rows, plan, action_text)
     provenance = Provenance(
-        trace.expert, trace.origin, plan_hash(plan), attempt, result.job.handover, trace.content_hash
+        trace.expert,
+        trace.origin,
+        plan_hash(plan),
+        attempt,
+        result.job.handover,
+        trace.content_hash,
+        result.job.env_seed,
     )
     rows = mark(plan_free_rows(policy, result.rows), provenance)
     return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))

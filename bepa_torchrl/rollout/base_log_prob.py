@@ -12,14 +12,14 @@ from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.data.step_rows import is_trained, row_list
 
 #: sets BASE_LOG_PROB of rows, which have none, to their log-probs under the base policy
 FillBase = Callable[[Sequence[TensorDictBase]], None]
 
 
 class BaseLogProb(Transform):
-    """Sets BASE_LOG_PROB ``[L]`` float32, nats; NaN on injected rows, which the term leaves out.
+    """Sets BASE_LOG_PROB ``[L]`` float32, nats; NaN on injected and replayed rows, which the term leaves out.
 
     Args:
         fill: scores the policy's own rows.
@@ -35,7 +35,7 @@ class BaseLogProb(Transform):
         """The same batch ``[R]``, with BASE_LOG_PROB in every row."""
         own = []
         for row in row_list(tensordict):
-            if bool(row.get(K.OFF_POLICY)):
+            if bool(row.get(K.OFF_POLICY)) or not is_trained(row):
                 row.set(K.BASE_LOG_PROB, torch.full((len(row[K.RESPONSE_TOKENS]),), torch.nan))
             else:
                 own.append(row)

@@ -19,11 +19,13 @@ from torchrl.weight_update import WeightSyncScheme
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import EpisodeKey, Stream, desktop_seed, episode_key
-from bepa_torchrl.data.step_rows import row_list, stack_rows
+from bepa_torchrl.data.step_rows import mark_untrained, row_list, stack_rows
 from bepa_torchrl.policies.base import EngineSampler, Sampler
 from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.dynamic_sampling import HasSignal
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.rollout.prefix import PrefixLengths, prefix_metrics
+from bepa_torchrl.rollout.replay import Prefix
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
 from bepa_torchrl.torchrl_private import WholeEpisodeCollector
 from osworld_gym.errors import DesktopError, FailureReason
@@ -71,6 +73,7 @@ class CollectedIteration:
             metrics |= self.desktops.metrics()
         if self.sampling is not None:
             metrics |= self.sampling.metrics()
+        metrics |= prefix_metrics(self.results)
         return metrics | {f"stop_{reason.value}": float(stops[reason.value]) for reason in StopReason}
 
 
@@ -109,16 +112,23 @@ class RolloutSeeds:
     seed: int
     env_seed: str
 
-    def job(self, task: Task, number: int, iteration: int, group: int, slot: int) -> EpisodeJob:
-        """The job of one rollout; ``number`` is the task's index among the training tasks."""
+    def job(
+        self, task: Task, number: int, iteration: int, group: int, slot: int, prefix: Prefix | None = None
+    ) -> EpisodeJob:
+        """The job of one rollout; ``number`` is the task's index among the training tasks.
+
+        With a ``prefix`` all rollouts of the group start on the desktop that it is from.
+        """
         key = episode_key(self.seed, Stream.ROLLOUT, iteration, number, slot)
+        if prefix is not None:
+            return EpisodeJob(task, key, prefix.env_seed, group, slot, prefix=prefix)
         desktop = desktop_seed(key[:-1] if self.env_seed == "group" else key)
         return EpisodeJob(task, key, desktop, group, slot)
 
 
 def mean_log_prob(results: Iterable[EpisodeResult]) -> float | None:
-    """Mean log-probability of all response tokens as sampled, in nats; None without tokens."""
-    rows = [row for result in results if result.rows is not None for row in row_list(result.rows)]
+    """Mean log-probability of all response tokens as sampled, in nats, without replayed ones; None without tokens."""
+    rows = [row for result in results if result.rows is not None for row in row_list(result.rows)[result.replayed :]]
     return float(torch.cat([row.get(K.ROLLOUT_LOG_PROB) for row in rows]).mean()) if rows else None
 
 
@@ -142,6 +152,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         further: groups per batch, at most, that are collected in the place of groups without a signal; 0: none. They
             are of tasks that the batch does not have.
         has_signal: which groups have one; None with ``further=0`` only.
+        prefixes: what is replayed before the rollouts of a task; None: nothing.
         weight_sync_schemes: ``{"policy": scheme}``, TorchRL's, as of any collector: the scheme updates the policy's
             weights before each iteration (:class:`~bepa_torchrl.rollout.weight_sync.EngineWeightSync`); None: the
             policy is the one in training.
@@ -168,6 +179,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         retries: int = 2,
         further: int = 0,
         has_signal: HasSignal | None = None,
+        prefixes: PrefixLengths | None = None,
         weight_sync_schemes: dict[str, WeightSyncScheme] | None = None,
         close_env: bool = True,
         postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
@@ -184,7 +196,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
             )
         if further and has_signal is None:
             raise ValueError(f"further={further} requires has_signal, which says in whose place groups are collected")
-        self.further, self._has_signal = further, has_signal
+        self.further, self._has_signal, self.prefixes = further, has_signal, prefixes
         self.tasks, self.groups, self.group_size = tuple(tasks), groups, group_size
         self.schedule = TaskSchedule(len(self.tasks), seed)
         self.rollout_seeds = RolloutSeeds(seed, env_seed)
@@ -260,6 +272,9 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         by_group: dict[int, list[EpisodeResult]] = {}
         for result in results:
             by_group.setdefault(result.job.group_id, []).append(result)
+        if self.prefixes is not None:
+            for members in by_group.values():
+                self.prefixes.note(members)
         return results, sum(map(self._signal, by_group.values()))
 
     def _signal(self, members: Sequence[EpisodeResult]) -> bool:
@@ -283,7 +298,9 @@ class GroupRolloutCollector(WholeEpisodeCollector):
     def _jobs(self, number: int) -> list[EpisodeJob]:
         task, group = self.tasks[number], self.next_group
         self.next_group += 1
-        return [self.rollout_seeds.job(task, number, self.iteration, group, slot) for slot in range(self.size_of(task))]
+        prefix = None if self.prefixes is None else self.prefixes.prefix(task.id)
+        slots = range(self.size_of(task))
+        return [self.rollout_seeds.job(task, number, self.iteration, group, slot, prefix) for slot in slots]
 
     def _complete_groups(self, results: Sequence[EpisodeResult]) -> tuple[list[TensorDictBase], list[int]]:
         """Rows of the groups that have at least two episodes with rows, and the task numbers of the others."""
@@ -293,6 +310,9 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         rows: list[TensorDictBase] = []
         requeued: list[int] = []
         for members in by_group.values():
+            for member in members:
+                if member.rows is not None and member.replayed:
+                    mark_untrained(row_list(member.rows), member.replayed)
             episodes = [member.rows for member in members if member.rows is not None]
             if len(episodes) < 2:
                 requeued.append(EpisodeKey(*members[0].job.key).task)
@@ -316,17 +336,22 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         super().shutdown(timeout, close_env=close_env and self.close_env, raise_on_error=raise_on_error)
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Task order and counters, without the policy's weights."""
-        return OrderedDict(
+        """Task order, counters and the lengths of prefixes, without the policy's weights."""
+        state = OrderedDict[str, Any](
             iter=self.iteration,
             next_group=self.next_group,
             requeues={str(number): count for number, count in self.requeues.items()},
             schedule=self.schedule.state_dict(),
         )
+        if self.prefixes is not None:
+            state["prefixes"] = self.prefixes.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: OrderedDict[str, Any]) -> None:
         """Continues from a ``state_dict``. Raises ValueError if it is of other tasks or another seed."""
         self.schedule.load_state_dict(state_dict["schedule"])
+        if self.prefixes is not None:
+            self.prefixes.load_state_dict(state_dict["prefixes"])
         self.iteration = int(state_dict["iter"])
         self.next_group = int(state_dict["next_group"])
         self.requeues = Counter({int(number): int(count) for number, count in state_dict["requeues"].items()})

@@ -15,7 +15,7 @@ from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.packing import MAX_TOKENS, pack_rows
-from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, row_list, stack_rows
+from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, is_trained, row_list, stack_rows
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
 
@@ -27,7 +27,7 @@ class OldLogProb(Transform):
 
     Injected episodes first get the prompts that they are trained with: rendered again from their screenshots and
     responses, without the expert's plan; the response tokens are unchanged. Their ratio is then 1 at the first
-    optimiser step.
+    optimiser step. Rows that are not trained on (TRAINED) are not scored.
 
     Args:
         policy: has ``render``, and ``get_dist`` that returns log-probs (TorchRL's convention for actors).
@@ -70,7 +70,7 @@ class OldLogProb(Transform):
             if injected:
                 render_plan_free(policy, episode.rows)
             if self.rows in ("all", "injected" if injected else "sampled"):
-                scored.extend(episode.rows)
+                scored.extend(row for row in episode.rows if is_trained(row))
         self._fill(policy, scored, max_tokens=self.max_tokens)
         return tensordict
 

@@ -17,11 +17,14 @@ class AlgoSettings:
         preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code. The latter has no standard
             deviation, no on-policy clip, and ``sum_norm``, which requires ``loss.max_length``.
         gamma: LUFFY only: ``f(p) = p / (p + gamma)``.
+        gain: ``prefix`` only: a task's prefix grows by ``gain * (1/2 - pass rate) * L`` steps after each group, L the
+            steps of its trace.
     """
 
     name: Text
     preset: Literal["paper", "released"] = "paper"
     gamma: PositiveFloat = 0.1
+    gain: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         while len(ages) < self.groups:
             group = self._next_group()
             members = self._results(group)
+            if self.prefixes is not None:
+                self.prefixes.note(members)
             complete, requeued = self._complete_groups(members)
             results += members
             if requeued:
@@ -299,7 +301,10 @@ class AsyncGroupCollector(GroupRolloutCollector):
         """Admits as many groups as the queue takes, at most ``groups`` at a time, which have different tasks."""
         while (left := self.queue.capacity_left()) > 0:
             for task_number in self.schedule.next_batch(min(left, self.groups)):
-                self.queue.admit([task_number, self._admissions], self.size_of(self.tasks[task_number]))
+                task = self.tasks[task_number]
+                prefix = None if self.prefixes is None else self.prefixes.prefix(task.id)
+                replayed = [] if prefix is None else [prefix.to_json()]
+                self.queue.admit([task_number, self._admissions, *replayed], self.size_of(task))
                 self.next_group += 1
             self._admissions += 1  # in the place of the iteration in seed keys: the same without dropped groups
 
@@ -385,7 +390,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 f"group {group.group}: expected the result of slot {slot} of task {job.task.id}, got one of group "
                 f"{played[0]}, slot {played[1]}, task {played[2]}"
             )
-        return replace(result, retried=before + result.retried)
+        return replace(result, job=job, retried=before + result.retried)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Shuts down as the base class does; then ends what plays the groups."""
