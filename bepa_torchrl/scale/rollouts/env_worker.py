@@ -390,7 +390,8 @@ class EnvWorker:
             return episode_outcome(result, policy.versions), job.task.id, failure
         if result.rows is not None:
             rows = row_list(result.rows)
-            for row, version in zip(rows, policy.versions[-len(rows) :], strict=True):
+            own = policy.versions[result.replayed - len(rows) :]  # nothing sampled the replayed steps
+            for row, version in zip(rows, [own[0]] * result.replayed + own, strict=True):
                 row.set(K.POLICY_VERSION, torch.tensor(version))
         return result, job.task.id, failure
 

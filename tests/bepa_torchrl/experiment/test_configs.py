@@ -223,6 +223,7 @@ def test_provider_options_are_free() -> None:
         ("loss.kl_weight=-1", "loss.kl_weight: expected a number of at least 0, got -1"),
         ("loss.ratio=episode", "loss.ratio: expected one of token, sequence"),
         ("algo.gamma=0.2", "algo.gamma is read by algo=luffy only, got algo=bepa; leave it out"),
+        ("algo.gain=2", "algo.gain is read by algo=prefix only, got algo=bepa; leave it out"),
         ("advantage.kind=rloo", "advantage.kind: expected one of grpo, leave_one_out, maxrl"),
         ("loss.clip=[-1,0.2]", "loss.clip: expected a list of 2, each a number of at least 0, got [-1, 0.2]"),
         ("optimizer.betas=[0.9,1]", "expected a list of 2, each a number of at least 0 and below 1, got [0.9, 1]"),
