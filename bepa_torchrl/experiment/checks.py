@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
-from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, Settings
+from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, LossSettings, Settings
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
@@ -84,11 +84,14 @@ def ratio_of_responses(settings: Settings) -> str | None:
 def terms_of_tokens(settings: Settings) -> str | None:
     """The terms of the loss that are per token are not set with ``loss.unit=step``, nor without reinforcement."""
     loss, method = settings.loss, _method(settings)
-    for name, weight in (("kl_weight", loss.kl_weight), ("entropy_weight", loss.entropy_weight)):
+    for name in ("kl_weight", "entropy_weight", "distill_weight"):
+        weight = getattr(loss, name)
         if weight and loss.unit == "step":
             return f"loss.{name}={weight} is for loss.unit=token, got loss.unit=step; leave one of them out"
         if weight and not method.rl and not settings.compare:
             return f"loss.{name}={weight} is for methods that collect rollouts, got algo={method.name}; leave it out"
+    if loss.distill_beta != LossSettings().distill_beta and not loss.distill_weight:
+        return f"loss.distill_beta={loss.distill_beta} is read with loss.distill_weight only; set it, or leave this out"
     return None
 
 
@@ -328,7 +331,8 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
 
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
-    expert = () if prepared else (partial(expert_sources, tasks=tasks), partial(known_attempts, tasks=tasks))
+    of_experts = (expert_sources, plans_to_distil, known_attempts)
+    expert = () if prepared else tuple(partial(each, tasks=tasks) for each in of_experts)
     return (*expert, partial(enough_tasks, tasks=tasks))
 
 
@@ -352,6 +356,17 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
     return (
         f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
         "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
+    )
+
+
+def plans_to_distil(settings: Settings, tasks: Tasks) -> str | None:
+    """``loss.distill_weight`` has plans: of logs, or of the training tasks' oracles."""
+    weight = settings.loss.distill_weight
+    if not weight or settings.expert.logs or any(task.oracle is not None for task in tasks.train):
+        return None
+    return (
+        f"loss.distill_weight={weight} requires an expert's plans, and none of the {len(tasks.train)} training tasks "
+        "has an oracle; set expert.logs=[agent_s2:FOLDER], or loss.distill_weight=0"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -29,6 +29,7 @@ from bepa_torchrl.rollout.dynamic_sampling import GroupsWithSignal, has_signal
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
+from bepa_torchrl.rollout.plan_log_prob import PlanLogProb
 from bepa_torchrl.rollout.prefix import PrefixLengths
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
@@ -187,6 +188,7 @@ def make_trainer(
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
     leader: Leader | None = None,
+    plans: Mapping[str, str] | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
     on_iteration: OnIteration | None = None,
@@ -197,6 +199,7 @@ def make_trainer(
         held_out: tasks that only evaluations of ``collect.mode=async`` play.
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
         leader: of the ranks over which the policy is divided; None: it is whole.
+        plans: task id → the expert's plan, for ``loss.distill_weight``.
 
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
@@ -215,7 +218,8 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    finish = Compose(replacement, *_with_signal(settings, algo), old, *_scored_by_base(settings, policy, leader))
+    scored = [*_scored_by_base(settings, policy, leader), *_scored_with_plans(settings, policy, leader, plans)]
+    finish = Compose(replacement, *_with_signal(settings, algo), old, *scored)
     collector = make_collector(
         settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout
     )
@@ -266,6 +270,22 @@ def _scored_by_base(settings: Settings, policy: Policy, leader: Leader | None) -
 def _fill_without_adapters(policy: TransformersPolicy, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
     with policy.as_base():
         fill_old_log_probs(policy, rows, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
+
+
+def _scored_with_plans(
+    settings: Settings, policy: Policy, leader: Leader | None, plans: Mapping[str, str] | None
+) -> list[Transform]:
+    """What scores rows with the plan in the prompt, with ``loss.distill_weight``. Raises ValueError: no plans."""
+    weight = settings.loss.distill_weight
+    if not weight:
+        return []
+    if not plans:
+        raise ValueError(
+            f"loss.distill_weight={weight} requires the experts' plans, got none; set expert.logs, or "
+            "loss.distill_weight=0"
+        )
+    fill = None if leader is None else leader.fill_old_log_probs
+    return [PlanLogProb(policy, plans, max_tokens=settings.train.max_tokens, fill=fill)]
 
 
 def _load_shards(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:

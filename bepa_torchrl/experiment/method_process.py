@@ -19,7 +19,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -40,7 +40,7 @@ from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, l
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks
-from bepa_torchrl.experts import load_traces
+from bepa_torchrl.experts import TraceError, load_traces
 from bepa_torchrl.experts.reroll import reroll
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.methods import Method, SeedSource, method_named
@@ -201,6 +201,7 @@ class MethodRun:
             held_out=self.tasks.held_out,
             rollout=self.rollout,
             leader=self.leader,
+            plans=self._plans() if self.config.loss.distill_weight else None,
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -220,6 +221,15 @@ class MethodRun:
         if source is SeedSource.converted:
             return [prepared.converted]
         return [prepared.self_rolled, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
+
+    def _plans(self) -> dict[str, str]:
+        """Task id → the plan of its first trace that has one."""
+        folder = self.folder.parent / "prepared"
+        plan, plans = phi(self.config, folder), dict[str, str]()
+        for trace in load_traces(folder / "experts"):
+            with suppress(TraceError):
+                plans.setdefault(trace.task_id, plan(trace))
+        return plans
 
     def _after_iteration(self, trainer: BEPATrainer, batch: TensorDictBase, metrics: Metrics) -> Metrics:
         config, iteration = self.config, trainer.iteration

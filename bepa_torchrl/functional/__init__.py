@@ -12,7 +12,7 @@ from bepa_torchrl.functional.advantage import (
     maxrl_advantage,
 )
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
-from bepa_torchrl.functional.anchor import anchor_rows, anchor_weights
+from bepa_torchrl.functional.anchor import anchor_rows, term_weights
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
 from bepa_torchrl.functional.ratio import (
     CORRECTION_LEVELS,
@@ -51,7 +51,6 @@ __all__ = [
     "STD_RULES",
     "UNITS",
     "anchor_rows",
-    "anchor_weights",
     "approximate_kl",
     "clip_binds",
     "clip_fraction",
@@ -76,6 +75,7 @@ __all__ = [
     "shaped_surrogate",
     "surrogate",
     "tail_mass",
+    "term_weights",
     "token_entropy",
     "truncated_importance",
 ]

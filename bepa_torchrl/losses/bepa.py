@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -45,7 +46,8 @@ class BEPALoss(LossModule):
     (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
     :meth:`denominators` only); ``rollout_log_prob`` (with ``rollout_correction`` only); ``anchor`` (``[1]`` per row)
     and ``episode_return`` (for :meth:`anchor_rows` only), both with ``anchor_weight`` only; ``base_log_prob`` (with
-    ``kl_weight`` only); defaults as in :mod:`bepa_torchrl.data.keys`.
+    ``kl_weight`` only); ``plan_log_prob`` and ``distill`` (``[1]`` per row), with
+    ``distill_weight`` only; defaults as in :mod:`bepa_torchrl.data.keys`.
 
     Args:
         actor_network: has ``get_dist(rows, logits_key=...)``, which returns a distribution with ``log_prob(tokens[B,
@@ -76,6 +78,10 @@ class BEPALoss(LossModule):
         entropy_weight: weight of ``loss_entropy``, minus the entropy of the tokens' distributions; with ``unit=token``
             only; the actor's distribution must have ``token_entropy`` ``[B, T]`` with a gradient; 0: no such term (the
             paper).
+        distill_weight: weight of ``loss_distill``, gated plan distillation on own rows with a finite ``plan_log_prob``,
+            mean over their tokens (:func:`bepa_torchrl.functional.gated_distillation`); each row stores its weight in
+            it (:meth:`distill_weights`); with ``unit=token`` only; 0: no such term (the paper).
+        distill_beta: steepness of its gate.
         keep_tokens: whether ``forward`` writes LOG_PROB and CLIPPED of each token into the rows that it is given;
             not with ``unit=step``, which has none.
         device: device of the buffers; by default the actor's.
@@ -98,6 +104,8 @@ class BEPALoss(LossModule):
         anchor: NestedKey = keys.ANCHOR
         episode_return: NestedKey = keys.RETURN
         base_log_prob: NestedKey = keys.BASE_LOG_PROB
+        plan_log_prob: NestedKey = keys.PLAN_LOG_PROB
+        distill: NestedKey = keys.DISTILL
 
     default_keys = _AcceptedKeys  # set_keys(name=None) restores these
     actor_network: TensorDictModuleBase
@@ -125,6 +133,8 @@ class BEPALoss(LossModule):
         anchor_weight: float = 0.0,
         kl_weight: float = 0.0,
         entropy_weight: float = 0.0,
+        distill_weight: float = 0.0,
+        distill_beta: float = 5.0,
         keep_tokens: bool = False,
         device: torch.device | None = None,
     ) -> None:
@@ -145,13 +155,17 @@ class BEPALoss(LossModule):
         if not (0 <= low < 1 and high >= 0):
             raise ValueError(f"clip_epsilon must be (low, high) with 0 <= low < 1 and high >= 0; got {clip_epsilon}")
         terms.check_weight("anchor_weight", anchor_weight)
-        for name, weight in (("kl_weight", kl_weight), ("entropy_weight", entropy_weight)):
+        of_tokens = {"kl_weight": kl_weight, "entropy_weight": entropy_weight, "distill_weight": distill_weight}
+        for name, weight in of_tokens.items():
             terms.check_weight(name, weight)
             if weight and unit == "step":
                 raise ValueError(f"{name}={weight} is for unit='token', got unit='step'; leave one of them out")
+        if not 0 < distill_beta < math.inf:
+            raise ValueError(f"distill_beta must be a finite number above 0; got {distill_beta}")
         super().__init__()
         self.actor_network, self.anchor_weight = actor_network, anchor_weight
         self.kl_weight, self.entropy_weight = kl_weight, entropy_weight
+        self.distill_weight, self.distill_beta = distill_weight, distill_beta
         self.old_policy, self.rollout_correction, self.rollout_cap = old_policy, rollout_correction, rollout_cap
         self.keep_tokens = keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
@@ -167,6 +181,8 @@ class BEPALoss(LossModule):
             self.out_keys += ["loss_kl_to_ref", "kl_to_ref"]
         if entropy_weight:
             self.out_keys += ["loss_entropy", "entropy"]
+        if distill_weight:
+            self.out_keys += ["loss_distill", "units_distill", "distill_gate"]
         self._forward_value_estimator_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
@@ -188,6 +204,8 @@ class BEPALoss(LossModule):
             own.append(k.anchor)
         if self.kl_weight:
             own.append(k.base_log_prob)
+        if self.distill_weight:
+            own += [k.plan_log_prob, k.distill]
         self.in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
     @property
@@ -226,7 +244,7 @@ class BEPALoss(LossModule):
     def anchor_weights(self, rows: TensorDictBase) -> Tensor:
         """The ``anchor`` entry for all rows of one optimiser step, ``[R, 1]`` float32; used as :meth:`denominators`."""
         lengths = response_lengths(rows, self.tensor_keys.action)
-        return F.anchor_weights(lengths, self.anchor_rows(rows)).unsqueeze(-1)
+        return F.term_weights(lengths, self.anchor_rows(rows)).unsqueeze(-1)
 
     def forward(self, tensordict: TensorDictBase) -> BEPALossOutput:
         """The losses and metrics of a (micro-)batch of rows ``[B]``.
@@ -277,11 +295,32 @@ class BEPALoss(LossModule):
             out |= terms.base_divergence(inputs, base, denominator, self.kl_weight)
         if inputs.entropy is not None:
             out |= terms.entropy_bonus(inputs, inputs.entropy, denominator, self.entropy_weight)
+        if self.distill_weight:
+            share = per_row(rows, self.tensor_keys.distill, (1,), "set it to loss.distill_weights(all rows)")
+            plan = self._stored(rows, self.tensor_keys.plan_log_prob, inputs.log_prob)
+            share = share.to(inputs.log_prob.device)
+            _check_finite(rows, self.tensor_keys.plan_log_prob, plan, inputs.mask & (share > 0))
+            weights = {"weight": self.distill_weight, "beta": self.distill_beta}
+            out |= terms.plan_distillation(inputs, plan, share, **weights)
         return out
+
+    def distill_rows(self, rows: TensorDictBase) -> Tensor:
+        """Which of all rows of one optimiser step have a plan, ``[R]`` bool; none without ``distill_weight``."""
+        if not self.distill_weight:
+            return torch.zeros(len(rows), dtype=torch.bool)
+        k = self.tensor_keys
+        off_policy = rows.get(k.off_policy).reshape(-1).bool()
+        finite = [bool(torch.isfinite(row.get(k.plan_log_prob)).all()) for row in rows.unbind(0)]
+        return torch.tensor(finite) & ~off_policy
+
+    def distill_weights(self, rows: TensorDictBase) -> Tensor:
+        """The ``distill`` entry for all rows of one optimiser step, ``[R, 1]`` float32; as :meth:`anchor_weights`."""
+        lengths = response_lengths(rows, self.tensor_keys.action)
+        return F.term_weights(lengths, self.distill_rows(rows)).unsqueeze(-1)
 
     def rows_with_terms(self, rows: TensorDictBase) -> Tensor:
         """Which of all rows of one optimiser step have a term whatever their advantage, ``[R]`` bool."""
-        every = self.anchor_rows(rows)
+        every = self.anchor_rows(rows) | self.distill_rows(rows)
         if self.kl_weight or self.entropy_weight:
             every = every | ~rows.get(self.tensor_keys.off_policy).reshape(-1).bool()
         return every

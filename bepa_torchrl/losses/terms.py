@@ -1,4 +1,4 @@
-"""The terms that a loss adds to its objective on the policy's own rows: divergence from the base policy, entropy."""
+"""The terms that a loss adds to its objective on the policy's own rows: divergence from the base, entropy, plans."""
 
 from __future__ import annotations
 
@@ -25,6 +25,30 @@ def own_tokens(inputs: LossInputs) -> Tensor:
 def summed(values: Tensor, chosen: Tensor, denominator: Tensor) -> Tensor:
     """``[]``: the values ``[B, T]`` where ``chosen``, summed per row, divided by its ``denominator [B, 1]``, summed."""
     return (torch.where(chosen, values, 0.0).sum(-1, keepdim=True) / denominator).sum()
+
+
+def plan_distillation(
+    inputs: LossInputs, plan: Tensor, share: Tensor, *, weight: float, beta: float
+) -> dict[str, Tensor]:
+    """``loss_distill``: ``weight`` times the mean of the gated differences to the log-probs with the plan.
+
+    ``units_distill``: its tokens; ``distill_gate``: the mean gate.
+
+    Args:
+        inputs: units are tokens.
+        plan: ``[B, T]`` nats, log-probs with the plan in the prompt; those of rows with share 0 are not used.
+        share: ``[B, 1]``, 1 / (tokens of all rows with the term) on these rows, 0 on others.
+        weight: of the term.
+        beta: of :func:`bepa_torchrl.functional.gated_distillation`.
+    """
+    chosen = inputs.mask & (share > 0)
+    target = torch.where(chosen, plan, 0.0)
+    term, gate = F.gated_distillation(inputs.log_prob, target, beta=beta)
+    return {
+        "loss_distill": weight * (torch.where(chosen, term, 0.0) * share).sum(),
+        "units_distill": chosen.sum().float(),
+        "distill_gate": F.masked_mean(gate, chosen),
+    }
 
 
 def base_divergence(inputs: LossInputs, base: Tensor, denominator: Tensor, weight: float) -> dict[str, Tensor]:

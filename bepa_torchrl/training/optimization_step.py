@@ -88,7 +88,7 @@ def gradient_step(
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
     gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` its weight in
-    the anchor, too. If ``keep`` leaves no row, no step is taken; nor if the gradient or the loss is not finite, which
+    the anchor, too, and with ``loss.distill_weight`` that in the distillation. If ``keep`` leaves no row, no step is taken; nor if the gradient or the loss is not finite, which
     is logged with the rows.
 
     Args:
@@ -118,6 +118,8 @@ def gradient_step(
     rows.set(K.DENOMINATOR, loss.denominators(rows))
     if isinstance(loss, BEPALoss) and loss.anchor_weight:
         rows.set(K.ANCHOR, loss.anchor_weights(rows))
+    if isinstance(loss, BEPALoss) and loss.distill_weight:
+        rows.set(K.DISTILL, loss.distill_weights(rows))
     every = row_list(rows)
     used = every if keep is None else [row for row, wanted in zip(every, keep, strict=True) if wanted]
     counts = {"rows": float(len(every)), "rows_computed": float(len(used)), "steps_not_finite": 0.0}

@@ -49,6 +49,9 @@ class LossSettings:
             ``policy.lora`` by the same weights without adapters, else by a second copy of the model.
         entropy_weight: weight of the entropy of the tokens' distributions on the policy's own rows, normalised as the
             surrogate; 0: none (the paper).
+        distill_weight: weight of gated plan distillation (SDAR) on the policy's own rows of tasks that have a plan,
+            mean over their tokens; 0: none (the paper). It takes a further forward pass with the plan in the prompt.
+        distill_beta: steepness of its gate.
     """
 
     ratio: Literal["token", "sequence"] = "token"
@@ -64,6 +67,8 @@ class LossSettings:
     anchor: NonNegativeFloat = 0.0
     kl_weight: NonNegativeFloat = 0.0
     entropy_weight: NonNegativeFloat = 0.0
+    distill_weight: NonNegativeFloat = 0.0
+    distill_beta: PositiveFloat = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,6 +135,8 @@ _READ = (
     K.OFF_POLICY,
     K.ANCHOR,
     K.BASE_LOG_PROB,
+    K.PLAN_LOG_PROB,
+    K.DISTILL,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -63,9 +63,10 @@ class FollowingRank:
         """Makes the loss and a new optimiser."""
         self.loss, self.optimizer = self.make_phase(phase)
 
-    def fill(self, max_tokens: int) -> None:
-        """Computes this rank's part of the old log-probs of rank 0's rows."""
-        self.passes.fill_old_log_probs(self.policy, broadcast_rows(None), max_tokens=max_tokens)
+    def fill(self, max_tokens: int, key: Sequence[str]) -> None:
+        """Computes this rank's part of the log-probs of rank 0's rows, which are stored under ``key``."""
+        rows = broadcast_rows(None)
+        self.passes.fill_old_log_probs(self.policy, rows, max_tokens=max_tokens, key=tuple(key))
 
     def fill_base(self, max_tokens: int) -> None:
         """Computes this rank's part of the base policy's log-probs of rank 0's rows."""

@@ -156,7 +156,15 @@ def test_dynamic_sampling_does_not_leave_out_the_anchors_groups() -> None:
         load_methods(["collect.dynamic=4", "loss.anchor=0.1"])
 
 
-@pytest.mark.parametrize("name", ["kl_weight", "entropy_weight"])
+def test_the_gate_of_a_distillation_is_set_with_its_weight() -> None:
+    assert load_methods(["loss.distill_weight=0.01", "loss.distill_beta=3"])["bepa"].loss.distill_beta == 3.0
+    with pytest.raises(
+        ConfigError, match=r"loss\.distill_beta=3\.0 is read with loss\.distill_weight only; set it, or"
+    ):
+        load_methods(["loss.distill_beta=3"])
+
+
+@pytest.mark.parametrize("name", ["kl_weight", "entropy_weight", "distill_weight"])
 def test_terms_of_tokens_are_for_tokens_and_for_rollouts(name: str) -> None:
     assert getattr(load_methods([f"loss.{name}=0.1"])["grpo"].loss, name) == 0.1
     with pytest.raises(ConfigError, match=rf"loss\.{name}=0\.1 is for loss\.unit=token, got loss\.unit=step"):

@@ -61,6 +61,7 @@ def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=
             keys.TASK_ID: f"task-{group}",
             keys.OLD_LOG_PROB: old,
             keys.BASE_LOG_PROB: torch.full_like(old, math.nan) if off else old + 0.5,
+            keys.PLAN_LOG_PROB: torch.full_like(old, math.nan) if off or group == 2 else old + 0.2,
             keys.ADVANTAGE: torch.tensor([[advantage]]),
             keys.OFF_POLICY: torch.tensor([off]),
             keys.RETURN: torch.tensor([float(advantage > 0)]),
@@ -73,6 +74,8 @@ def stamped(loss, rows):
     rows.set(keys.DENOMINATOR, loss.denominators(rows))
     if getattr(loss, "anchor_weight", 0):
         rows.set(keys.ANCHOR, loss.anchor_weights(rows))
+    if getattr(loss, "distill_weight", 0):
+        rows.set(keys.DISTILL, loss.distill_weights(rows))
     return rows
 
 
@@ -262,6 +265,7 @@ LOSSES = {
     "bepa-sequence-ratio": lambda actor: BEPALoss(actor, ratio="sequence"),
     "bepa-anchor": lambda actor: BEPALoss(actor, anchor_weight=0.5),
     "bepa-kl-entropy": lambda actor: BEPALoss(actor, kl_weight=0.5, entropy_weight=0.25),
+    "bepa-distill": lambda actor: BEPALoss(actor, distill_weight=0.5),
     "luffy-kl": lambda actor: LUFFYLoss(actor, kl_weight=0.5),
     "rl_sft-entropy": lambda actor: RLSFTLoss(actor, entropy_weight=0.5),
     "bepa-step-anchor": lambda actor: BEPALoss(actor, unit="step", anchor_weight=0.5),
@@ -466,6 +470,34 @@ def test_a_base_log_prob_that_is_missing_or_not_finite_is_named(actor):
         loss(stamped(loss, [row.exclude(keys.BASE_LOG_PROB)]))
 
 
+def test_plan_distillation_by_hand(actor):
+    """beta 5, differences ln 3 / 5 and -ln 3 / 5: gates 3/4 and 1/4; a mean over the 3 tokens of rows with a plan."""
+    likelier, rarer = make_row(actor, [1, 2]), make_row(actor, [3], slot=1, advantage=-1.0)
+    without, injected = make_row(actor, [4, 4], group=2), make_row(actor, [5], slot=2, off=True)
+    difference = math.log(3) / 5
+    likelier[keys.PLAN_LOG_PROB] = actor.row_log_prob(likelier).detach() + difference
+    rarer[keys.PLAN_LOG_PROB] = actor.row_log_prob(rarer).detach() - difference
+    loss = BEPALoss(actor, distill_weight=0.3)
+    rows = [likelier, rarer, without, injected]
+    assert loss.rows_with_terms(lazy_stack(rows)).tolist() == [True, True, False, False]
+    out = loss(stamped(loss, rows))
+    assert out.loss_distill.item() == pytest.approx(0.3 * (2 * 0.75 - 0.25) * difference / 3, rel=1e-4)
+    assert out.units_distill.item() == 3
+    assert out.distill_gate.item() == pytest.approx((2 * 0.75 + 0.25) / 3, rel=1e-5)
+    by_hand = -0.3 * (0.75 * actor.row_log_prob(likelier).sum() + 0.25 * actor.row_log_prob(rarer).sum()) / 3
+    torch.testing.assert_close(gradient(actor, out.loss_distill), gradient(actor, by_hand))
+
+
+def test_a_batch_without_plans_has_no_distillation(actor):
+    loss, plain = BEPALoss(actor, distill_weight=0.3), BEPALoss(actor)
+    rows = [make_row(actor, [1, 2], group=2), make_row(actor, [3], group=2, slot=1, advantage=-1.0)]
+    out, without = loss(stamped(loss, rows)), plain(stamped(plain, rows))
+    assert (out.loss_distill.item(), out.units_distill.item()) == (0.0, 0.0)
+    assert math.isnan(out.distill_gate.item())
+    assert out.loss_objective.item() == without.loss_objective.item()
+    assert not loss.rows_with_terms(lazy_stack(rows)).any()
+
+
 def test_sft_needs_no_advantage(actor):
     rows = [make_row(actor, [1, 2, 6]), make_row(actor, [4])]
     rows = [row.exclude(keys.ADVANTAGE, keys.OLD_LOG_PROB, keys.OFF_POLICY) for row in rows]
@@ -526,6 +558,9 @@ def test_keys_can_be_renamed_and_set_back(actor):
         ({"anchor_weight": math.nan}, ValueError, "anchor_weight"),
         ({"kl_weight": -0.1}, ValueError, "kl_weight"),
         ({"kl_weight": 0.1, "unit": "step"}, ValueError, "kl_weight=0.1 is for unit='token'"),
+        ({"distill_weight": -0.1}, ValueError, "distill_weight"),
+        ({"distill_weight": 0.1, "unit": "step"}, ValueError, "distill_weight=0.1 is for unit='token'"),
+        ({"distill_beta": 0.0}, ValueError, "distill_beta"),
         ({"entropy_weight": math.inf}, ValueError, "entropy_weight"),
         ({"entropy_weight": 0.1, "unit": "step"}, ValueError, "entropy_weight=0.1 is for unit='token'"),
     ],
