@@ -62,8 +62,10 @@ def settings_of_one_method(settings: Settings) -> str | None:
 
 
 def self_rollouts(settings: Settings) -> str | None:
-    """One number of self-rollouts is given, and ``expert.reroll_stale`` with ``expert.reroll_every`` only."""
+    """One number of self-rollouts is given; ``reroll_stale`` and ``handover_loss`` are set where they are read."""
     expert = settings.expert
+    if expert.handover_loss == "after" and not expert.handover and settings.cache.seed is None:
+        return "expert.handover_loss=after requires a hand-over; set expert.handover=M, or leave this out"
     if expert.reroll_every:
         return None
     if expert.selfroll_budget is not None and expert.selfroll_attempts != ExpertSettings().selfroll_attempts:

@@ -42,6 +42,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks
 from bepa_torchrl.experts import TraceError, load_traces
 from bepa_torchrl.experts.reroll import reroll
+from bepa_torchrl.experts.self_rollout import train_after_handover
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.monitoring.prometheus import method_samples
@@ -220,7 +221,9 @@ class MethodRun:
             return []
         if source is SeedSource.converted:
             return [prepared.converted]
-        return [prepared.self_rolled, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
+        after = self.config.expert.handover_loss == "after"
+        own = train_after_handover(prepared.self_rolled) if after else prepared.self_rolled
+        return [own, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
 
     def _plans(self) -> dict[str, str]:
         """Task id → the plan of its first trace that has one."""
@@ -294,6 +297,7 @@ class MethodRun:
             max_leak=expert.max_leak,
             plan=phi(self.config, self.folder.parent / "prepared"),
             handover=expert.handover,
+            after_handover=expert.handover_loss == "after",
         )
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:

@@ -311,7 +311,8 @@ class BEPALoss(LossModule):
         k = self.tensor_keys
         off_policy = rows.get(k.off_policy).reshape(-1).bool()
         finite = [bool(torch.isfinite(row.get(k.plan_log_prob)).all()) for row in rows.unbind(0)]
-        return torch.tensor(finite) & ~off_policy
+        chosen: Tensor = torch.tensor(finite) & ~off_policy
+        return chosen
 
     def distill_weights(self, rows: TensorDictBase) -> Tensor:
         """The ``distill`` entry for all rows of one optimiser step, ``[R, 1]`` float32; as :meth:`anchor_weights`."""
@@ -377,7 +378,7 @@ class BEPALoss(LossModule):
             given = "none" if entropy is None else f"{list(entropy.shape)}, requires_grad={entropy.requires_grad}"
             raise ValueError(
                 f"entropy_weight={self.entropy_weight} requires a token_entropy {list(mask.shape)} with a gradient of "
-                f"the actor's get_dist, got {given}; use TransformersPolicy, or set entropy_weight=0"
+                f"the actor's get_dist, got {given}; add it to that distribution, or set entropy_weight=0"
             )
         return torch.where(mask, entropy, 0.0)
 

@@ -69,9 +69,7 @@ class PlanLogProb(Transform):
 def planned_rows(
     policy: Sampler, rows: Sequence[TensorDictBase], plan: str
 ) -> list[tuple[TensorDictBase, TensorDictBase]]:
-    """Each row of an episode that is trained on, and its copy whose prompt contains the plan; without those that do
-    not fit the model.
-    """
+    """Each row of an episode that is trained on, with a copy whose prompt contains the plan; only those that fit."""
     contexts = [replace(context, plan=plan) for context in contexts_of(rows)]
     pairs: list[tuple[TensorDictBase, Any]] = list(zip(rows, contexts, strict=True))
     kept = [(row, context) for row, context in pairs if is_trained(row)]

@@ -123,6 +123,7 @@ class ExpertSettings:
             None: no such budget. Unsolved tasks are tried again until it is spent (not in the paper).
         handover: steps that the policy acts without the plan before it gets it; 0: the plan is in every prompt (the
             paper).
+        handover_loss: steps of a self-rolled trace that are trained on: ``all``, or those ``after`` the hand-over.
         reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace;
             0: none (the paper). For methods that start from self-rollouts.
         reroll_stale: optimiser steps since its cached trace was sampled after which a task is self-rolled then as
@@ -141,6 +142,7 @@ class ExpertSettings:
     selfroll_attempts: Positive = 1
     selfroll_budget: Positive | None = None
     handover: Count = 0
+    handover_loss: Literal["all", "after"] = "all"
     reroll_every: Count = 0
     reroll_stale: Positive | None = None
     seed_from_converted: bool = False

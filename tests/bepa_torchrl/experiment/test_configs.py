@@ -311,6 +311,12 @@ def test_a_budget_of_self_rollouts_replaces_their_number_per_task() -> None:
     assert load_config(both[:1]).expert.selfroll_budget == 9
 
 
+def test_a_loss_after_the_hand_over_requires_one() -> None:
+    assert load_config(["expert.handover=3", "expert.handover_loss=after"]).expert.handover_loss == "after"
+    with pytest.raises(ConfigError, match=r"handover_loss=after requires a hand-over; set expert\.handover=M"):
+        load_config(["expert.handover_loss=after"])
+
+
 def test_stale_traces_are_replaced_only_where_tasks_are_self_rolled_again() -> None:
     with pytest.raises(ConfigError, match=r"expert\.reroll_stale is read where .* set expert\.reroll_every=N"):
         load_config(["expert.reroll_stale=20"])
