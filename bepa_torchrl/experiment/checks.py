@@ -156,9 +156,7 @@ def further_groups(settings: Settings) -> str | None:
     dynamic, anchor = settings.collect.dynamic, settings.loss.anchor
     if not dynamic or not anchor:
         return None
-    return (
-        f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one of them to 0"
-    )
+    return f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one to 0"
 
 
 def old_log_probs(settings: Settings) -> str | None:

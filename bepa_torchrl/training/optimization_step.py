@@ -87,8 +87,9 @@ def gradient_step(
     """One optimiser step on rows ``[R]``; the gradient is that of the whole batch for any token budget.
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
-    gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` its weight in
-    the anchor, too, and with ``loss.distill_weight`` that in the distillation. If ``keep`` leaves no row, no step is taken; nor if the gradient or the loss is not finite, which
+    gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` and
+    ``loss.distill_weight`` its weight in these terms, too. If ``keep`` leaves no row, no step is taken; nor if the
+    gradient or the loss is not finite, which
     is logged with the rows.
 
     Args:

@@ -149,7 +149,7 @@ def test_the_bases_log_probs_are_stored_with_own_rows_only(
 
 
 def test_log_probs_with_the_plan_are_those_of_the_prompt_with_it(traces: TaskTraceCache) -> None:
-    """Task 0 has a plan, task 1 has none and gets an injected trace; the prompts that are trained on stay as they are."""
+    """Task 0 has a plan, task 1 has none and gets an injected trace; the prompts to train on stay as they are."""
     plans = {"lamp-0": "1. Press the lamp."}
     rows, scored, trainer = collected("bepa", traces, "loss.distill_weight=0.1", plans=plans)
     policy = ScriptedLearner(one_task_is_solved)
@@ -170,5 +170,5 @@ def test_log_probs_with_the_plan_are_those_of_the_prompt_with_it(traces: TaskTra
     assert (without - by_hand).abs().max() > 1e-4
     loss = trainer.loss_module
     assert loss.distill_rows(stack_rows(rows)).tolist() == [row[K.TASK_ID] == "lamp-0" for row in rows]
-    with pytest.raises(ValueError, match="distill_weight=0.1 requires the experts' plans, got none"):
+    with pytest.raises(ValueError, match=r"distill_weight=0\.1 requires the experts' plans, got none"):
         collected("bepa", traces, "loss.distill_weight=0.1")
