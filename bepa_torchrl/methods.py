@@ -41,6 +41,10 @@ class Method:
         cache_rule: update rule of the cache if the method fixes it (ARPO: ``all``); None: the setting's.
         sft: the traces on which supervised fine-tuning comes first, if any.
         rl: whether there is a reinforcement phase.
+        prefix: whether groups of tasks that the policy has not solved start after the first steps of the cached trace.
+
+    Raises:
+        ValueError: ``prefix`` with another source than self-rolled traces, with a refresh or an injection.
     """
 
     name: str
@@ -53,6 +57,15 @@ class Method:
     cache_rule: str | None = None
     sft: SeedSource = SeedSource.nothing
     rl: bool = True
+    prefix: bool = False
+
+    def __post_init__(self) -> None:
+        static = self.seed_source is SeedSource.self_rolled and not self.refresh
+        if self.prefix and not (static and self.injection is Injection.never):
+            raise ValueError(
+                f"method {self.name}: prefix=True requires seed_source=self_rolled, refresh=False and injection=never, "
+                f"got {self.seed_source}, {self.refresh} and {self.injection.value}"
+            )
 
     @property
     def needs_experts(self) -> bool:
@@ -91,6 +104,12 @@ _METHODS = (
         "self-rolled seeds, static, replace a failure when all failed",
         SeedSource.self_rolled,
         injection=Injection.on_failure,
+    ),
+    Method(
+        "prefix",
+        "groups of an unsolved task start after the first steps of a self-rolled success, so that half of them succeed",
+        SeedSource.self_rolled,
+        prefix=True,
     ),
     Method(
         "level2",

@@ -25,6 +25,8 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | RESPONSE_TOKENS | [L] int64, as sampled, end token included | policy's sample | loss |
 | ROLLOUT_LOG_PROB | [L] float32, nats, as sampled | policy's sample | metrics, cache (``highest_logprob``), loss |
 | OLD_LOG_PROB | [L] float32, nats, under pi_old, plan-free prompt; NaN until known | collector, OldLogProb | loss |
+| BASE_LOG_PROB | [L] float32, nats, under the base policy; NaN on injected rows | BaseLogProb | loss (KL) |
+| PLAN_LOG_PROB | [L] float32, nats, with the plan in the prompt; NaN on rows without one | PlanLogProb | loss |
 | LOG_PROB | [L] float32, nats, under the weights before the last optimiser step on the row | loss | record |
 | CLIPPED | [L] bool, whether the clip bound there | loss | record |
 | UPDATES | [U] int64, the policy's versions after the optimiser steps on the row | stepper | record |
@@ -32,7 +34,9 @@ Shapes below omit the leading ``[R]``. P: prompt tokens, L: response tokens, N: 
 | STOP_REASON | str, a :class:`osworld_gym.types.StopReason` | collector | replacement (masks env_error) |
 | ADVANTAGE | [1, 1] float32, same for all rows of the episode | replacement | loss |
 | DENOMINATOR | [1] float32, > 0, see :func:`bepa_torchrl.functional.row_denominators` | stepper | loss |
-| ANCHOR | [1] float32, >= 0, see :func:`bepa_torchrl.functional.anchor_weights` | stepper (``loss.anchor``) | loss |
+| ANCHOR | [1] float32, >= 0, see :func:`bepa_torchrl.functional.term_weights` | stepper (``loss.anchor``) | loss |
+| DISTILL | [1] float32, >= 0, see :func:`bepa_torchrl.functional.term_weights` | stepper (``loss.distill_*``) | loss |
+| TRAINED | [1] bool; False (replayed, before a hand-over): in no loss; absent: True | collector, cache | trainer |
 | OFF_POLICY | [1] bool, injected by replacement or by LUFFY | replacement | loss (LUFFY, SFT), diagnostics |
 """
 
@@ -67,6 +71,8 @@ PROMPT_TOKENS = ("tokens", "prompt")
 RESPONSE_TOKENS = ("tokens", "response")
 ROLLOUT_LOG_PROB = ("log_probs", "rollout")
 OLD_LOG_PROB = ("log_probs", "response")
+BASE_LOG_PROB = ("log_probs", "base")
+PLAN_LOG_PROB = ("log_probs", "plan")
 LOG_PROB = ("log_probs", "current")
 CLIPPED = "clipped"
 UPDATES = "updates"
@@ -75,7 +81,9 @@ STOP_REASON = "stop_reason"
 ADVANTAGE = "advantage"
 DENOMINATOR = "loss_denominator"
 ANCHOR = "loss_anchor_weight"
+DISTILL = "loss_distill_weight"
 OFF_POLICY = "off_policy"
+TRAINED = "trained"
 CONTEXT_FULL = "context_full"  #: bool ``[1]``, in a policy's output for an environment only: the prompt is too long
 
 

@@ -25,6 +25,8 @@ class Provenance:
         handover: steps that the policy acted without the plan before it got it; 0: it had it from the first step.
         trace: hash of the expert's trace (:attr:`bepa_torchrl.experts.trace.ExpertTrace.content_hash`); empty in caches
             of earlier versions.
+        env_seed: seed of the desktop on which a self-rolled trace was played; None for a converted trace, and in caches
+            of earlier versions.
     """
 
     expert: str
@@ -33,6 +35,7 @@ class Provenance:
     attempt: int | None = None
     handover: int = 0
     trace: str = ""
+    env_seed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -93,6 +93,23 @@ def stack_rows(rows: Iterable[TensorDictBase]) -> TensorDictBase:
     return cast(TensorDictBase, lazy_stack(members)) if members else TensorDict(batch_size=[0])
 
 
+def mark_untrained(rows: Sequence[TensorDictBase], untrained: int) -> None:
+    """Sets TRAINED ``[1]`` of an episode's rows, in step order: False for the first ``untrained`` ones."""
+    for step, row in enumerate(rows):
+        row.set(K.TRAINED, torch.tensor([step >= untrained]))
+
+
+def is_trained(row: TensorDictBase) -> bool:
+    """Whether a row has a loss: all but replayed ones, and those before a hand-over (TRAINED)."""
+    return K.TRAINED not in row or bool(row.get(K.TRAINED))
+
+
+def trained_rows(rows: TensorDictBase) -> TensorDictBase:
+    """The rows of ``[R]`` that have a loss; the same object if all have."""
+    kept = [row for row in row_list(rows) if is_trained(row)]
+    return rows if len(kept) == len(rows) else stack_rows(kept)
+
+
 def int_entry(row: TensorDictBase, key: str) -> int:
     """An integer entry of one row as an ``int``."""
     return int(cast(Tensor, row.get(key)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from bepa_torchrl.cache.buffer import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt
-from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.data.step_rows import is_trained, row_list
 from bepa_torchrl.functional import jensen_shannon, probability_histogram, tail_mass
 from bepa_torchrl.policies.base import Policy
 
@@ -48,7 +48,7 @@ def cache_divergence(policy: Policy, cache: TaskTraceCache, batch: TensorDictBas
         the cached traces' tokens with p < 0.2.
     """
     cached = [row for task_id in cache.task_ids() for row in row_list(cache.get_trace(task_id))]
-    sampled = [row[K.ROLLOUT_LOG_PROB] for row in row_list(batch) if not bool(row[K.OFF_POLICY].any())]
+    sampled = _sampled(row_list(batch))
     if not cached or not sampled:
         return {}
     scored = token_log_probs(policy, cached)
@@ -69,9 +69,14 @@ def injected_divergence(batch: TensorDictBase) -> dict[str, float]:
     """
     rows = row_list(batch)
     injected = [row[K.LOG_PROB] for row in rows if bool(row[K.OFF_POLICY].any()) and K.LOG_PROB in row]
-    sampled = [row[K.ROLLOUT_LOG_PROB] for row in rows if not bool(row[K.OFF_POLICY].any())]
+    sampled = _sampled(rows)
     if not injected or not sampled:
         return {}
     scored = torch.cat(injected)
     js = jensen_shannon(probability_histogram(scored), probability_histogram(torch.cat(sampled)))
     return {"injected/tail_mass": float(tail_mass(scored)), "injected/js": float(js)}
+
+
+def _sampled(rows: Sequence[TensorDictBase]) -> list[Tensor]:
+    """The log-probs as sampled of the policy's own rows, without injected and replayed ones."""
+    return [row[K.ROLLOUT_LOG_PROB] for row in rows if is_trained(row) and not bool(row[K.OFF_POLICY].any())]

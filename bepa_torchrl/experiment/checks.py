@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
-from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, Settings
+from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, LossSettings, Settings
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
@@ -50,19 +50,23 @@ def known_methods(settings: Settings) -> str | None:
     return None
 
 
-def settings_of_luffy(settings: Settings) -> str | None:
-    """``algo.preset`` and ``algo.gamma`` are not set for another method."""
+def settings_of_one_method(settings: Settings) -> str | None:
+    """``algo.preset`` and ``algo.gamma`` are set for LUFFY only, ``algo.gain`` for methods with prefixes."""
     algo = settings.algo
     default = AlgoSettings(name=algo.name)
-    if algo.name == "luffy" or algo == default:
+    if algo.gain != default.gain and not _method(settings).prefix:
+        return f"algo.gain is read by algo=prefix only, got algo={algo.name}; leave it out"
+    if algo.name == "luffy" or (algo.preset, algo.gamma) == (default.preset, default.gamma):
         return None
     key = "preset" if algo.preset != default.preset else "gamma"
     return f"algo.{key} is read by algo=luffy only, got algo={algo.name}; leave it out"
 
 
 def self_rollouts(settings: Settings) -> str | None:
-    """One number of self-rollouts is given, and ``expert.reroll_stale`` with ``expert.reroll_every`` only."""
+    """One number of self-rollouts is given; ``reroll_stale`` and ``handover_loss`` are set where they are read."""
     expert = settings.expert
+    if expert.handover_loss == "after" and not expert.handover and settings.cache.seed is None:
+        return "expert.handover_loss=after requires a hand-over; set expert.handover=M, or leave this out"
     if expert.reroll_every:
         return None
     if expert.selfroll_budget is not None and expert.selfroll_attempts != ExpertSettings().selfroll_attempts:
@@ -78,6 +82,20 @@ def ratio_of_responses(settings: Settings) -> str | None:
     if loss.ratio == "token" or loss.unit == "token":
         return None
     return f"loss.ratio={loss.ratio} is for loss.unit=token, got loss.unit={loss.unit}; leave one of them out"
+
+
+def terms_of_tokens(settings: Settings) -> str | None:
+    """The terms of the loss that are per token are not set with ``loss.unit=step``, nor without reinforcement."""
+    loss, method = settings.loss, _method(settings)
+    for name in ("kl_weight", "entropy_weight", "distill_weight"):
+        weight = getattr(loss, name)
+        if weight and loss.unit == "step":
+            return f"loss.{name}={weight} is for loss.unit=token, got loss.unit=step; leave one of them out"
+        if weight and not method.rl and not settings.compare:
+            return f"loss.{name}={weight} is for methods that collect rollouts, got algo={method.name}; leave it out"
+    if loss.distill_beta != LossSettings().distill_beta and not loss.distill_weight:
+        return f"loss.distill_beta={loss.distill_beta} is read with loss.distill_weight only; set it, or leave this out"
+    return None
 
 
 def longest_episode(settings: Settings) -> str | None:
@@ -132,6 +150,14 @@ def group_size(settings: Settings) -> str | None:
     if smallest >= 2:
         return None
     return f"collect.group_size={size}: {method.name} requires at least {2 + size - smallest}"
+
+
+def further_groups(settings: Settings) -> str | None:
+    """``collect.dynamic`` does not leave out groups that the anchor is for."""
+    dynamic, anchor = settings.collect.dynamic, settings.loss.anchor
+    if not dynamic or not anchor:
+        return None
+    return f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one to 0"
 
 
 def old_log_probs(settings: Settings) -> str | None:
@@ -306,7 +332,8 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
 
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
-    expert = () if prepared else (partial(expert_sources, tasks=tasks), partial(known_attempts, tasks=tasks))
+    of_experts = (expert_sources, plans_to_distil, known_attempts)
+    expert = () if prepared else tuple(partial(each, tasks=tasks) for each in of_experts)
     return (partial(judge_of_tasks, tasks=tasks), *expert, partial(enough_tasks, tasks=tasks))
 
 
@@ -330,6 +357,17 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
     return (
         f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
         "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
+    )
+
+
+def plans_to_distil(settings: Settings, tasks: Tasks) -> str | None:
+    """``loss.distill_weight`` has plans: of logs, or of the training tasks' oracles."""
+    weight = settings.loss.distill_weight
+    if not weight or settings.expert.logs or any(task.oracle is not None for task in tasks.train):
+        return None
+    return (
+        f"loss.distill_weight={weight} requires an expert's plans, and none of the {len(tasks.train)} training tasks "
+        "has an oracle; set expert.logs=[agent_s2:FOLDER], or loss.distill_weight=0"
     )
 
 
@@ -371,13 +409,15 @@ def judge_of_tasks(settings: Settings, tasks: Tasks) -> str | None:
 
 SETTINGS: tuple[Check, ...] = (
     known_methods,
-    settings_of_luffy,
+    settings_of_one_method,
     self_rollouts,
     ratio_of_responses,
+    terms_of_tokens,
     longest_episode,
     kind_of_advantage,
     injected_weight,
     group_size,
+    further_groups,
     token_budget,
     adapters,
     old_log_probs,

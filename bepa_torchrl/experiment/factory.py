@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrl.envs.transforms import Compose
+from tensordict import TensorDictBase
+from torchrl.envs.transforms import Compose, Transform
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.checkpoints import checkpoint_folder
+from bepa_torchrl.data import keys as K
 from bepa_torchrl.endpoint import Endpoint
 from bepa_torchrl.evaluation.web.verifier import WebJudge
 from bepa_torchrl.experiment.config import with_changes
@@ -24,8 +26,13 @@ from bepa_torchrl.methods import Method
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.rollout.base_log_prob import BaseLogProb
+from bepa_torchrl.rollout.dynamic_sampling import GroupsWithSignal, has_signal
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.rollout.old_log_prob import OldLogProb
+from bepa_torchrl.rollout.injection import Injection
+from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
+from bepa_torchrl.rollout.plan_log_prob import PlanLogProb
+from bepa_torchrl.rollout.prefix import PrefixLengths
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
@@ -178,7 +185,7 @@ def make_cache(settings: Settings, algo: Method, *seeds: TaskTraceCache) -> Task
     Args:
         seeds: caches of traces; a task's trace is taken from the first one that has it.
     """
-    if not (algo.refresh or algo.injection is not algo.injection.never):
+    if not (algo.refresh or algo.prefix or algo.injection is not algo.injection.never):
         return None
     cache = TaskTraceCache(
         traces_per_task=algo.traces_per_task,
@@ -204,6 +211,7 @@ def make_trainer(
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
     leader: Leader | None = None,
+    plans: Mapping[str, str] | None = None,
     checkpoints: Path | None = None,
     loggers: Sequence[Logger] = (),
     on_iteration: OnIteration | None = None,
@@ -214,6 +222,7 @@ def make_trainer(
         held_out: tasks that only evaluations of ``collect.mode=async`` play.
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
         leader: of the ranks over which the policy is divided; None: it is whole.
+        plans: task id → the expert's plan, for ``loss.distill_weight``.
 
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
@@ -232,7 +241,11 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, held_out=held_out, rollout=rollout)
+    scored = [*_scored_by_base(settings, policy, leader), *_scored_with_plans(settings, policy, leader, plans)]
+    finish = Compose(replacement, *_with_signal(settings, algo), old, *scored)
+    collector = make_collector(
+        settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout
+    )
     optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
         collector=collector,
@@ -250,6 +263,52 @@ def make_trainer(
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
     )
+
+
+def _with_signal(settings: Settings, algo: Method) -> list[Transform]:
+    """What leaves out groups without a signal, with ``collect.dynamic``."""
+    if not settings.collect.dynamic:
+        return []
+    return [GroupsWithSignal(settings.collect.groups, supervised=algo.injection is Injection.additional)]
+
+
+def _scored_by_base(settings: Settings, policy: Policy, leader: Leader | None) -> list[Transform]:
+    """What scores rows under the base policy, if the loss reads that: the policy without adapters, or a copy.
+
+    With ``policy.lora.adapter`` the base policy has those adapters, so that it is a copy, too. On several ranks a copy
+    is whole, and rank 0's.
+    """
+    if not settings.loss.kl_weight:
+        return []
+    budget, lora = settings.train.max_tokens, settings.policy.lora
+    if lora.rank is not None and lora.adapter is None:
+        if leader is not None:
+            return [BaseLogProb(partial(leader.fill_base_log_probs, max_tokens=budget))]
+        assert isinstance(policy, TransformersPolicy)
+        return [BaseLogProb(partial(_fill_without_adapters, policy, max_tokens=budget))]
+    base = make_policy(settings, seed=settings.seed)
+    return [BaseLogProb(partial(fill_old_log_probs, base, max_tokens=budget, key=K.BASE_LOG_PROB))]
+
+
+def _fill_without_adapters(policy: TransformersPolicy, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+    with policy.as_base():
+        fill_old_log_probs(policy, rows, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
+
+
+def _scored_with_plans(
+    settings: Settings, policy: Policy, leader: Leader | None, plans: Mapping[str, str] | None
+) -> list[Transform]:
+    """What scores rows with the plan in the prompt, with ``loss.distill_weight``. Raises ValueError: no plans."""
+    weight = settings.loss.distill_weight
+    if not weight:
+        return []
+    if not plans:
+        raise ValueError(
+            f"loss.distill_weight={weight} requires the experts' plans, got none; set expert.logs, or "
+            "loss.distill_weight=0"
+        )
+    fill = None if leader is None else leader.fill_old_log_probs
+    return [PlanLogProb(policy, plans, max_tokens=settings.train.max_tokens, fill=fill)]
 
 
 def _load_shards(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -278,23 +337,27 @@ def make_collector(
     policy: Policy,
     env: OSWorldEnv,
     tasks: Sequence[Task],
-    replacement: TraceReplacement,
-    old_log_prob: OldLogProb,
+    cache: TaskTraceCache | None,
+    postproc: Transform,
     *,
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
 ) -> GroupRolloutCollector:
-    """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
+    """Builds the collector; its shutdown leaves the desktops open.
 
     Args:
-        old_log_prob: scores the rows that :func:`scored_rows` selects.
+        cache: the method's traces.
+        postproc: finalises groups, and scores the rows that the loss reads.
         held_out: as of :func:`make_trainer`.
         rollout: samples the rollouts; None: the policy in training.
     """
-    cache, size = replacement.cache, settings.collect.group_size
+    size = settings.collect.group_size
 
     def size_of(task: Task) -> int:
         return algo.on_policy_rollouts(size, has_trace=cache is not None and cache.contains(task.id))
+
+    def signal(task_id: str, successes: Sequence[bool]) -> bool:
+        return has_signal(successes, algo.injection, has_trace=cache is not None and cache.contains(task_id))
 
     collect = settings.collect
     options: dict[str, Any] = {
@@ -305,8 +368,11 @@ def make_collector(
         "env_seed": collect.env_seed,
         "size_of": size_of,
         "retries": collect.retries,
+        "further": collect.dynamic,
+        "has_signal": signal,
+        "prefixes": _prefixes(settings, algo, cache),
         "close_env": False,
-        "postproc": Compose(replacement, old_log_prob),
+        "postproc": postproc,
     }
     if collect.mode == "sync":
         schemes = {"policy": EngineWeightSync(rollout)} if isinstance(rollout, EngineSampler) else None
@@ -324,6 +390,13 @@ def make_collector(
         make_vector=vector_maker(settings, policy.renderer.image_scaling),
         **options,
     )
+
+
+def _prefixes(settings: Settings, algo: Method, cache: TaskTraceCache | None) -> PrefixLengths | None:
+    if not algo.prefix:
+        return None
+    assert cache is not None
+    return PrefixLengths(cache, gain=settings.algo.gain)
 
 
 def make_sampler(settings: Settings) -> Sampler:

@@ -58,6 +58,10 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
         "rollout_correction": _rollout_correction(settings),
         "rollout_cap": settings.loss.rollout_cap,
         "anchor_weight": settings.loss.anchor,
+        "kl_weight": settings.loss.kl_weight,
+        "entropy_weight": settings.loss.entropy_weight,
+        "distill_weight": settings.loss.distill_weight,
+        "distill_beta": settings.loss.distill_beta,
         "keep_tokens": True,
         "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
     }

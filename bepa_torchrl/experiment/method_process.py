@@ -19,7 +19,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -40,8 +40,9 @@ from bepa_torchrl.experiment.preparation import Preparation, final_evaluation, l
 from bepa_torchrl.experiment.run_record import RunRecord, rewind_logs
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks
-from bepa_torchrl.experts import load_traces
+from bepa_torchrl.experts import TraceError, load_traces
 from bepa_torchrl.experts.reroll import reroll
+from bepa_torchrl.experts.self_rollout import train_after_handover
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.monitoring.prometheus import method_samples
@@ -201,6 +202,7 @@ class MethodRun:
             held_out=self.tasks.held_out,
             rollout=self.rollout,
             leader=self.leader,
+            plans=self._plans() if self.config.loss.distill_weight else None,
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -219,7 +221,18 @@ class MethodRun:
             return []
         if source is SeedSource.converted:
             return [prepared.converted]
-        return [prepared.self_rolled, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
+        after = self.config.expert.handover_loss == "after"
+        own = train_after_handover(prepared.self_rolled) if after else prepared.self_rolled
+        return [own, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
+
+    def _plans(self) -> dict[str, str]:
+        """Task id → the plan of its first trace that has one."""
+        folder = self.folder.parent / "prepared"
+        plan, plans = phi(self.config, folder), dict[str, str]()
+        for trace in load_traces(folder / "experts"):
+            with suppress(TraceError):
+                plans.setdefault(trace.task_id, plan(trace))
+        return plans
 
     def _after_iteration(self, trainer: BEPATrainer, batch: TensorDictBase, metrics: Metrics) -> Metrics:
         config, iteration = self.config, trainer.iteration
@@ -284,6 +297,7 @@ class MethodRun:
             max_leak=expert.max_leak,
             plan=phi(self.config, self.folder.parent / "prepared"),
             handover=expert.handover,
+            after_handover=expert.handover_loss == "after",
         )
 
     def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:

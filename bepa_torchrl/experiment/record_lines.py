@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.data.step_rows import int_entry, row_list
+from bepa_torchrl.data.step_rows import int_entry, is_trained, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 
 Kind = tuple[Any, ...]  #: of which the first episode is kept whole
@@ -27,7 +27,7 @@ def trained_line(iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, An
         iteration: the iteration.
         rows: of the episode, after the optimiser steps.
     """
-    first = rows[0]
+    first = next((row for row in rows if is_trained(row)), rows[0])
     version, off_policy = int_entry(first, K.POLICY_VERSION), bool(first.get(K.OFF_POLICY))
     copied = cast(str, first[K.COPIED_FROM]) if K.COPIED_FROM in first else ""
     updates = [int(update) for update in cast(Tensor, first.get(K.UPDATES))] if K.UPDATES in first else []
@@ -53,6 +53,7 @@ def trained_line(iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, An
         "advantage": float(cast(Tensor, first.get(K.ADVANTAGE))),
         "failure": None,
         "n_steps": len(rows),
+        "replayed_steps": 0 if off_policy else sum(not is_trained(row) for row in rows),
     }
 
 
@@ -86,6 +87,7 @@ def untrained_line(iteration: int, result: EpisodeResult, *, replaced: bool = Fa
         "advantage": None,
         "failure": None if result.failure is None else result.failure.value,
         "n_steps": len(rows),
+        "replayed_steps": result.replayed,
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
-from bepa_torchrl.experts.self_rollout import self_roll
+from bepa_torchrl.experts.self_rollout import self_roll, train_after_handover
 from bepa_torchrl.experts.trace import ExpertTrace
 from bepa_torchrl.policies.base import ModelSampler
 from osworld_gym.tasks.task import Task
@@ -32,6 +32,7 @@ def reroll(
     max_leak: float,
     plan: Callable[[ExpertTrace], str],
     handover: int = 0,
+    after_handover: bool = False,
 ) -> dict[str, float]:
     """Self-rolls the tasks whose cached trace is missing or stale; what succeeds replaces it.
 
@@ -46,6 +47,7 @@ def reroll(
         version: optimiser steps of the policy.
         stale_after: as of :func:`is_due`.
         tries, temperature, max_leak, plan, handover: as of :func:`~bepa_torchrl.experts.self_rollout.self_roll`.
+        after_handover: whether only the steps after the hand-over are trained on.
 
     Returns:
         ``reroll/tasks``: tasks that were tried, ``reroll/stale`` of them with a stale trace; ``reroll/added``: those
@@ -66,8 +68,12 @@ def reroll(
         plan=plan,
         handover=handover,
     )
+    added = TaskTraceCache()
     for task_id, entry in rolled.entries.items():
-        cache.put(task_id, entry.rows)
+        added.put(task_id, entry.rows)
+    added = train_after_handover(added) if after_handover else added
+    for task_id in rolled.entries:
+        cache.put(task_id, added.get_trace(task_id))
     return {
         "reroll/tasks": float(len(chosen)),
         "reroll/stale": float(stale),

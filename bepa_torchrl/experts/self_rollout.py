@@ -16,10 +16,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
-from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.data.step_rows import mark_untrained, row_list
 from bepa_torchrl.experts.plan import plan_from_trace, plan_hash, plan_lines
 from bepa_torchrl.experts.rows import plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
@@ -192,8 +193,8 @@ def self_roll(
 def after_handover(rows: TensorDictBase) -> Tensor:
     """Which rows ``[S]`` of a self-rolled trace were sampled with the plan in the prompt, bool ``[S]``.
 
-    All True for a trace without hand-over. Training keeps the rows before the hand-over: the policy sampled them with
-    the prompt that they are trained with. A method that trains on the rest only can select it with this mask.
+    All True for a trace without hand-over. By default training keeps the rows before the hand-over: the policy sampled
+    them with the prompt that they are trained with. :func:`train_after_handover` leaves them out.
 
     Raises:
         ValueError: a row has no provenance: the trace is no self-rollout.
@@ -205,6 +206,24 @@ def after_handover(rows: TensorDictBase) -> Tensor:
             raise ValueError(f"expected rows of a self-rolled trace, got one without provenance: {row[K.TASK_ID]!r}")
         mask.append(int(cast(Tensor, row.get(K.STEP))) >= provenance.handover)
     return torch.tensor(mask, dtype=torch.bool)
+
+
+def train_after_handover(traces: TaskTraceCache) -> TaskTraceCache:
+    """The same traces, with TRAINED False on the rows before the hand-over: they are in no loss (SGCD, 2606.18890).
+
+    A success that never got the plan is trained on whole.
+
+    Raises:
+        ValueError: a trace is no self-rollout.
+    """
+    marked = TaskTraceCache()
+    for task_id in traces.task_ids():
+        trace = traces.get_trace(task_id)
+        after = after_handover(trace)
+        if bool(after.any()):
+            mark_untrained(row_list(trace), int((~after).sum()))
+        marked.put(task_id, trace)
+    return marked
 
 
 def _attempt(
@@ -282,7 +301,13 @@ def _entry(
         return None
     leaks = _leaks(result.rows, plan, action_text)
     provenance = Provenance(
-        trace.expert, trace.origin, plan_hash(plan), attempt, result.job.handover, trace.content_hash
+        trace.expert,
+        trace.origin,
+        plan_hash(plan),
+        attempt,
+        result.job.handover,
+        trace.content_hash,
+        result.job.env_seed,
     )
     rows = mark(plan_free_rows(policy, result.rows), provenance)
     return SelfRollout(rows, trace.expert, plan, sum(leaks) / len(leaks))

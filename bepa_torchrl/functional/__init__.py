@@ -12,7 +12,7 @@ from bepa_torchrl.functional.advantage import (
     maxrl_advantage,
 )
 from bepa_torchrl.functional.aggregation import AGGREGATIONS, UNITS, row_denominators
-from bepa_torchrl.functional.anchor import anchor_rows, anchor_weights
+from bepa_torchrl.functional.anchor import anchor_rows, term_weights
 from bepa_torchrl.functional.divergence import jensen_shannon, probability_histogram, tail_mass
 from bepa_torchrl.functional.ratio import (
     CORRECTION_LEVELS,
@@ -24,6 +24,7 @@ from bepa_torchrl.functional.ratio import (
     response_mean,
     truncated_importance,
 )
+from bepa_torchrl.functional.regularization import gated_distillation, k3_divergence
 from bepa_torchrl.functional.statistics import (
     approximate_kl,
     clip_fraction,
@@ -50,15 +51,16 @@ __all__ = [
     "STD_RULES",
     "UNITS",
     "anchor_rows",
-    "anchor_weights",
     "approximate_kl",
     "clip_binds",
     "clip_fraction",
     "clipped_surrogate",
     "cross_entropy",
     "effective_sample_size",
+    "gated_distillation",
     "group_advantage",
     "jensen_shannon",
+    "k3_divergence",
     "leave_one_out_advantage",
     "log_ratio",
     "luffy_shaping",
@@ -73,6 +75,7 @@ __all__ = [
     "shaped_surrogate",
     "surrogate",
     "tail_mass",
+    "term_weights",
     "token_entropy",
     "truncated_importance",
 ]

@@ -1,4 +1,4 @@
-"""The anchor: which rows of an optimiser step have the additional cross-entropy, and with which weight."""
+"""The anchor: which rows of an optimiser step have an additional term, and with which weight."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def anchor_rows(returns_R: Tensor, off_policy_R: Tensor, group_R: Tensor) -> Ten
     return (returns_R == 1) & ~torch.isin(group_R, group_R[off_policy_R])
 
 
-def anchor_weights(lengths_R: Tensor, anchor_R: Tensor) -> Tensor:
-    """The weight of each row's summed cross-entropy: 1 / (response tokens of the anchor rows), 0 on other rows.
+def term_weights(lengths_R: Tensor, chosen_R: Tensor) -> Tensor:
+    """The weight of each row's summed term, as the anchor's: 1 / (response tokens of the chosen rows), 0 on other rows.
 
-    The sum over rows of (weight * minus the row's log-probability) is then the mean over the anchor's tokens, for any
+    The sum over rows of (weight * the row's sum over tokens) is then the mean over the chosen rows' tokens, for any
     split of the rows into micro-batches.
 
     Args:
         lengths_R: ``[R]`` integer, response tokens of each row of one optimiser step.
-        anchor_R: ``[R]`` bool, from :func:`anchor_rows`.
+        chosen_R: ``[R]`` bool, the rows with the term, as of :func:`anchor_rows`.
 
     Returns:
         ``[R]`` float32.
     """
-    tokens = lengths_R[anchor_R].sum().clamp_min(1)
-    return torch.where(anchor_R, 1.0 / tokens, 0.0)
+    tokens = lengths_R[chosen_R].sum().clamp_min(1)
+    return torch.where(chosen_R, 1.0 / tokens, 0.0)

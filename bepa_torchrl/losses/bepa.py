@@ -17,6 +17,7 @@ from bepa_torchrl.data import keys
 from bepa_torchrl.functional.aggregation import check_aggregation
 from bepa_torchrl.functional.ratio import check_cap
 from bepa_torchrl.functional.surrogate import check_dual_clip
+from bepa_torchrl.losses import terms
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
 from bepa_torchrl.losses.rows import (
@@ -34,17 +35,19 @@ from bepa_torchrl.losses.tokens import write_tokens
 class BEPALoss(LossModule):
     """``-min(r A, clip(r) A)`` per response token, summed per row, divided by the row's denominator, summed.
 
-    Paper eq. bepa-obj. No KL, no entropy bonus. Each row stores its denominator (:meth:`denominators`, called
-    once per optimiser step), so the losses of micro-batches are *added* and do not depend on how the rows are split.
+    Paper eq. bepa-obj, without KL and entropy bonus. Each row stores its denominator (:meth:`denominators`, called once
+    per optimiser step), so the losses of micro-batches are *added* and do not depend on how the rows are split.
     With ``aggregation="token"`` and all rows in one batch it equals TorchRL's ``GRPOLoss``. With ``anchor_weight`` a
     second loss, ``loss_anchor``, is the cross-entropy of the policy's own successes; each row stores its weight in it
-    (:meth:`anchor_weights`).
+    (:meth:`anchor_weights`). ``kl_weight`` and ``entropy_weight`` add terms on the policy's own rows, normalised as the
+    objective (:mod:`bepa_torchrl.losses.terms`).
 
     Keys (``set_keys``): ``action`` (response tokens), ``sample_log_prob`` (old log-probabilities), ``advantage``
     (``[1, 1]`` per row), ``denominator`` and ``off_policy`` (``[1]`` per row), ``group`` and ``slot`` (for
     :meth:`denominators` only); ``rollout_log_prob`` (with ``rollout_correction`` only); ``anchor`` (``[1]`` per row)
-    and ``episode_return`` (for :meth:`anchor_rows` only), both with ``anchor_weight`` only; defaults as in
-    :mod:`bepa_torchrl.data.keys`.
+    and ``episode_return`` (for :meth:`anchor_rows` only), both with ``anchor_weight`` only; ``base_log_prob`` (with
+    ``kl_weight`` only); ``plan_log_prob`` and ``distill`` (``[1]`` per row), with
+    ``distill_weight`` only; defaults as in :mod:`bepa_torchrl.data.keys`.
 
     Args:
         actor_network: has ``get_dist(rows, logits_key=...)``, which returns a distribution with ``log_prob(tokens[B,
@@ -70,6 +73,15 @@ class BEPALoss(LossModule):
         rollout_cap: upper bound of these weights.
         anchor_weight: weight of ``loss_anchor``, the mean cross-entropy of the tokens of the policy's own successes in
             groups without an injected trace (:func:`bepa_torchrl.functional.anchor_rows`); 0: no such term (the paper).
+        kl_weight: weight of ``loss_kl_to_ref``, the k3 divergence from the base policy
+            (:func:`bepa_torchrl.functional.k3_divergence`); with ``unit=token`` only; 0: no such term (the paper).
+        entropy_weight: weight of ``loss_entropy``, minus the entropy of the tokens' distributions; with ``unit=token``
+            only; the actor's distribution must have ``token_entropy`` ``[B, T]`` with a gradient; 0: no such term (the
+            paper).
+        distill_weight: weight of ``loss_distill``, gated plan distillation on own rows with a finite ``plan_log_prob``,
+            mean over their tokens (:func:`bepa_torchrl.functional.gated_distillation`); each row stores its weight in
+            it (:meth:`distill_weights`); with ``unit=token`` only; 0: no such term (the paper).
+        distill_beta: steepness of its gate.
         keep_tokens: whether ``forward`` writes LOG_PROB and CLIPPED of each token into the rows that it is given;
             not with ``unit=step``, which has none.
         device: device of the buffers; by default the actor's.
@@ -91,6 +103,9 @@ class BEPALoss(LossModule):
         slot: NestedKey = keys.SLOT
         anchor: NestedKey = keys.ANCHOR
         episode_return: NestedKey = keys.RETURN
+        base_log_prob: NestedKey = keys.BASE_LOG_PROB
+        plan_log_prob: NestedKey = keys.PLAN_LOG_PROB
+        distill: NestedKey = keys.DISTILL
 
     default_keys = _AcceptedKeys  # set_keys(name=None) restores these
     actor_network: TensorDictModuleBase
@@ -116,6 +131,10 @@ class BEPALoss(LossModule):
         rollout_correction: str = "off",
         rollout_cap: float = 2.0,
         anchor_weight: float = 0.0,
+        kl_weight: float = 0.0,
+        entropy_weight: float = 0.0,
+        distill_weight: float = 0.0,
+        distill_beta: float = 5.0,
         keep_tokens: bool = False,
         device: torch.device | None = None,
     ) -> None:
@@ -135,10 +154,18 @@ class BEPALoss(LossModule):
         low, high = clip_epsilon
         if not (0 <= low < 1 and high >= 0):
             raise ValueError(f"clip_epsilon must be (low, high) with 0 <= low < 1 and high >= 0; got {clip_epsilon}")
-        if not 0 <= anchor_weight < math.inf:
-            raise ValueError(f"anchor_weight must be a finite number >= 0; got {anchor_weight}")
+        terms.check_weight("anchor_weight", anchor_weight)
+        of_tokens = {"kl_weight": kl_weight, "entropy_weight": entropy_weight, "distill_weight": distill_weight}
+        for name, weight in of_tokens.items():
+            terms.check_weight(name, weight)
+            if weight and unit == "step":
+                raise ValueError(f"{name}={weight} is for unit='token', got unit='step'; leave one of them out")
+        if not 0 < distill_beta < math.inf:
+            raise ValueError(f"distill_beta must be a finite number above 0; got {distill_beta}")
         super().__init__()
         self.actor_network, self.anchor_weight = actor_network, anchor_weight
+        self.kl_weight, self.entropy_weight = kl_weight, entropy_weight
+        self.distill_weight, self.distill_beta = distill_weight, distill_beta
         self.old_policy, self.rollout_correction, self.rollout_cap = old_policy, rollout_correction, rollout_cap
         self.keep_tokens = keep_tokens and unit == "token"
         self.aggregation, self.unit, self.dual_clip, self.max_length = aggregation, unit, dual_clip, max_length
@@ -150,6 +177,12 @@ class BEPALoss(LossModule):
         self.out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
         if anchor_weight:
             self.out_keys += ["loss_anchor", "units_anchor"]
+        if kl_weight:
+            self.out_keys += ["loss_kl_to_ref", "kl_to_ref"]
+        if entropy_weight:
+            self.out_keys += ["loss_entropy", "entropy"]
+        if distill_weight:
+            self.out_keys += ["loss_distill", "units_distill", "distill_gate"]
         self._forward_value_estimator_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
@@ -169,6 +202,10 @@ class BEPALoss(LossModule):
             own.append(k.rollout_log_prob)
         if self.anchor_weight:
             own.append(k.anchor)
+        if self.kl_weight:
+            own.append(k.base_log_prob)
+        if self.distill_weight:
+            own += [k.plan_log_prob, k.distill]
         self.in_keys = list(dict.fromkeys([*scoring_keys(self.actor_network), *own]))
 
     @property
@@ -207,7 +244,7 @@ class BEPALoss(LossModule):
     def anchor_weights(self, rows: TensorDictBase) -> Tensor:
         """The ``anchor`` entry for all rows of one optimiser step, ``[R, 1]`` float32; used as :meth:`denominators`."""
         lengths = response_lengths(rows, self.tensor_keys.action)
-        return F.anchor_weights(lengths, self.anchor_rows(rows)).unsqueeze(-1)
+        return F.term_weights(lengths, self.anchor_rows(rows)).unsqueeze(-1)
 
     def forward(self, tensordict: TensorDictBase) -> BEPALossOutput:
         """The losses and metrics of a (micro-)batch of rows ``[B]``.
@@ -234,7 +271,7 @@ class BEPALoss(LossModule):
             name: (torch.where(inputs.mask, loss, 0.0).sum(-1, keepdim=True) / denominator).sum()
             for name, loss in objective.losses.items()
         }
-        losses |= self._anchor(rows, inputs)
+        losses |= self._anchor(rows, inputs) | self._terms(rows, inputs, denominator)
         metrics = diagnostics(inputs, objective) | rollout_diagnostics(inputs, weight)
         return self.output_type(**losses, **metrics, batch_size=[])
 
@@ -248,6 +285,46 @@ class BEPALoss(LossModule):
             "loss_anchor": -self.anchor_weight * (inputs.log_prob * share).sum(),
             "units_anchor": (inputs.mask & (share > 0)).sum().float(),
         }
+
+    def _terms(self, rows: TensorDictBase, inputs: LossInputs, denominator: Tensor) -> dict[str, Tensor]:
+        """The terms with a weight, and their metrics."""
+        out: dict[str, Tensor] = {}
+        if self.kl_weight:
+            base = self._stored(rows, self.tensor_keys.base_log_prob, inputs.log_prob)
+            _check_finite(rows, self.tensor_keys.base_log_prob, base, terms.own_tokens(inputs))
+            out |= terms.base_divergence(inputs, base, denominator, self.kl_weight)
+        if inputs.entropy is not None:
+            out |= terms.entropy_bonus(inputs, inputs.entropy, denominator, self.entropy_weight)
+        if self.distill_weight:
+            share = per_row(rows, self.tensor_keys.distill, (1,), "set it to loss.distill_weights(all rows)")
+            plan = self._stored(rows, self.tensor_keys.plan_log_prob, inputs.log_prob)
+            share = share.to(inputs.log_prob.device)
+            _check_finite(rows, self.tensor_keys.plan_log_prob, plan, inputs.mask & (share > 0))
+            weights = {"weight": self.distill_weight, "beta": self.distill_beta}
+            out |= terms.plan_distillation(inputs, plan, share, **weights)
+        return out
+
+    def distill_rows(self, rows: TensorDictBase) -> Tensor:
+        """Which of all rows of one optimiser step have a plan, ``[R]`` bool; none without ``distill_weight``."""
+        if not self.distill_weight:
+            return torch.zeros(len(rows), dtype=torch.bool)
+        k = self.tensor_keys
+        off_policy = rows.get(k.off_policy).reshape(-1).bool()
+        finite = [bool(torch.isfinite(row.get(k.plan_log_prob)).all()) for row in rows.unbind(0)]
+        chosen: Tensor = torch.tensor(finite) & ~off_policy
+        return chosen
+
+    def distill_weights(self, rows: TensorDictBase) -> Tensor:
+        """The ``distill`` entry for all rows of one optimiser step, ``[R, 1]`` float32; as :meth:`anchor_weights`."""
+        lengths = response_lengths(rows, self.tensor_keys.action)
+        return F.term_weights(lengths, self.distill_rows(rows)).unsqueeze(-1)
+
+    def rows_with_terms(self, rows: TensorDictBase) -> Tensor:
+        """Which of all rows of one optimiser step have a term whatever their advantage, ``[R]`` bool."""
+        every = self.anchor_rows(rows) | self.distill_rows(rows)
+        if self.kl_weight or self.entropy_weight:
+            every = every | ~rows.get(self.tensor_keys.off_policy).reshape(-1).bool()
+        return every
 
     def _rollout_weight(self, inputs: LossInputs) -> Tensor:
         """``[B, T]``: the importance weights of ``rollout_correction``; 1 without it."""
@@ -279,6 +356,7 @@ class BEPALoss(LossModule):
             old = torch.where(off_policy, log_prob.detach(), old)
         _check_finite(rows, k.sample_log_prob, old, mask)
         log_prob = torch.where(mask, log_prob, 0.0)
+        entropy = self._entropy(dist, mask) if self.entropy_weight else None
         difference = None
         if self.rollout_correction != "off":
             sampled = self._stored(rows, k.rollout_log_prob, log_prob)
@@ -291,7 +369,18 @@ class BEPALoss(LossModule):
         log_ratio = F.log_ratio(log_prob, old, mask)
         if self.ratio == "sequence":
             log_ratio = F.response_mean(log_ratio, mask)
-        return LossInputs(log_prob, log_ratio, advantage, mask, off_policy, difference)
+        return LossInputs(log_prob, log_ratio, advantage, mask, off_policy, difference, entropy)
+
+    def _entropy(self, dist: torch.distributions.Distribution, mask: Tensor) -> Tensor:
+        """``[B, T]`` nats. Raises ValueError if the actor's distribution has none with a gradient."""
+        entropy: Tensor | None = getattr(dist, "token_entropy", None)
+        if entropy is None or entropy.shape != mask.shape or (torch.is_grad_enabled() and not entropy.requires_grad):
+            given = "none" if entropy is None else f"{list(entropy.shape)}, requires_grad={entropy.requires_grad}"
+            raise ValueError(
+                f"entropy_weight={self.entropy_weight} requires a token_entropy {list(mask.shape)} with a gradient of "
+                f"the actor's get_dist, got {given}; add it to that distribution, or set entropy_weight=0"
+            )
+        return torch.where(mask, entropy, 0.0)
 
     def _old_log_prob(self, rows: TensorDictBase, log_prob: Tensor) -> Tensor:
         """``[B, T]`` nats, on the device of ``log_prob`` (rows stay on the CPU with their PNGs)."""

@@ -20,6 +20,7 @@ class LossInputs:
         off_policy: ``[B, 1]`` bool, true for injected rows.
         rollout_difference: ``[B, T]`` nats, old log-probability minus that of the sampler; 0 on off-policy rows and
             where the mask is false; None if the loss does not read the sampler's.
+        entropy: ``[B, T]`` nats, of each token's whole distribution, with gradient; None if the loss does not read it.
     """
 
     log_prob: Tensor
@@ -28,6 +29,7 @@ class LossInputs:
     mask: Tensor
     off_policy: Tensor
     rollout_difference: Tensor | None = None
+    entropy: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

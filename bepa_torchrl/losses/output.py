@@ -44,6 +44,9 @@ class BEPALossOutput(LLMLossOutput):
     - ``kl_approx``: mean of ``r - 1 - log r`` over on-policy units; ``ESS``: over all units, in (0, 1];
     - ``ratio_*``, ``log_prob_*``: means and maxima over on-policy or injected units;
     - ``units_anchor``, with ``anchor_weight`` only: units whose cross-entropy is ``loss_anchor``;
+    - ``kl_to_ref``, with ``kl_weight`` only, and ``entropy``, with ``entropy_weight`` only: means over on-policy units
+      of the k3 divergence from the base policy and of the entropy, in nats;
+    - ``units_distill`` and ``distill_gate``, with ``distill_weight`` only: units of ``loss_distill``, their mean gate;
     - ``rollout_*``, with ``rollout_correction`` only: over on-policy units, with ``d`` the old log-prob minus the
       sampler's, the mean of ``exp(d) - 1 - d`` (estimates KL(sampler, old) in nats), the maximum of ``abs(d)``, and the
       mean importance weight.
@@ -55,6 +58,9 @@ class BEPALossOutput(LLMLossOutput):
     loss_sft: torch.Tensor | None = None
     loss_anchor: torch.Tensor | None = None
     units_anchor: torch.Tensor | None = None
+    loss_distill: torch.Tensor | None = None
+    units_distill: torch.Tensor | None = None
+    distill_gate: torch.Tensor | None = None  # mean over these units
     units: torch.Tensor | None = None  # response tokens (or steps) of the batch
     units_off_policy: torch.Tensor | None = None
     off_policy_fraction: torch.Tensor | None = None  # of the units
@@ -171,8 +177,10 @@ def metrics_at_ratio_one(units: float, units_off_policy: float) -> dict[str, flo
 def _weight(key: str, table: dict[str, float]) -> float:
     if "units" not in table:
         return 1.0
+    if key == "distill_gate":
+        return table["units_distill"]
     if key.endswith("_off_policy"):
         return table["units_off_policy"]
-    if key.endswith("_on_policy") or key == "kl_approx":
+    if key.endswith("_on_policy") or key in ("kl_approx", "kl_to_ref", "entropy"):
         return table["units"] - table["units_off_policy"]
     return table["units"]

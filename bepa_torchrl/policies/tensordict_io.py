@@ -18,7 +18,8 @@ from osworld_gym.types import Screenshot
 class ResponseDistribution(LogProbDistribution):
     """Log-probs ``[B, T]`` of the response tokens, left padded with 0, with their mask and ``token_entropy``.
 
-    ``token_entropy`` (float32 ``[B, T]``, nats, no gradient, 0 at padding) is a diagnostic, not an entropy bonus.
+    ``token_entropy`` (float32 ``[B, T]``, nats, 0 at padding) is that of each token's whole distribution,
+    differentiable if the log-probs are.
     """
 
     def __init__(self, log_probs: Tensor, mask: Tensor, token_entropy: Tensor) -> None:

@@ -7,16 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+import torch
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data.keys import Source
+from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows
 from bepa_torchrl.policies.base import Sampler
+from bepa_torchrl.rollout.replay import Prefix, mean_hash, same_screen
 from osworld_gym.episode import CrashRecord
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import PromptContext, StepResult, StopReason, Verdict
 from osworld_gym.vector import DesktopVector
+
+_NO_PROMPT = Prompt(torch.empty(0, dtype=torch.int64), ())  #: of a replayed step
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class EpisodeJob:
         slot: index in the group, 0..N-1.
         plan: the expert's plan, appended to the instruction (LEVEL-1), or None.
         handover: steps that the policy acts without the plan first; 0: it has the plan from the first step.
+        prefix: what is replayed before the policy acts, on a desktop of the same seed; None: nothing.
     """
 
     task: Task
@@ -40,6 +46,7 @@ class EpisodeJob:
     slot: int = 0
     plan: str | None = None
     handover: int = 0
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,17 @@ class EpisodeResult:
     """The outcome of a job.
 
     Args:
-        rows: lazy stack ``[S]``; None if the infrastructure failed or no prompt fitted the model.
+        rows: lazy stack ``[S]``; None if the infrastructure failed, or the policy gave no response.
         stop: why it ended; ``crashed_desktop`` if the same actions crashed the desktop twice, see
             :class:`osworld_gym.episode.CrashRecord`.
         verdict: None with ``env_error``, and of an episode that is judged later.
         failure: reason of the last attempt's failure; only with ``env_error`` and ``crashed_desktop``.
         retried: reasons of the failed attempts after which the episode was started again.
-        steps: responses of the policy, in the last attempt.
+        steps: responses, in the last attempt, replayed ones included.
         seconds: duration of the last attempt.
+        replayed: its first steps, which were replayed; their prompts are empty and their log-probs NaN.
+        mismatch: whether a screen of the replay was not the stored one, or the episode ended in it; then the policy
+            went on from there.
     """
 
     job: EpisodeJob
@@ -65,6 +75,8 @@ class EpisodeResult:
     retried: tuple[FailureReason, ...] = ()
     steps: int = field(default=0, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    replayed: int = 0
+    mismatch: bool = False
 
     @property
     def retries(self) -> int:
@@ -90,12 +102,31 @@ class _ActiveEpisode:
     turns: list[Turn] = field(default_factory=list)
     screenshots: list[bytes] = field(default_factory=list)
     context_full: bool = False  #: it ends without a further response
+    replayed: int = 0
+    mismatch: bool = False
     started: float = field(default_factory=perf_counter)
 
     @property
     def last_response(self) -> str | None:
         """The response that the desktop is performing, if any."""
         return self.turns[-1].response.text if self.turns and not self.context_full else None
+
+    def next_replayed(self) -> int | None:
+        """The step of the prefix to replay at the current screen; None: the policy acts from here on."""
+        prefix, step = self.job.prefix, self.replayed
+        if prefix is None or self.mismatch or step < len(self.turns):
+            return None
+        self.mismatch = not same_screen(mean_hash(self.screenshots[-1]), prefix.screens[step])
+        return None if self.mismatch or step == prefix.steps else step
+
+    def replay(self, step: int) -> str:
+        """Adds a step of the prefix; returns its response."""
+        assert self.job.prefix is not None
+        text, tokens = self.job.prefix.texts[step], torch.tensor(self.job.prefix.tokens[step], dtype=torch.int64)
+        response = Response(text, tokens, torch.full((len(tokens),), torch.nan))
+        self.turns.append(Turn(self.screenshots[-1], _NO_PROMPT, response))
+        self.replayed += 1
+        return text
 
     def context(self) -> PromptContext:
         return PromptContext(
@@ -200,7 +231,7 @@ class _EpisodeRunner:
         job, stop = episode.job, result.stop
         assert stop is not None
         rows = None
-        if stop is not StopReason.env_error and episode.turns:
+        if stop is not StopReason.env_error and len(episode.turns) > episode.replayed:
             rows = episode_rows(
                 episode.turns,
                 task_id=job.task.id,
@@ -214,10 +245,29 @@ class _EpisodeRunner:
                 plan_free=job.plan is None,
             )
         retried, seconds = self.retried[episode.number], round(perf_counter() - episode.started, 3)
-        return EpisodeResult(job, rows, stop, result.verdict, result.failure, retried, len(episode.turns), seconds)
+        return EpisodeResult(
+            job,
+            rows,
+            stop,
+            result.verdict,
+            result.failure,
+            retried,
+            len(episode.turns),
+            seconds,
+            episode.replayed,
+            episode.mismatch or 0 < episode.replayed == len(episode.turns),
+        )
+
+    def _replay(self, i: int) -> bool:
+        """Sends the next response of the prefix of desktop ``i``, if it is the prefix's turn."""
+        step = self.active[i].next_replayed()
+        if step is not None:
+            self.vector.send(i, self.active[i].replay(step))
+        return step is not None
 
     def _respond(self, ready: list[int]) -> None:
-        """Samples responses for all waiting episodes in one batch and sends them."""
+        """Samples responses for all waiting episodes in one batch and sends them; replays those of prefixes."""
+        ready = [i for i in ready if not self._replay(i)]
         prompts = self.policy.renderer.render([self.active[i].context() for i in ready]) if ready else []
         fitting = [(i, prompt) for i, prompt in zip(ready, prompts, strict=True) if prompt is not None]
         for i, prompt in zip(ready, prompts, strict=True):

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.packing import MAX_TOKENS, pack_rows
-from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, row_list, stack_rows
+from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, is_trained, row_list, stack_rows
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
 
@@ -27,7 +27,7 @@ class OldLogProb(Transform):
 
     Injected episodes first get the prompts that they are trained with: rendered again from their screenshots and
     responses, without the expert's plan; the response tokens are unchanged. Their ratio is then 1 at the first
-    optimiser step.
+    optimiser step. Rows that are not trained on (TRAINED) are not scored.
 
     Args:
         policy: has ``render``, and ``get_dist`` that returns log-probs (TorchRL's convention for actors).
@@ -70,7 +70,7 @@ class OldLogProb(Transform):
             if injected:
                 render_plan_free(policy, episode.rows)
             if self.rows in ("all", "injected" if injected else "sampled"):
-                scored.extend(episode.rows)
+                scored.extend(row for row in episode.rows if is_trained(row))
         self._fill(policy, scored, max_tokens=self.max_tokens)
         return tensordict
 
@@ -92,8 +92,10 @@ def render_plan_free(policy: Sampler, rows: Sequence[TensorDictBase]) -> None:
 
 
 @torch.no_grad()
-def fill_old_log_probs(policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
-    """Sets OLD_LOG_PROB ``[L]`` float32, nats, of every row to its log-probs under the policy's current weights.
+def fill_old_log_probs(
+    policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int, key: NestedKey = K.OLD_LOG_PROB
+) -> None:
+    """Sets ``key`` ``[L]`` float32, nats, of every row to its log-probs under the policy's current weights.
 
     Raises:
         TokenBudgetError: a row is longer than ``max_tokens``, or the device is out of memory.
@@ -105,4 +107,4 @@ def fill_old_log_probs(policy: Any, rows: Sequence[TensorDictBase], *, max_token
             dist = policy.get_dist(part)
             log_probs = dist.log_prob(tokens).to(torch.float32)
         for row, values, mask in zip(row_list(part), log_probs, dist.mask, strict=True):
-            row.set(K.OLD_LOG_PROB, values[mask].cpu())
+            row.set(key, values[mask].cpu())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,16 @@ class TaskSchedule:
         self.epoch = 0
         self._queue: deque[int] = deque()
 
-    def next_batch(self, groups: int) -> list[int]:
-        """The next ``groups`` task indices, all different.
+    def next_batch(self, groups: int, *, without: Collection[int] = ()) -> list[int]:
+        """The next ``groups`` task indices, all different, and none of ``without``; those come later.
 
         Raises:
             ValueError: more groups than tasks.
         """
-        if groups > self.count:
+        if groups > self.count - len(set(without)):
             raise ValueError(
-                f"a batch of {groups} groups requires {groups} different tasks, there are {self.count}; "
-                "lower collect.groups or add tasks"
+                f"a batch of {groups} groups requires {groups} different tasks, there are "
+                f"{self.count - len(set(without))}; lower collect.groups or add tasks"
             )
         out: list[int] = []
         later: list[int] = []
@@ -45,7 +46,7 @@ class TaskSchedule:
             if not self._queue:
                 self._deal()
             number = self._queue.popleft()
-            (later if number in out else out).append(number)
+            (later if number in out or number in without else out).append(number)
         self._queue.extendleft(reversed(later))
         return out
 

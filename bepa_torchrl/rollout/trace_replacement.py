@@ -124,6 +124,8 @@ class TraceReplacement(Transform):
             for key in (K.PROVENANCE, K.COPIED_FROM):
                 if key not in row:
                     row.set_non_tensor(key, "")
+            if K.TRAINED not in row:
+                row.set(K.TRAINED, torch.tensor([True]))
         return stack_rows(rows)
 
     def check_whole_groups(self, rows: TensorDictBase) -> None:

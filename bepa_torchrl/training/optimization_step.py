@@ -47,12 +47,12 @@ def minibatches(batch: TensorDictBase, groups: int | None) -> Iterator[TensorDic
 
 
 def has_signal(rows: TensorDictBase, loss: LossModule) -> list[bool]:
-    """Which rows of ``[R]`` have a gradient: those with an advantage other than 0, RL+SFT's expert's, the anchor's."""
+    """Which rows of ``[R]`` have a gradient: an advantage other than 0, or a term (cross-entropy, divergence …)."""
     supervised = isinstance(loss, RLSFTLoss)
-    anchor = loss.anchor_rows(rows).tolist() if isinstance(loss, BEPALoss) else [False] * len(rows)
+    terms = loss.rows_with_terms(rows).tolist() if isinstance(loss, BEPALoss) else [False] * len(rows)
     return [
-        anchored or bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY)))
-        for row, anchored in zip(row_list(rows), anchor, strict=True)
+        term or bool(row.get(K.ADVANTAGE) != 0) or (supervised and bool(row.get(K.OFF_POLICY)))
+        for row, term in zip(row_list(rows), terms, strict=True)
     ]
 
 
@@ -87,8 +87,9 @@ def gradient_step(
     """One optimiser step on rows ``[R]``; the gradient is that of the whole batch for any token budget.
 
     Every row gets its denominator from ``loss.denominators`` first, so that rows left out by ``keep`` (their loss and
-    gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` its weight in
-    the anchor, too. If ``keep`` leaves no row, no step is taken; nor if the gradient or the loss is not finite, which
+    gradient are exactly 0) still count in it, and micro-batches are summed; with ``loss.anchor_weight`` and
+    ``loss.distill_weight`` its weight in these terms, too. If ``keep`` leaves no row, no step is taken; nor if the
+    gradient or the loss is not finite, which
     is logged with the rows.
 
     Args:
@@ -118,6 +119,8 @@ def gradient_step(
     rows.set(K.DENOMINATOR, loss.denominators(rows))
     if isinstance(loss, BEPALoss) and loss.anchor_weight:
         rows.set(K.ANCHOR, loss.anchor_weights(rows))
+    if isinstance(loss, BEPALoss) and loss.distill_weight:
+        rows.set(K.DISTILL, loss.distill_weights(rows))
     every = row_list(rows)
     used = every if keep is None else [row for row, wanted in zip(every, keep, strict=True) if wanted]
     counts = {"rows": float(len(every)), "rows_computed": float(len(used)), "steps_not_finite": 0.0}

@@ -27,7 +27,7 @@ def over_all_rows(
 ) -> dict[str, float]:
     """The losses and metrics over the units of all rows of a step, as far as they are known without a forward pass.
 
-    A skipped row has advantage 0 and is not in the anchor, so that its losses are 0 and no clip binds: losses,
+    A skipped row has advantage 0 and no additional term, so that its losses are 0 and no clip binds: losses,
     ``clip_fraction``, ``units``, ``units_off_policy`` and ``off_policy_fraction`` are known exactly. While the weights
     are those of the old policy its ratios are 1, which adds ``kl_approx``, ``ESS`` and ``ratio_*``; later these are
     left out, as ``log_prob_*`` always are (the collector reports log-probs over all sampled rows), and ``rollout_*``.

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data.seeding import Stream, derive_seed
-from bepa_torchrl.data.step_rows import row_list, stack_rows
+from bepa_torchrl.data.step_rows import is_trained, row_list, stack_rows
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.policies.base import Learner
 from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps
@@ -31,7 +31,7 @@ def fine_tune(
     passes: Passes = local_passes,
     nonfinite_steps: int = STEPS_IN_A_ROW,
 ) -> None:
-    """Token cross-entropy on every row of the traces, ``epochs`` times in a seeded order.
+    """Token cross-entropy on every row of the traces that has a loss (TRAINED), ``epochs`` times in a seeded order.
 
     Args:
         batch: rows per optimiser step.
@@ -46,7 +46,8 @@ def fine_tune(
         ValueError: ``traces`` is empty.
         NonFiniteError: the gradients of too many steps in a row were not finite.
     """
-    rows = [row for task_id in sorted(traces.task_ids()) for row in row_list(traces.get_trace(task_id))]
+    every = [row for task_id in sorted(traces.task_ids()) for row in row_list(traces.get_trace(task_id))]
+    rows = [row for row in every if is_trained(row)]
     if not rows:
         raise ValueError("no trace to fine-tune on: the expert, or the policy with its plans, solved no training task")
     loss, finite_steps = SFTLoss(policy), FiniteSteps(nonfinite_steps)

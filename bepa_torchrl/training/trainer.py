@@ -17,6 +17,7 @@ from torchrl.objectives.common import LossModule
 from torchrl.record.loggers import Logger
 from torchrl.trainers import Trainer
 
+from bepa_torchrl.data.step_rows import trained_rows
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
 from bepa_torchrl.training.checkpoint import Checkpoints, LoadWith, PolicyWeights, components_in
@@ -133,13 +134,13 @@ class BEPATrainer(Trainer):
         return batch
 
     def _next_minibatch(self, _batch: TensorDictBase) -> TensorDictBase:
-        """The rows of one optimiser step.
+        """The rows of one optimiser step: those of the next groups that have a loss (TRAINED).
 
         All ranks get these rows: :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses` compares.
         """
         rows = next(self._rest)
         self.replacement.check_whole_groups(rows)
-        return rows
+        return trained_rows(rows)
 
     def _end(self, batch: TensorDictBase) -> None:
         """The optimiser steps are taken."""

@@ -85,6 +85,7 @@ class ShownEpisode:
         expert: whose trace it is or goes back to, and its run.
         plan: hash of the plan in the prompt.
         count: number of steps, also where the steps themselves are not recorded.
+        replayed: the first steps, which were replayed from a cached success and not trained on.
         steps: in order.
         final: file of the screenshot after the last step.
     """
@@ -111,6 +112,7 @@ class ShownEpisode:
     expert: str = ""
     plan: str = ""
     count: int = 0
+    replayed: int = 0
     steps: tuple[ShownStep, ...] = ()
     final: Path | None = None
 

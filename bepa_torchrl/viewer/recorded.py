@@ -110,6 +110,7 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
             updates=tuple(int(update) for update in line.get("updates") or ()),
             copied_from=str(line.get("copied_from") or ""),
             count=int(line.get("n_steps") or len(steps)),
+            replayed=int(line.get("replayed_steps") or 0),
             steps=tuple(steps),
         )
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -21,6 +21,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.finite import NonFiniteError
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
@@ -114,6 +115,35 @@ def train_alone(options: dict[str, Any]) -> tuple[list[dict[str, float]], dict[s
     batches = made_batches(policy)
     outputs = train(policy, optimizer_of(policy), batches, local_passes)
     return outputs, whole_weights(policy)
+
+
+def train_with_terms(folder: Path) -> None:
+    """A rank: two steps with a divergence from the base, the policy without its adapters, and an entropy bonus."""
+    join_process_group(timeout=60)
+    policy = made_policy(lora=Lora(rank=4, alpha=8))
+    batches = made_batches(policy)[:1] * 2
+    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+    shard_policy(policy, mesh)
+    outputs = take_steps_with_terms(policy, batches, ShardedPasses(mesh), ShardedPasses(mesh).fill_old_log_probs)
+    if rank() == 0:
+        (folder / "outputs.json").write_text(json.dumps(outputs))
+
+
+def take_steps_with_terms(
+    policy: ShortPromptPolicy, batches: list[TensorDictBase], passes: Any, fill: Any
+) -> list[dict[str, float]]:
+    """The scalars of each step; the base's log-probs are computed before each, and are the same."""
+    loss, optimizer = BEPALoss(policy, kl_weight=0.5, entropy_weight=0.2), optimizer_of(policy)
+    outputs, found = [], []
+    for batch in batches:
+        rows = row_list(batch)
+        with policy.as_base():
+            fill(policy, rows, max_tokens=MAX_TOKENS, key=K.BASE_LOG_PROB)
+        found.append(torch.cat([row[K.BASE_LOG_PROB] for row in rows]))
+        keep = has_signal(batch, loss)
+        outputs.append(gradient_step(loss, optimizer, batch, keep=keep, max_tokens=MAX_TOKENS, passes=passes))
+    assert torch.equal(found[0], found[1])
+    return outputs
 
 
 def score_in_half_precision(folder: Path, frozen: Sequence[str]) -> None:

@@ -18,6 +18,9 @@ class CollectSettings:
         temperature: sampling temperature.
         env_seed: ``group``: all rollouts of a group start from the same desktop seed; ``slot``: each has its own.
         retries: further attempts, on other desktops, for an episode whose desktop failed.
+        dynamic: further groups per iteration, at most, in the place of groups whose advantages are all 0 (DAPO's
+            dynamic sampling); 0: such groups stay, without a gradient (the paper). A group into which a trace is
+            injected has a signal.
         mode: ``sync``: an iteration waits for its rollouts; ``async``: desktops go on while the policy is trained
             (docs/cluster.md).
         max_staleness: of ``async``: iterations that may be trained between a group's start and its own training.
@@ -30,6 +33,7 @@ class CollectSettings:
     temperature: PositiveFloat = 1.0
     env_seed: Literal["group", "slot"] = "group"
     retries: Count = 2
+    dynamic: Count = 0
     mode: Literal["sync", "async"] = "sync"
     max_staleness: Count = 0
     order: Literal["admission", "completion"] = "admission"

@@ -17,11 +17,14 @@ class AlgoSettings:
         preset: LUFFY only: the paper's form, or that of LUFFY's ``released`` code. The latter has no standard
             deviation, no on-policy clip, and ``sum_norm``, which requires ``loss.max_length``.
         gamma: LUFFY only: ``f(p) = p / (p + gamma)``.
+        gain: ``prefix`` only: a task's prefix grows by ``gain * (1/2 - pass rate) * L`` steps after each group, L the
+            steps of its trace.
     """
 
     name: Text
     preset: Literal["paper", "released"] = "paper"
     gamma: PositiveFloat = 0.1
+    gain: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,14 @@ class LossSettings:
         rollout_cap: upper bound of these weights.
         anchor: weight of a cross-entropy on the policy's own successes in groups without an injected trace, mean over
             their tokens; 0: none (the paper).
+        kl_weight: weight of the divergence (k3) from the base policy, the run's checkpoint, on the policy's own rows,
+            normalised as the surrogate; 0: none (the paper). Its log-probs are computed once per row: with
+            ``policy.lora`` by the same weights without adapters, else by a second copy of the model.
+        entropy_weight: weight of the entropy of the tokens' distributions on the policy's own rows, normalised as the
+            surrogate; 0: none (the paper).
+        distill_weight: weight of gated plan distillation (SDAR) on the policy's own rows of tasks that have a plan,
+            mean over their tokens; 0: none (the paper). It takes a further forward pass with the plan in the prompt.
+        distill_beta: steepness of its gate.
     """
 
     ratio: Literal["token", "sequence"] = "token"
@@ -54,6 +65,10 @@ class LossSettings:
     rollout_correction: Literal["off", "token", "sequence"] = "off"
     rollout_cap: PositiveFloat = 2.0
     anchor: NonNegativeFloat = 0.0
+    kl_weight: NonNegativeFloat = 0.0
+    entropy_weight: NonNegativeFloat = 0.0
+    distill_weight: NonNegativeFloat = 0.0
+    distill_beta: PositiveFloat = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +123,7 @@ class ExpertSettings:
             None: no such budget. Unsolved tasks are tried again until it is spent (not in the paper).
         handover: steps that the policy acts without the plan before it gets it; 0: the plan is in every prompt (the
             paper).
+        handover_loss: steps of a self-rolled trace that are trained on: ``all``, or those ``after`` the hand-over.
         reroll_every: iterations between further self-rollouts, by the current policy, of tasks without a cached trace;
             0: none (the paper). For methods that start from self-rollouts.
         reroll_stale: optimiser steps since its cached trace was sampled after which a task is self-rolled then as
@@ -126,6 +142,7 @@ class ExpertSettings:
     selfroll_attempts: Positive = 1
     selfroll_budget: Positive | None = None
     handover: Count = 0
+    handover_loss: Literal["all", "after"] = "all"
     reroll_every: Count = 0
     reroll_stale: Positive | None = None
     seed_from_converted: bool = False

@@ -39,31 +39,45 @@ class _ChunkedLogProb(torch.autograd.Function):
             log_probs[part] = logits.gather(-1, tokens[part, None]).squeeze(-1) - norm
             probs = (logits - norm[:, None]).exp_()
             entropy[part] = norm - probs.mul_(logits).sum(-1)
-        ctx.save_for_backward(hidden, weight, tokens, normalizer)
+        ctx.save_for_backward(hidden, weight, tokens, normalizer, entropy)
         ctx.chunk, ctx.temperature = chunk, temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # of entropies that no loss uses
         return log_probs, entropy
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad: Tensor, _grad_entropy: Tensor
+        ctx: Any, grad: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden, weight, tokens, normalizer = ctx.saved_tensors
+        hidden, weight, tokens, normalizer, entropy = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight) if wants_weight else None
+        if grad is None:
+            grad = torch.zeros_like(normalizer)
         for i in range(0, len(tokens), ctx.chunk):
             part = slice(i, i + ctx.chunk)
             # d log p(token) / d logits = (onehot(token) - softmax(logits / T)) / T
-            delta = (hidden[part] @ weight.T).float().div_(ctx.temperature).sub_(normalizer[part, None]).exp_().neg_()
-            delta.scatter_add_(-1, tokens[part, None], torch.ones_like(tokens[part, None], dtype=delta.dtype))
-            delta = delta.mul_(grad[part, None] / ctx.temperature).to(weight.dtype)
+            delta = (hidden[part] @ weight.T).float().div_(ctx.temperature).sub_(normalizer[part, None])
+            if grad_entropy is None:
+                delta.exp_().neg_()
+                delta.scatter_add_(-1, tokens[part, None], torch.ones_like(tokens[part, None], dtype=delta.dtype))
+                delta.mul_(grad[part, None] / ctx.temperature)
+            else:
+                delta = _with_entropy(delta, entropy[part, None], grad[part, None], grad_entropy[part, None])
+                delta.scatter_add_(-1, tokens[part, None], grad[part, None]).div_(ctx.temperature)
+            delta = delta.to(weight.dtype)
             if grad_hidden is not None:
                 torch.mm(delta, weight, out=grad_hidden[part])
             if grad_weight is not None:
                 grad_weight.addmm_(delta.T, hidden[part])
         return grad_hidden, grad_weight, None, None, None
+
+
+def _with_entropy(log_probs: Tensor, entropy: Tensor, grad: Tensor, grad_entropy: Tensor) -> Tensor:
+    """``-p (grad + grad_entropy (log p + H))`` of ``[C, V]``: d H / d logits = -p (log p + H) / T."""
+    probs = log_probs.exp()
+    return log_probs.add_(entropy).mul_(grad_entropy).add_(grad).mul_(probs).neg_()
 
 
 def chunked_log_probs(
@@ -79,8 +93,8 @@ def chunked_log_probs(
         chunk: tokens per chunk; None: 64 MB of logits on a CPU, 512 MB on an accelerator.
 
     Returns:
-        log-probs float32 ``[N]`` in nats, differentiable in hidden and weight; entropies float32 ``[N]`` in nats,
-        without gradient. Both are computed in float32 from logits of the model's dtype.
+        log-probs and entropies float32 ``[N]`` in nats, differentiable in hidden and weight. Both are computed in
+        float32 from logits of the model's dtype. Entropies that no loss uses cost nothing in the backward pass.
     """
     if chunk is None:
         elements = CPU_CHUNK_ELEMENTS if hidden.device.type == "cpu" else ACCELERATOR_CHUNK_ELEMENTS

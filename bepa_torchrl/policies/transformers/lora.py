@@ -16,6 +16,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,16 @@ def merged_weights(model: torch.nn.Module, weights: Mapping[str, Tensor] | None 
             delta = weights[layer + _B].float() @ weights[layer + _A].float()
             weight = torch.add(weight.float(), delta, alpha=scaling).to(weight.dtype)
         yield _plain(name), weight
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """During the block the model is its base weights; it has adapters."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
 
 
 @torch.no_grad()

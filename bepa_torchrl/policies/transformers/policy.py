@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from bepa_torchrl.policies.transformers.lora import (
     reset_adapters,
     save_adapter,
     save_merged,
+    without_adapters,
 )
 from bepa_torchrl.policies.transformers.processor import PromptProcessor
 from bepa_torchrl.policies.transformers.renderer import PROMPT_TOKENS, ChatRenderer
@@ -207,17 +209,22 @@ class TransformersPolicy(TensorDictModuleBase):
         never are. Rows go through the model in batches of ``max_batch_tokens``; a row that is a prefix of another one
         is computed with it (:mod:`.scorer`).
         """
+        log_probs, entropies = self._score(prompts, responses)
+        return log_probs, [entropy.detach() for entropy in entropies]
+
+    def _score(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self.scorer.score(prompts, responses, temperature=self.temperature or 1.0)
 
     def get_dist(self, tensordict: TensorDictBase, logits_key: str = "logits") -> ResponseDistribution:
         """The distribution for TorchRL's losses: log-probs of ``("tokens", "response")``, ``[B, T]``.
 
         Reads PROMPT_TOKENS, RESPONSE_TOKENS and IMAGES of each row. Left padded; ``mask`` is True at response tokens.
+        Its ``token_entropy`` is differentiable, for ``loss.entropy_weight``.
         ``logits_key`` is TorchRL's calling convention; full logits are never computed, so none are written.
         """
         del logits_key
         prompts, responses = read_rows(tensordict)
-        log_probs, entropies = self.response_log_probs(prompts, responses)
+        log_probs, entropies = self._score(prompts, responses)
         lengths = torch.tensor([len(r) for r in responses], device=self.device)
         width = int(lengths.max())
         mask = torch.arange(width, device=self.device) >= width - lengths[:, None]
@@ -227,6 +234,16 @@ class TransformersPolicy(TensorDictModuleBase):
         """float32 ``[B, T]``, nats: log-probs of the rows' responses, left padded with 0."""
         log_probs: Tensor = self.get_dist(tensordict).log_probs
         return log_probs
+
+    def as_base(self) -> AbstractContextManager[None]:
+        """During the block the policy scores as without its adapters: the checkpoint's weights.
+
+        Raises:
+            ValueError: it has no adapters.
+        """
+        if not adapter_weights(self.model):
+            raise ValueError("as_base requires adapters: without them the base weights change; load the policy again")
+        return without_adapters(self.model)
 
     # --- stock collectors -----------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Scorer:
 
         Both are those of ``softmax(logits / temperature)``, the distribution of a sampler at that temperature.
 
-        Log-probs are differentiable unless gradients are disabled; entropies never are. With gradients on, the graphs
+        Both are differentiable unless gradients are disabled. With gradients on, the graphs
         of all forward passes are kept until the backward pass, so the caller's micro-batch bounds the memory
         (:func:`bepa_torchrl.data.packing.pack_rows`). Each distinct image of a call is encoded once.
         """

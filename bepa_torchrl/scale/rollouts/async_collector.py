@@ -21,7 +21,7 @@ from bepa_torchrl.data.step_rows import int_entry, stack_rows
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.desktop_use import failure_metrics
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from bepa_torchrl.rollout.group_collector import CollectedIteration, GroupRolloutCollector
+from bepa_torchrl.rollout.group_collector import CollectedIteration, DynamicSampling, GroupRolloutCollector
 from bepa_torchrl.scale.engine.metrics import merged
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan, FinishedEvaluation
@@ -92,7 +92,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
 
     Each ``rollout`` first counts the previous batch as trained, publishes the weights and admits as many groups as the
     queue takes, then waits for a batch. A group with fewer than two valid episodes is dropped, its task is
-    requeued, and another group is admitted in its stead.
+    requeued, and another group is admitted in its stead. So is one without a signal, at most ``further`` times per
+    batch; its rows are in the batch, for the cache, until the postproc leaves them out.
 
     Args:
         env: as of :class:`GroupRolloutCollector`; its desktops are not used for rollouts.
@@ -173,9 +174,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
         rows: list[TensorDictBase] = []
         ages: list[int] = []
         dropped: list[str] = []
+        without_signal = further = episodes = 0
         while len(ages) < self.groups:
             group = self._next_group()
             members = self._results(group)
+            if self.prefixes is not None:
+                self.prefixes.note(members)
             complete, requeued = self._complete_groups(members)
             results += members
             if requeued:
@@ -186,13 +190,22 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 continue
             self._dropped.clear()
             self._report_given_up(group)
-            self.queue.take(group.group)
             rows += complete
+            if not self._signal(members):
+                without_signal += 1
+                if further < self.further:
+                    further, episodes = further + 1, episodes + len(members)
+                    self.queue.drop(group.group)
+                    self._admit()
+                    continue
+            self.queue.take(group.group)
             ages.append(group.age)
         self._taken_batch = True
         lags = tuple(self._trainable.version - int_entry(row, K.POLICY_VERSION) for row in rows)
+        sampling = DynamicSampling(without_signal, further, episodes) if self.further else None
+        queue = self._queue_metrics()
         self.last = AsyncIteration(
-            self.iteration, tuple(results), tuple(dropped), tuple(ages), lags, self._queue_metrics()
+            self.iteration, tuple(results), tuple(dropped), tuple(ages), lags, queue, sampling=sampling
         )
         return stack_rows(sorted(rows, key=lambda row: int_entry(row, K.GROUP_ID)))
 
@@ -288,7 +301,10 @@ class AsyncGroupCollector(GroupRolloutCollector):
         """Admits as many groups as the queue takes, at most ``groups`` at a time, which have different tasks."""
         while (left := self.queue.capacity_left()) > 0:
             for task_number in self.schedule.next_batch(min(left, self.groups)):
-                self.queue.admit([task_number, self._admissions], self.size_of(self.tasks[task_number]))
+                task = self.tasks[task_number]
+                prefix = None if self.prefixes is None else self.prefixes.prefix(task.id)
+                replayed = [] if prefix is None else [prefix.to_json()]
+                self.queue.admit([task_number, self._admissions, *replayed], self.size_of(task))
                 self.next_group += 1
             self._admissions += 1  # in the place of the iteration in seed keys: the same without dropped groups
 
@@ -374,7 +390,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 f"group {group.group}: expected the result of slot {slot} of task {job.task.id}, got one of group "
                 f"{played[0]}, slot {played[1]}, task {played[2]}"
             )
-        return replace(result, retried=before + result.retried)
+        return replace(result, job=job, retried=before + result.retried)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Shuts down as the base class does; then ends what plays the groups."""

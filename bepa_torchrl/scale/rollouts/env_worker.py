@@ -18,6 +18,7 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
+from bepa_torchrl.rollout.replay import Prefix
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan, episode_outcome
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutClient, ServedSampler
 from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
@@ -87,10 +88,18 @@ class RolloutPlan:
     retries: int
     evaluation: EvaluationPlan | None = None
 
-    def job(self, group: int, slot: int, task: Sequence[int]) -> EpisodeJob:
-        """The job of a slot; ``task`` is (task number, number of the admission), as admitted to the queue."""
-        number, admission = task
-        return self.seeds.job(self.tasks[number], number, admission, group, slot)
+    def job(self, group: int, slot: int, task: Sequence[Any]) -> EpisodeJob:
+        """The job of a slot.
+
+        Args:
+            group: its number.
+            slot: in the group.
+            task: (task number, number of the admission), as admitted to the queue; and what is replayed first, if
+                anything, as JSON values.
+        """
+        number, admission, *prefixes = task
+        prefix = Prefix.from_json(prefixes[0]) if prefixes else None
+        return self.seeds.job(self.tasks[number], number, admission, group, slot, prefix)
 
 
 class EnvWorker:
@@ -381,7 +390,8 @@ class EnvWorker:
             return episode_outcome(result, policy.versions), job.task.id, failure
         if result.rows is not None:
             rows = row_list(result.rows)
-            for row, version in zip(rows, policy.versions[-len(rows) :], strict=True):
+            own = policy.versions[result.replayed - len(rows) :]  # nothing sampled the replayed steps
+            for row, version in zip(rows, [own[0]] * result.replayed + own, strict=True):
                 row.set(K.POLICY_VERSION, torch.tensor(version))
         return result, job.task.id, failure
 

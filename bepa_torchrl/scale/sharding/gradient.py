@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torchrl.objectives.common import LossModule
@@ -67,7 +67,9 @@ class ShardedPasses:
         return self._gather(outputs, split), counts
 
     @torch.no_grad()
-    def fill_old_log_probs(self, policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+    def fill_old_log_probs(
+        self, policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int, key: NestedKey = K.OLD_LOG_PROB
+    ) -> None:
         """:func:`bepa_torchrl.rollout.old_log_prob.fill_old_log_probs` for a sharded policy; raises as ``__call__``."""
         if not rows:
             return
@@ -83,7 +85,7 @@ class ShardedPasses:
                 for i, values, mask in zip(pack.rows, scored.log_prob(tokens).float(), scored.mask, strict=True):
                     log_probs[i] = values[mask].cpu()
         for row, values in zip(rows, self._sum(torch.cat(log_probs)).split(lengths), strict=True):
-            row.set(K.OLD_LOG_PROB, values)
+            row.set(key, values)
 
     def _agree(self, rows: Sequence[TensorDictBase], max_tokens: int) -> Split:
         split = split_rows(rows, self.mesh.size(), max_tokens)
@@ -124,7 +126,18 @@ class ShardedPasses:
 
 
 #: what a step reads of a row, besides its images
-_READ = (K.PROMPT_TOKENS, K.RESPONSE_TOKENS, K.ADVANTAGE, K.OLD_LOG_PROB, K.DENOMINATOR, K.OFF_POLICY, K.ANCHOR)
+_READ = (
+    K.PROMPT_TOKENS,
+    K.RESPONSE_TOKENS,
+    K.ADVANTAGE,
+    K.OLD_LOG_PROB,
+    K.DENOMINATOR,
+    K.OFF_POLICY,
+    K.ANCHOR,
+    K.BASE_LOG_PROB,
+    K.PLAN_LOG_PROB,
+    K.DISTILL,
+)
 
 
 def _digest(rows: Sequence[TensorDictBase]) -> int:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
 
+from bepa_torchrl.data import keys as K
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded, save_sharded
@@ -71,7 +72,9 @@ class Leader:
         with self._scoring():
             return self._passes(loss, broadcast_rows(rows), max_tokens)
 
-    def fill_old_log_probs(self, policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+    def fill_old_log_probs(
+        self, policy: Any, rows: Sequence[TensorDictBase], *, max_tokens: int, key: NestedKey = K.OLD_LOG_PROB
+    ) -> None:
         """:func:`bepa_torchrl.rollout.old_log_prob.fill_old_log_probs` on all ranks.
 
         Raises:
@@ -80,9 +83,21 @@ class Leader:
         if policy is not self.policy:
             raise ValueError("fill_old_log_probs: expected the policy that is sharded over the ranks, got another one")
         if rows:
-            self._followers.send({"do": "fill", "max_tokens": max_tokens})
+            self._followers.send({"do": "fill", "max_tokens": max_tokens, "key": key})
             with self._scoring():
-                self._passes.fill_old_log_probs(policy, broadcast_rows(rows), max_tokens=max_tokens)
+                self._passes.fill_old_log_probs(policy, broadcast_rows(rows), max_tokens=max_tokens, key=key)
+
+    def fill_base_log_probs(self, rows: Sequence[TensorDictBase], *, max_tokens: int) -> None:
+        """BASE_LOG_PROB of the rows, on all ranks, by the policy without its adapters.
+
+        Raises:
+            ValueError: the policy has no adapters.
+        """
+        if rows:
+            with self.policy.as_base(), self._scoring():
+                self._followers.send({"do": "fill_base", "max_tokens": max_tokens})
+                together = broadcast_rows(rows)
+                self._passes.fill_old_log_probs(self.policy, together, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:

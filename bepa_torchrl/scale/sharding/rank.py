@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
 
+from bepa_torchrl.data import keys as K
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
@@ -42,6 +43,7 @@ class FollowingRank:
         self.commands: dict[str, Callable[..., None]] = {
             "begin": self.begin,
             "fill": self.fill,
+            "fill_base": self.fill_base,
             "step": self.step,
             "save": self.save,
             "load": self.load,
@@ -61,9 +63,16 @@ class FollowingRank:
         """Makes the loss and a new optimiser."""
         self.loss, self.optimizer = self.make_phase(phase)
 
-    def fill(self, max_tokens: int) -> None:
-        """Computes this rank's part of the old log-probs of rank 0's rows."""
-        self.passes.fill_old_log_probs(self.policy, broadcast_rows(None), max_tokens=max_tokens)
+    def fill(self, max_tokens: int, key: Sequence[str]) -> None:
+        """Computes this rank's part of the log-probs of rank 0's rows, which are stored under ``key``."""
+        rows = broadcast_rows(None)
+        self.passes.fill_old_log_probs(self.policy, rows, max_tokens=max_tokens, key=tuple(key))
+
+    def fill_base(self, max_tokens: int) -> None:
+        """Computes this rank's part of the base policy's log-probs of rank 0's rows."""
+        rows = broadcast_rows(None)
+        with self.policy.as_base():
+            self.passes.fill_old_log_probs(self.policy, rows, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
 
     def step(self, max_tokens: int) -> None:
         """Takes an optimiser step on rank 0's rows."""

@@ -60,6 +60,7 @@
       ["advantage", row.advantage === null ? null : shown(row.advantage, 3)],
       ["policy version", row.version === null ? null : shown(row.version)],
       ["in the updates", episode.updates ? `${episode.updates.join(", ")}, ${plural(episode.updates[0] - 1 - row.version, "step")} after it was sampled` : null],
+      ["replayed", episode.replayed ? `${plural(episode.replayed, "step")} of a cached success, not trained on` : null],
       ["a copy of", episode.copied_from ? originOf(row, episode.copied_from) : null],
       ["ended by", row.stop ? words(row.stop) : null], ["expert", episode.expert ? visible(episode.expert) : null],
       ["mean log-prob", row.sampled === null ? null : `${shown(row.sampled)}${row.current === null ? "" : `, before the update ${shown(row.current)}`}`],
@@ -114,7 +115,7 @@
       const lowest = known.length ? Math.exp(Math.min(...known)) : null;
       return el("button", { type: "button", class: index === current ? "chosen" : null, onclick: () => go(index),
         style: `--strength: ${lowest === null ? 0 : (1 - lowest).toFixed(2)}`,
-        title: `step ${index + 1}${lowest === null ? "" : `, least probable token ${lowest.toFixed(3)}`}` }, String(index + 1));
+        title: `step ${index + 1}${index < episode.replayed ? ", replayed" : ""}${lowest === null ? "" : `, least probable token ${lowest.toFixed(3)}`}` }, String(index + 1));
     });
   }
 
@@ -134,7 +135,7 @@
   function pane(episode, index, colour, plans) {
     const step = episode.steps?.[index];
     const title = el("h2", {}, el("a", { href: episodeLink(episode.row) }, `${words(episode.row.source)}, ${episode.row.method}`), " ", badge(episode.row.outcome),
-      ` step ${index + 1} of ${episode.count ?? episode.steps?.length ?? 0}`);
+      ` step ${index + 1} of ${episode.count ?? episode.steps?.length ?? 0}${index < episode.replayed ? ", replayed" : ""}`);
     if (!step) {
       const why = episode.steps?.length ? (index < 0 ? "not begun" : "ended") : "its steps are not recorded";
       return el("section", { class: "pane" }, title, index >= 0 && episode.final ? screenOf({ screenshot: episode.final }) : null, el("p", { class: "hint" }, why), planOf(episode, plans));

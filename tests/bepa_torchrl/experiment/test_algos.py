@@ -12,7 +12,7 @@ from bepa_torchrl.testing import ScriptedLearner
 
 
 def test_table_of_methods() -> None:
-    """The paper's methods and ``sft_self``: (cache seeds, refresh, injection, traces per task, traces of sft, rl)."""
+    """The paper's methods and two others: (cache seeds, refresh, injection, traces per task, traces of sft, rl)."""
     table = {
         a.name: (a.seed_source.value, a.refresh, a.injection.value, a.traces_per_task, a.sft.value, a.rl)
         for a in METHODS.values()
@@ -23,6 +23,7 @@ def test_table_of_methods() -> None:
         "replacement": ("converted", False, "on_failure", 1, "nothing", True),
         "luffy": ("converted", False, "always", 1, "nothing", True),
         "level1": ("self_rolled", False, "on_failure", 1, "nothing", True),
+        "prefix": ("self_rolled", False, "never", 1, "nothing", True),
         "level2": ("converted", True, "on_failure", 1, "nothing", True),
         "arpo": ("nothing", True, "on_failure", 8, "nothing", True),
         "sft": ("nothing", False, "never", 1, "converted", False),
@@ -30,6 +31,10 @@ def test_table_of_methods() -> None:
         "rl_sft": ("converted", False, "additional", 1, "nothing", True),
         "sft_rl": ("nothing", False, "never", 1, "converted", True),
     }
+
+
+def test_one_method_has_prefixes() -> None:
+    assert [name for name, algo in METHODS.items() if algo.prefix] == ["prefix"]
 
 
 def test_luffy_collects_one_rollout_less_where_there_is_a_trace() -> None:

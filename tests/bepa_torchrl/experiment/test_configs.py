@@ -150,6 +150,29 @@ def test_the_ratio_of_a_response_is_for_tokens() -> None:
         load_methods(["loss.ratio=sequence", "loss.unit=step"])
 
 
+def test_dynamic_sampling_does_not_leave_out_the_anchors_groups() -> None:
+    assert load_methods(["collect.dynamic=4"])["grpo"].collect.dynamic == 4
+    with pytest.raises(ConfigError, match=r"collect\.dynamic=4 leaves out solved groups, .* set one to 0"):
+        load_methods(["collect.dynamic=4", "loss.anchor=0.1"])
+
+
+def test_the_gate_of_a_distillation_is_set_with_its_weight() -> None:
+    assert load_methods(["loss.distill_weight=0.01", "loss.distill_beta=3"])["bepa"].loss.distill_beta == 3.0
+    with pytest.raises(
+        ConfigError, match=r"loss\.distill_beta=3\.0 is read with loss\.distill_weight only; set it, or"
+    ):
+        load_methods(["loss.distill_beta=3"])
+
+
+@pytest.mark.parametrize("name", ["kl_weight", "entropy_weight", "distill_weight"])
+def test_terms_of_tokens_are_for_tokens_and_for_rollouts(name: str) -> None:
+    assert getattr(load_methods([f"loss.{name}=0.1"])["grpo"].loss, name) == 0.1
+    with pytest.raises(ConfigError, match=rf"loss\.{name}=0\.1 is for loss\.unit=token, got loss\.unit=step"):
+        load_methods([f"loss.{name}=0.1", "loss.unit=step"])
+    with pytest.raises(ConfigError, match=rf"loss\.{name}=0\.1 is for methods that collect rollouts, got algo=sft"):
+        load_methods([f"loss.{name}=0.1", "algo=sft", "compare=[]"])
+
+
 def test_settings_are_frozen(default: Settings) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         default.seed = 1  # type: ignore[misc]
@@ -205,8 +228,10 @@ def test_provider_options_are_free() -> None:
             "loss.max_length=9",
             "loss.max_length=9 is read with loss.aggregation=sum_norm only, got loss.agg",
         ),
+        ("loss.kl_weight=-1", "loss.kl_weight: expected a number of at least 0, got -1"),
         ("loss.ratio=episode", "loss.ratio: expected one of token, sequence"),
         ("algo.gamma=0.2", "algo.gamma is read by algo=luffy only, got algo=bepa; leave it out"),
+        ("algo.gain=2", "algo.gain is read by algo=prefix only, got algo=bepa; leave it out"),
         ("advantage.kind=rloo", "advantage.kind: expected one of grpo, leave_one_out, maxrl"),
         ("loss.clip=[-1,0.2]", "loss.clip: expected a list of 2, each a number of at least 0, got [-1, 0.2]"),
         ("optimizer.betas=[0.9,1]", "expected a list of 2, each a number of at least 0 and below 1, got [0.9, 1]"),
@@ -284,6 +309,12 @@ def test_a_budget_of_self_rollouts_replaces_their_number_per_task() -> None:
         load_config(both)
     assert load_config([*both, "expert.reroll_every=5"]).expert.selfroll_attempts == 2  # which re-rolling reads
     assert load_config(both[:1]).expert.selfroll_budget == 9
+
+
+def test_a_loss_after_the_hand_over_requires_one() -> None:
+    assert load_config(["expert.handover=3", "expert.handover_loss=after"]).expert.handover_loss == "after"
+    with pytest.raises(ConfigError, match=r"handover_loss=after requires a hand-over; set expert\.handover=M"):
+        load_config(["expert.handover_loss=after"])
 
 
 def test_stale_traces_are_replaced_only_where_tasks_are_self_rolled_again() -> None:

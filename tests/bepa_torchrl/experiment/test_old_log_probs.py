@@ -11,13 +11,18 @@ from tensordict import TensorDictBase
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
+from bepa_torchrl.experiment import factory
 from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.factory import make_cache, make_trainer
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.methods import METHODS, method_named
+from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.rollout.old_log_prob import fill_old_log_probs
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, SeedKey, lamp_task, lamp_vector
+from osworld_gym.types import PromptContext
 
 Position = tuple[int, int, int]
 REINFORCED = [name for name, algo in METHODS.items() if algo.rl]
@@ -48,13 +53,15 @@ def traces() -> TaskTraceCache:
     return cache
 
 
-def collected(name: str, traces: TaskTraceCache, *overrides: str) -> tuple[list[TensorDictBase], set[Position], Any]:
+def collected(
+    name: str, traces: TaskTraceCache, *overrides: str, lora: Lora | None = None, plans: dict[str, str] | None = None
+) -> tuple[list[TensorDictBase], set[Position], Any]:
     """The rows of one iteration, the positions of those that were scored, and the trainer."""
     settings = load_config(["algo=" + name, "collect.groups=2", "collect.group_size=3", *overrides])
-    algo, policy = method_named(name), ScriptedLearner(one_task_is_solved)
+    algo, policy = method_named(name), ScriptedLearner(one_task_is_solved, lora=lora)
     tasks = [lamp_task(i) for i in range(2)]
     cache = make_cache(settings, algo, traces)
-    trainer = make_trainer(settings, algo, policy, LampEnv(lamp_vector(4)), tasks, cache)
+    trainer = make_trainer(settings, algo, policy, LampEnv(lamp_vector(4)), tasks, cache, plans=plans)
     scored: list[Position] = []
     get_dist = policy.get_dist
 
@@ -65,7 +72,7 @@ def collected(name: str, traces: TaskTraceCache, *overrides: str) -> tuple[list[
     policy.get_dist = counted  # type: ignore[method-assign]
     batch = next(iter(trainer.collector))
     policy.get_dist = get_dist  # type: ignore[method-assign]
-    assert len(scored) == len(set(scored))
+    assert plans or len(scored) == len(set(scored))
     return row_list(batch), set(scored), trainer
 
 
@@ -90,7 +97,7 @@ def test_scored_rows_are_those_that_the_loss_reads(name: str, traces: TaskTraceC
     rows, scored, trainer = collected(name, traces, "train.old_log_probs=all", "train.minibatch_groups=1")
     everything = {position(row) for row in rows}
     injected = {position(row) for row in rows if bool(row[K.OFF_POLICY])}
-    assert bool(injected) == (name not in ("grpo", "sft_rl"))
+    assert bool(injected) == (name not in ("grpo", "sft_rl", "prefix"))
     assert scored == read_by(trainer.loss_module, rows)
     assert scored == (everything if name in READS_INJECTED else everything - injected)
 
@@ -120,3 +127,48 @@ def test_several_optimizer_steps_read_stored_log_probs(override: str, traces: Ta
     _, scored, trainer = collected("grpo", traces, "train.old_log_probs=all", override)
     assert trainer.loss_module.old_policy == "stored"
     assert scored
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["copy", "adapters"])
+def test_the_bases_log_probs_are_stored_with_own_rows_only(
+    traces: TaskTraceCache, lora: Lora | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without adapters by a second copy of the model, with them by the policy without them."""
+    monkeypatch.setattr(factory, "make_policy", lambda *_, **__: ScriptedLearner(one_task_is_solved))
+    overrides = ["loss.kl_weight=0.1", *(["policy.lora.rank=4"] if lora else [])]
+    rows, _, trainer = collected("bepa", traces, *overrides, lora=lora)
+    base = ScriptedLearner(one_task_is_solved)
+    own = [row for row in rows if not bool(row[K.OFF_POLICY])]
+    assert len(own) < len(rows)
+    assert all(bool(torch.isnan(row[K.BASE_LOG_PROB]).all()) for row in rows if bool(row[K.OFF_POLICY]))
+    found = [row[K.BASE_LOG_PROB].clone() for row in own]
+    fill_old_log_probs(base, own, max_tokens=8192, key=K.BASE_LOG_PROB)
+    for row, values in zip(own, found, strict=True):
+        torch.testing.assert_close(values, row[K.BASE_LOG_PROB], atol=1e-5, rtol=0)
+    assert trainer.loss_module.kl_weight == 0.1
+
+
+def test_log_probs_with_the_plan_are_those_of_the_prompt_with_it(traces: TaskTraceCache) -> None:
+    """Task 0 has a plan, task 1 has none and gets an injected trace; the prompts to train on stay as they are."""
+    plans = {"lamp-0": "1. Press the lamp."}
+    rows, scored, trainer = collected("bepa", traces, "loss.distill_weight=0.1", plans=plans)
+    policy = ScriptedLearner(one_task_is_solved)
+    assert {bool(torch.isfinite(row[K.PLAN_LOG_PROB]).all()) for row in rows if row[K.TASK_ID] == "lamp-1"} == {False}
+    planned = [row for row in rows if row[K.TASK_ID] == "lamp-0"]
+    assert {position(row) for row in planned} <= scored
+    first = next(row for row in planned if int(row[K.STEP]) == 0)
+    context = PromptContext(first[K.INSTRUCTION], (first[K.SCREENSHOT],), plan=plans["lamp-0"])
+    (prompt,) = policy.render([context])
+    assert prompt is not None
+    with torch.no_grad():
+        (by_hand,), _ = policy.response_log_probs([prompt], [first[K.RESPONSE_TOKENS]])
+        (without,), _ = policy.response_log_probs(
+            [Prompt(first[K.PROMPT_TOKENS], first[K.IMAGES])], [first[K.RESPONSE_TOKENS]]
+        )
+    torch.testing.assert_close(first[K.PLAN_LOG_PROB], by_hand, atol=1e-5, rtol=0)
+    torch.testing.assert_close(without, policy.log_prob(stack_rows([first]))[0].detach(), atol=1e-5, rtol=0)
+    assert (without - by_hand).abs().max() > 1e-4
+    loss = trainer.loss_module
+    assert loss.distill_rows(stack_rows(rows)).tolist() == [row[K.TASK_ID] == "lamp-0" for row in rows]
+    with pytest.raises(ValueError, match=r"distill_weight=0\.1 requires the experts' plans, got none"):
+        collected("bepa", traces, "loss.distill_weight=0.1")

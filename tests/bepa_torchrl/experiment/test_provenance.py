@@ -10,6 +10,7 @@ from pathlib import Path
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
+from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experts import Manifest, load_trace, record_expert, save_trace, self_roll
 from bepa_torchrl.experts.plan import plan_hash
@@ -114,7 +115,9 @@ def test_a_self_rollout_names_expert_origin_plan_and_attempt(tmp_path: Path) -> 
         rolled = self_roll(Second(), vector, [lamp], [lamp_task(0)], tries=3, plan=lambda _: "Press it.")
     entry = rolled.entries["lamp-0"]
     found = provenance_of(entry.rows[0])
-    assert found == Provenance("someone", str(tmp_path / "logs"), plan_hash("Press it."), 1, trace=lamp.content_hash)
+    seed = desktop_seed(episode_key(0, Stream.SELF_ROLLOUT, 0, 0, 1))
+    plan = plan_hash("Press it.")
+    assert found == Provenance("someone", str(tmp_path / "logs"), plan, 1, trace=lamp.content_hash, env_seed=seed)
 
 
 def test_the_manifest_keeps_it_and_reads_one_without(tmp_path: Path) -> None:

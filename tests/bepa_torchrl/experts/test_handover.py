@@ -10,13 +10,16 @@ import pytest
 import torch
 from expert_fixtures import sound_trace
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.provenance import provenance_of
-from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.data.provenance import mark, provenance_of
+from bepa_torchrl.data.step_rows import row_list, stack_rows, trained_rows
 from bepa_torchrl.experts.attempts import SELFROLL, AttemptFile, table
 from bepa_torchrl.experts.plan import plan_hash
-from bepa_torchrl.experts.self_rollout import after_handover, self_roll
+from bepa_torchrl.experts.self_rollout import after_handover, self_roll, train_after_handover
+from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.stages import Stages
+from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.testing import DONE, PRESS, ScriptedPolicy, lamp_task, lamp_vector
 
@@ -67,6 +70,40 @@ def test_the_plan_is_there_after_the_hand_over_and_the_steps_before_are_told_apa
     provenance = provenance_of(rows[0])
     assert provenance is not None
     assert (provenance.handover, provenance.attempt, provenance.plan) == (2, 0, plan_hash(PLAN))
+
+
+def test_only_the_steps_after_the_hand_over_have_a_loss() -> None:
+    """In the injected trace, and in fine-tuning; its advantage is that of the whole trace."""
+    policy = Follower()
+    with lamp_vector(1) as vector:
+        rolled = self_roll(policy, vector, traces(0), [lamp_task(0)], handover=2, plan=lambda _: PLAN)
+        early = self_roll(policy, vector, traces(1), [lamp_task(1)], plan=lambda _: PLAN)
+    cache = TaskTraceCache()
+    cache.put("lamp-0", rolled.entries["lamp-0"].rows)
+    cache.put("lamp-1", early.entries["lamp-1"].rows)
+    marked = train_after_handover(cache)
+    assert [bool(row[K.TRAINED]) for row in row_list(marked.get_trace("lamp-0"))] == [False, False, True, True]
+    assert [bool(row[K.TRAINED]) for row in row_list(marked.get_trace("lamp-1"))] == [True, True]
+    assert [K.TRAINED in row for row in row_list(cache.get_trace("lamp-0"))] == [False] * 4
+    jobs = [EpisodeJob(lamp_task(0), (0, 0, 0, slot), 1, 5, slot) for slot in range(3)]
+    with lamp_vector(1) as vector:
+        failed = run_episodes(ScriptedPolicy(lambda _: False), vector, jobs)
+    batch = TraceReplacement(marked)(stack_rows(row for result in failed for row in row_list(result.rows)))
+    trained = row_list(trained_rows(batch))
+    assert [row[K.RESPONSE] for row in trained if bool(row[K.OFF_POLICY])] == [PRESS, DONE]
+    assert (len(batch), len(trained)) == (6, 4)
+    assert all(float(row[K.ADVANTAGE]) == pytest.approx(2**0.5, abs=1e-4) for row in trained if bool(row[K.OFF_POLICY]))
+
+
+def test_a_success_that_never_got_the_plan_is_trained_on_whole() -> None:
+    policy = Follower()
+    with lamp_vector(1) as vector:
+        rolled = self_roll(policy, vector, traces(0), [lamp_task(0)], handover=1, plan=lambda _: PLAN)
+    rows = rolled.entries["lamp-0"].rows
+    late = replace(provenance_of(rows[0]), handover=9)
+    cache = TaskTraceCache()
+    cache.put("lamp-0", mark(rows, late))
+    assert trained_rows(train_after_handover(cache).get_trace("lamp-0")).shape[0] == len(rows)
 
 
 def test_without_a_hand_over_every_step_follows_the_plan() -> None:

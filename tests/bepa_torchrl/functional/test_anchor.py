@@ -15,10 +15,10 @@ def test_own_successes_of_groups_without_an_injected_trace() -> None:
 
 
 def test_weights_are_one_over_the_tokens_of_the_anchor() -> None:
-    weights = F.anchor_weights(torch.tensor([3, 9, 5]), torch.tensor([True, False, True]))
+    weights = F.term_weights(torch.tensor([3, 9, 5]), torch.tensor([True, False, True]))
     assert weights.tolist() == [0.125, 0.0, 0.125]
     assert weights.dtype == torch.float32
-    assert F.anchor_weights(torch.tensor([3, 9]), torch.tensor([False, False])).tolist() == [0.0, 0.0]
+    assert F.term_weights(torch.tensor([3, 9]), torch.tensor([False, False])).tolist() == [0.0, 0.0]
 
 
 def test_shapes_that_differ_are_refused() -> None:

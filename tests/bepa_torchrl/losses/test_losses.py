@@ -38,7 +38,16 @@ class BigramActor(TensorDictModuleBase):
         pad = [width - x.shape[0] for x in per_row]
         log_probs = [torch.cat([x.new_full((p,), math.nan), x]) for p, x in zip(pad, per_row, strict=True)]
         mask = torch.arange(width)[None] >= torch.tensor(pad)[:, None]
-        return LogProbDistribution(torch.stack(log_probs), mask)
+        dist = LogProbDistribution(torch.stack(log_probs), mask)
+        entropies = [self.row_entropy(row) for row in tensordict.unbind(0)]
+        rows = zip(pad, entropies, strict=True)
+        dist.token_entropy = torch.stack([torch.cat([x.new_full((p,), math.nan), x]) for p, x in rows])
+        return dist
+
+    def row_entropy(self, row):
+        response = row[keys.RESPONSE_TOKENS]
+        before = torch.cat([row[keys.PROMPT_TOKENS][-1:], response[:-1]])
+        return F.token_entropy(self.table[before])
 
 
 def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=False):
@@ -51,6 +60,8 @@ def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=
             keys.SLOT: torch.tensor(slot),
             keys.TASK_ID: f"task-{group}",
             keys.OLD_LOG_PROB: old,
+            keys.BASE_LOG_PROB: torch.full_like(old, math.nan) if off else old + 0.5,
+            keys.PLAN_LOG_PROB: torch.full_like(old, math.nan) if off or group == 2 else old + 0.2,
             keys.ADVANTAGE: torch.tensor([[advantage]]),
             keys.OFF_POLICY: torch.tensor([off]),
             keys.RETURN: torch.tensor([float(advantage > 0)]),
@@ -63,6 +74,8 @@ def stamped(loss, rows):
     rows.set(keys.DENOMINATOR, loss.denominators(rows))
     if getattr(loss, "anchor_weight", 0):
         rows.set(keys.ANCHOR, loss.anchor_weights(rows))
+    if getattr(loss, "distill_weight", 0):
+        rows.set(keys.DISTILL, loss.distill_weights(rows))
     return rows
 
 
@@ -251,6 +264,10 @@ LOSSES = {
     "bepa-step": lambda actor: BEPALoss(actor, unit="step"),
     "bepa-sequence-ratio": lambda actor: BEPALoss(actor, ratio="sequence"),
     "bepa-anchor": lambda actor: BEPALoss(actor, anchor_weight=0.5),
+    "bepa-kl-entropy": lambda actor: BEPALoss(actor, kl_weight=0.5, entropy_weight=0.25),
+    "bepa-distill": lambda actor: BEPALoss(actor, distill_weight=0.5),
+    "luffy-kl": lambda actor: LUFFYLoss(actor, kl_weight=0.5),
+    "rl_sft-entropy": lambda actor: RLSFTLoss(actor, entropy_weight=0.5),
     "bepa-step-anchor": lambda actor: BEPALoss(actor, unit="step", anchor_weight=0.5),
     "luffy": LUFFYLoss,
     "luffy-anchor": lambda actor: LUFFYLoss(actor, anchor_weight=0.5),
@@ -381,6 +398,106 @@ def test_a_loss_without_an_anchor_reads_and_returns_none(actor):
     assert keys.ANCHOR not in loss.in_keys
 
 
+def test_the_divergence_from_the_base_by_hand(actor):
+    """d = ln 2 and -ln 2 on the two own rows: k3 = 1 - ln 2 and ln 2 - 1/2; Z = 5, the injected row counts in it."""
+    own, other = make_row(actor, [1, 2], slot=0), make_row(actor, [3], slot=1, advantage=-1.0)
+    own[keys.BASE_LOG_PROB] = actor.row_log_prob(own).detach() + math.log(2)
+    other[keys.BASE_LOG_PROB] = actor.row_log_prob(other).detach() - math.log(2)
+    loss, without = BEPALoss(actor, kl_weight=0.1), BEPALoss(actor)
+    rows = [own, other, make_row(actor, [4, 4], slot=2, off=True)]
+    out = loss(stamped(loss, rows))
+    total_k3 = 2 * (1 - math.log(2)) + (math.log(2) - 0.5)
+    assert out.loss_kl_to_ref.item() == pytest.approx(0.1 * total_k3 / 5, rel=1e-5)
+    assert out.kl_to_ref.item() == pytest.approx(total_k3 / 3, rel=1e-5)
+    assert out.loss_objective.item() == without(stamped(without, rows)).loss_objective.item()
+    assert loss.rows_with_terms(lazy_stack(rows)).tolist() == [True, True, False]
+    # d k3 / d log p = 1 - exp(d): -1 where the base is twice as likely, 1/2 where it is half as likely
+    by_hand = 0.1 * (-actor.row_log_prob(own).sum() + 0.5 * actor.row_log_prob(other).sum()) / 5
+    torch.testing.assert_close(gradient(actor, out.loss_kl_to_ref), gradient(actor, by_hand))
+
+
+def test_the_divergence_is_that_of_torchrl(actor):
+    """TorchRL's GRPOLoss with ``kl_to_ref_coeff``: the token mean over rows of one length."""
+    rows = [make_row(actor, [1, 2, 6], slot=0, advantage=1.0), make_row(actor, [3, 0, 5], slot=1, advantage=-1.0)]
+    theirs = GRPOLoss(actor, clip_epsilon=(0.2, 0.3), entropy_bonus=False, kl_to_ref_coeff=0.3)
+    names = {"action": keys.RESPONSE_TOKENS, "sample_log_prob": keys.OLD_LOG_PROB, "ref_log_probs": keys.BASE_LOG_PROB}
+    theirs.set_keys(**names)
+    ours = BEPALoss(actor, aggregation="token", kl_weight=0.3)
+    batch = lazy_stack([row.set(keys.ADVANTAGE, row[keys.ADVANTAGE]) for row in rows])
+    want, out = theirs(batch), ours(stamped(ours, rows))
+    assert out.loss_kl_to_ref.item() == pytest.approx(want.loss_kl_to_ref.item(), rel=1e-5)
+    assert out.kl_to_ref.item() == pytest.approx(want.kl_to_ref.item(), rel=1e-5)
+
+
+def test_the_entropy_bonus_by_hand(actor):
+    """Minus 0.2 times the entropies of the 3 own tokens / Z = 4; ln 7 each, without a gradient, for a uniform table."""
+    own = [make_row(actor, [1, 2]), make_row(actor, [3], slot=1, advantage=-1.0)]
+    rows = [*own, make_row(actor, [4], slot=2, off=True)]
+    loss = BEPALoss(actor, entropy_weight=0.2)
+    found = gradient(actor, loss(stamped(loss, rows)).loss_entropy)
+    by_hand = -0.2 * sum(actor.row_entropy(row).sum() for row in own) / 4
+    torch.testing.assert_close(found, gradient(actor, by_hand))
+    assert found.any()
+    with torch.no_grad():
+        actor.table.zero_()
+    out = loss(stamped(loss, rows))
+    assert out.loss_entropy.item() == pytest.approx(-0.2 * 3 * math.log(7) / 4, rel=1e-5)
+    assert out.entropy.item() == pytest.approx(math.log(7), rel=1e-5)
+    assert gradient(actor, out.loss_entropy).abs().max().item() == pytest.approx(0.0, abs=1e-7)
+
+
+def test_an_actor_without_a_differentiable_entropy_is_named(actor):
+    get_dist = actor.get_dist
+
+    def without_entropy(rows, logits_key):
+        dist = get_dist(rows, logits_key)
+        del dist.token_entropy
+        return dist
+
+    actor.get_dist = without_entropy
+    loss = BEPALoss(actor, entropy_weight=0.2)
+    with pytest.raises(ValueError, match=r"token_entropy \[1, 2\] with a gradient .* got none"):
+        loss(stamped(loss, [make_row(actor, [1, 2])]))
+
+
+def test_a_base_log_prob_that_is_missing_or_not_finite_is_named(actor):
+    loss = BEPALoss(actor, kl_weight=0.1)
+    row = make_row(actor, [1, 2])
+    row[keys.BASE_LOG_PROB] = torch.full((2,), math.nan)
+    with pytest.raises(ValueError, match=r"'base'.* must be finite"):
+        loss(stamped(loss, [row]))
+    with pytest.raises(KeyError, match="base"):
+        loss(stamped(loss, [row.exclude(keys.BASE_LOG_PROB)]))
+
+
+def test_plan_distillation_by_hand(actor):
+    """beta 5, differences ln 3 / 5 and -ln 3 / 5: gates 3/4 and 1/4; a mean over the 3 tokens of rows with a plan."""
+    likelier, rarer = make_row(actor, [1, 2]), make_row(actor, [3], slot=1, advantage=-1.0)
+    without, injected = make_row(actor, [4, 4], group=2), make_row(actor, [5], slot=2, off=True)
+    difference = math.log(3) / 5
+    likelier[keys.PLAN_LOG_PROB] = actor.row_log_prob(likelier).detach() + difference
+    rarer[keys.PLAN_LOG_PROB] = actor.row_log_prob(rarer).detach() - difference
+    loss = BEPALoss(actor, distill_weight=0.3)
+    rows = [likelier, rarer, without, injected]
+    assert loss.rows_with_terms(lazy_stack(rows)).tolist() == [True, True, False, False]
+    out = loss(stamped(loss, rows))
+    assert out.loss_distill.item() == pytest.approx(0.3 * (2 * 0.75 - 0.25) * difference / 3, rel=1e-4)
+    assert out.units_distill.item() == 3
+    assert out.distill_gate.item() == pytest.approx((2 * 0.75 + 0.25) / 3, rel=1e-5)
+    by_hand = -0.3 * (0.75 * actor.row_log_prob(likelier).sum() + 0.25 * actor.row_log_prob(rarer).sum()) / 3
+    torch.testing.assert_close(gradient(actor, out.loss_distill), gradient(actor, by_hand))
+
+
+def test_a_batch_without_plans_has_no_distillation(actor):
+    loss, plain = BEPALoss(actor, distill_weight=0.3), BEPALoss(actor)
+    rows = [make_row(actor, [1, 2], group=2), make_row(actor, [3], group=2, slot=1, advantage=-1.0)]
+    out, without = loss(stamped(loss, rows)), plain(stamped(plain, rows))
+    assert (out.loss_distill.item(), out.units_distill.item()) == (0.0, 0.0)
+    assert math.isnan(out.distill_gate.item())
+    assert out.loss_objective.item() == without.loss_objective.item()
+    assert not loss.rows_with_terms(lazy_stack(rows)).any()
+
+
 def test_sft_needs_no_advantage(actor):
     rows = [make_row(actor, [1, 2, 6]), make_row(actor, [4])]
     rows = [row.exclude(keys.ADVANTAGE, keys.OLD_LOG_PROB, keys.OFF_POLICY) for row in rows]
@@ -439,6 +556,13 @@ def test_keys_can_be_renamed_and_set_back(actor):
         ({"clip_epsilon": (-0.1, 0.3)}, ValueError, "clip_epsilon"),
         ({"anchor_weight": -0.1}, ValueError, "anchor_weight"),
         ({"anchor_weight": math.nan}, ValueError, "anchor_weight"),
+        ({"kl_weight": -0.1}, ValueError, "kl_weight"),
+        ({"kl_weight": 0.1, "unit": "step"}, ValueError, "kl_weight=0.1 is for unit='token'"),
+        ({"distill_weight": -0.1}, ValueError, "distill_weight"),
+        ({"distill_weight": 0.1, "unit": "step"}, ValueError, "distill_weight=0.1 is for unit='token'"),
+        ({"distill_beta": 0.0}, ValueError, "distill_beta"),
+        ({"entropy_weight": math.inf}, ValueError, "entropy_weight"),
+        ({"entropy_weight": 0.1, "unit": "step"}, ValueError, "entropy_weight=0.1 is for unit='token'"),
     ],
 )
 def test_bad_settings(actor, options, error, message):

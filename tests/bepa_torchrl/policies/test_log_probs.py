@@ -35,18 +35,35 @@ def test_values_and_gradients_equal_full_logits(chunk):
     weight = torch.randn(37, 8, generator=generator, requires_grad=True)
     tokens = torch.randint(0, 37, (11,), generator=generator)
     upstream = torch.randn(11, generator=generator)
+    of_entropy = torch.randn(11, generator=generator)
 
     log_probs, entropy = chunked_log_probs(hidden, weight, tokens, chunk=chunk)
-    gradients = torch.autograd.grad((log_probs * upstream).sum(), (hidden, weight))
+    gradients = torch.autograd.grad((log_probs * upstream).sum(), (hidden, weight), retain_graph=True)
+    both = torch.autograd.grad((log_probs * upstream + entropy * of_entropy).sum(), (hidden, weight), retain_graph=True)
+    alone = torch.autograd.grad((entropy * of_entropy).sum(), (hidden, weight))
 
     full = (hidden @ weight.T).log_softmax(-1)
     expected = full.gather(-1, tokens[:, None]).squeeze(-1)
-    expected_gradients = torch.autograd.grad((expected * upstream).sum(), (hidden, weight))
+    expected_entropy = -(full.exp() * full).sum(-1)
     torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(entropy, -(full.exp() * full).sum(-1).detach(), atol=1e-5, rtol=1e-5)
-    assert not entropy.requires_grad
-    for got, wanted in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
+    for found, wanted in (
+        (gradients, expected * upstream),
+        (both, expected * upstream + expected_entropy * of_entropy),
+        (alone, expected_entropy * of_entropy),
+    ):
+        expected_gradients = torch.autograd.grad(wanted.sum(), (hidden, weight), retain_graph=True)
+        for got, want in zip(found, expected_gradients, strict=True):
+            torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-5)
+
+
+def test_the_gradient_of_the_entropy_by_hand():
+    # p = (1/4, 3/4) at temperature 2: dH/dlogit_0 = -1/4 (ln 1/4 + H) / 2 with H = ln 4 - 3/4 ln 3, so 3/32 ln 3
+    weight = torch.tensor([[0.0], [2 * math.log(3.0)]], requires_grad=True)
+    _, entropy = chunked_log_probs(torch.tensor([[1.0]]), weight, torch.tensor([0]), temperature=2.0)
+    (gradient,) = torch.autograd.grad(entropy.sum(), weight)
+    by_hand = 3 / 32 * math.log(3.0)
+    assert gradient.flatten().tolist() == pytest.approx([by_hand, -by_hand], abs=1e-6)
 
 
 def test_double_precision_gradient_check():

@@ -44,6 +44,19 @@ def log_probs(policy: TransformersPolicy) -> Tensor:
         return torch.cat(policy.response_log_probs(*rows(policy))[0])
 
 
+def test_as_base_scores_as_without_adapters_and_ends() -> None:
+    policy = trained()
+    before = log_probs(policy)
+    with policy.as_base():
+        torch.testing.assert_close(log_probs(policy), log_probs(make(None)), atol=1e-5, rtol=0)
+    assert torch.equal(log_probs(policy), before)
+    assert (before - log_probs(make(None))).abs().max() > 1e-3
+    assert all(weight.requires_grad for weight in trainable(policy))
+    steps(policy, make_adamw(trainable(policy), lr=0.02), 1)
+    with pytest.raises(ValueError, match="as_base requires adapters"):
+        make(None).as_base()
+
+
 def steps(policy: TransformersPolicy, optimizer: torch.optim.Optimizer, count: int) -> None:
     """Raises the log-probs of the rows."""
     for _ in range(count):

@@ -14,6 +14,7 @@ from bepa_torchrl.data.step_rows import groups_of, row_list, stack_rows
 from bepa_torchrl.evaluation.divergence import injected_divergence
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
+from bepa_torchrl.rollout.old_log_prob import fill_old_log_probs
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.testing import LampEnv, ScriptedLearner, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import GroupStepper, gradient_step, has_signal, minibatches, trainable
@@ -102,6 +103,30 @@ def test_the_anchor_is_computed_and_does_not_depend_on_the_budget(batch: TensorD
         float(sum(anchor)),
     ]
     assert not any(has_signal(rows, BEPALoss(learner)))
+
+
+def test_terms_are_computed_on_own_rows_without_an_advantage(batch: TensorDictBase) -> None:
+    """With the base's log-probs the policy's own, the divergence and its gradient are 0: only the entropy is left."""
+    learner = ScriptedLearner(first_slot_of_even_tasks)
+    rows = stack_rows(row.clone() for row in row_list(batch))
+    rows.set(K.ADVANTAGE, torch.zeros(len(rows), 1, 1))
+    fill_old_log_probs(learner, row_list(rows), max_tokens=8192, key=K.BASE_LOG_PROB)
+    longest = max(len(row[K.PROMPT_TOKENS]) + len(row[K.RESPONSE_TOKENS]) for row in row_list(rows))
+    found = []
+    for options in ({"kl_weight": 0.5}, {"entropy_weight": 0.1}):
+        for budget in (8192, longest):
+            loss, optimizer = BEPALoss(learner, **options), torch.optim.SGD(learner.parameters(), lr=0.0)
+            keep = has_signal(rows, loss)
+            assert all(keep)
+            output = gradient_step(loss, optimizer, rows, keep=keep, max_tokens=budget, clip_norm=1e9)
+            found.append((torch.cat([p.grad.flatten() for p in learner.parameters() if p.grad is not None]), output))
+    for vector, output in found[:2]:
+        assert vector.abs().max() < 1e-5
+        assert output["kl_to_ref"] == pytest.approx(0.0, abs=1e-6)
+    for vector, output in found[2:]:
+        torch.testing.assert_close(vector, found[-1][0], rtol=1e-4, atol=1e-6)
+        assert output["loss"] == pytest.approx(found[-1][1]["loss_entropy"], abs=1e-6)
+    assert found[-1][0].norm() > 1e-3
 
 
 def test_denominator_counts_skipped_rows(learner: ScriptedLearner, batch: TensorDictBase) -> None:

@@ -50,7 +50,7 @@ class _Blobs:
 
 
 def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
-    """The result as fields and blobs of a message.
+    """The result as fields and blobs of a message; the job without its prefix, which the trainer has.
 
     Raises:
         ValueError: a row has an entry that the schema does not know, or lacks one.
@@ -71,6 +71,8 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
         "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted, verdict.judge],
         "failure": None if result.failure is None else result.failure.value,
         "retried": [reason.value for reason in result.retried],
+        "replayed": result.replayed,
+        "mismatch": result.mismatch,
     }
     return fields, blobs.all()
 
@@ -103,6 +105,8 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
             None if verdict is None else _verdict(verdict),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
             tuple(FailureReason(reason) for reason in fields["retried"]),
+            replayed=_integer(fields["replayed"]),
+            mismatch=bool(fields["mismatch"]),
         )
     except ProtocolError:
         raise

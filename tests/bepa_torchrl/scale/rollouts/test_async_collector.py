@@ -17,12 +17,16 @@ import torch
 from lamp_groups import GROUPS, SIZE, Learner, lock_step, wins
 from polling import until
 
+from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.provenance import Provenance, mark
 from bepa_torchrl.data.step_rows import int_entry, row_list
 from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.monitoring.status import method_status, report
-from bepa_torchrl.rollout.group_collector import RolloutSeeds
+from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
+from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
+from bepa_torchrl.rollout.prefix import PrefixLengths, prefix_metrics
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import env_worker
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, AsyncIteration
@@ -52,6 +56,7 @@ def collector(
     delay: Callable[[SeedKey], float] = lambda _: 0.0,
     lease_seconds: float = 30.0,
     state: dict[str, Any] | None = None,
+    won: Callable[[SeedKey], bool] = wins,
     **options: Any,
 ) -> Iterator[AsyncGroupCollector]:
     class Slow(ScriptedPolicy):
@@ -63,8 +68,8 @@ def collector(
 
     tasks = [lamp_task(n) for n in range(5)] if tasks is None else tasks
     queue = QueueService(batch_groups=GROUPS, max_staleness=staleness, order=order, lease_seconds=lease_seconds)
-    service, env = RolloutService(Slow(wins)), LampEnv(lamp_vector(1))
-    learner: Any = Learner(wins)
+    service, env = RolloutService(Slow(won)), LampEnv(lamp_vector(1))
+    learner: Any = Learner(won)
     made = AsyncGroupCollector(
         env,
         learner,
@@ -120,6 +125,54 @@ def test_rows_have_the_version_that_sampled_them_and_ages_are_reported(order: st
         assert max(ages) <= 2
         assert max(max(iteration.version_lags) for iteration in seen) <= 2
     assert seen[-1].metrics()["staleness_max"] == max(seen[-1].ages)
+
+
+def test_further_groups_are_admitted_in_the_place_of_those_without_a_signal() -> None:
+    """Tasks 0 and 1 have none: a batch has two groups of the three others, and those that it replaced."""
+    silent = {"lamp-0", "lamp-1"}
+    with collector(further=3, has_signal=lambda task, _: task not in silent) as made:
+        for batch in islice(made, 3):
+            made.rollout_policy.version += 1
+            assert isinstance(made.last, AsyncIteration)
+            members = {result.job.group_id: result.job.task.id for result in made.last.results}
+            signals = [task not in silent for task in members.values()]
+            metrics = made.last.metrics()
+            assert metrics["groups_without_signal"] == signals.count(False)
+            assert metrics["groups_further"] == min(3, signals.count(False))
+            assert metrics["episodes_further"] == SIZE * metrics["groups_further"]
+            assert len(made.last.ages) == GROUPS == signals.count(True)
+            assert {int_entry(row, K.GROUP_ID) for row in row_list(batch)} == set(members)
+        described: Any = made.queue.describe()
+        assert described["dropped"] > 0
+
+
+def test_prefixes_are_those_of_lock_step_and_travel_with_the_plan() -> None:
+    """The first task has a trace of two steps: its second and fourth group start after the first of them."""
+    job = EpisodeJob(lamp_task(0), (0, 0, 0, 0), 77)
+    with lamp_vector(1) as vector:
+        (won,) = run_episodes(ScriptedPolicy(lambda _: True), vector, [job])
+    traces = TaskTraceCache()
+    traces.put("lamp-0", mark(won.rows, Provenance("oracle", env_seed=77)))
+    tasks = [lamp_task(n) for n in range(2)]
+    sync = GroupRolloutCollector(
+        LampEnv(lamp_vector(4)),
+        ScriptedPolicy(lambda _: False),
+        tasks,
+        groups=GROUPS,
+        group_size=SIZE,
+        seed=3,
+        prefixes=PrefixLengths(traces),
+    )
+    expected = [(summary(batch), prefix_metrics(sync.last.results)) for batch in islice(sync, 4)]
+    sync.shutdown()
+    with collector(tasks, won=lambda _: False, prefixes=PrefixLengths(traces)) as made:
+        found = []
+        for batch in islice(made, 4):
+            assert made.last is not None
+            found.append((summary(batch), prefix_metrics(made.last.results)))
+            json.dumps(made.queue.state_dict())
+    assert found == expected
+    assert [metrics.get("replayed_steps") for _, metrics in found] == [None, 3.0, None, 3.0]
 
 
 def test_a_worker_that_is_gone_loses_no_group() -> None:

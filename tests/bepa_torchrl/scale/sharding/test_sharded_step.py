@@ -11,13 +11,19 @@ import torch
 from process_groups import errors_of, run_ranks
 from safetensors.torch import load_file
 from sharded_training import (
+    made_batches,
+    made_policy,
     meet_a_gradient_that_is_not_finite,
     score_in_half_precision,
+    take_steps_with_terms,
     train_alone,
     train_sharded,
+    train_with_terms,
 )
 
 from bepa_torchrl.policies.transformers.lora import Lora
+from bepa_torchrl.rollout.old_log_prob import fill_old_log_probs
+from bepa_torchrl.training.optimization_step import local_passes
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +54,20 @@ def test_steps_equal_those_of_one_process(tmp_path: Path, ranks: int, options: d
     trained = load_file(tmp_path / "weights.safetensors")
     assert trained.keys() == weights.keys()
     assert max(float((trained[name] - weights[name]).abs().max()) for name in weights) < 1e-5
+
+
+def test_the_terms_of_two_ranks_are_those_of_one_process(tmp_path: Path) -> None:
+    """The base is the policy without its adapters, on every rank."""
+    assert run_ranks(train_with_terms, 2, tmp_path) == [0, 0], errors_of(tmp_path)
+    policy = made_policy(lora=Lora(rank=4, alpha=8))
+    batches = made_batches(policy)[:1] * 2
+    expected = take_steps_with_terms(policy, batches, local_passes, fill_old_log_probs)
+    found = json.loads((tmp_path / "outputs.json").read_text())
+    for ours, alone in zip(found, expected, strict=True):
+        for name in ("loss_kl_to_ref", "kl_to_ref", "loss_entropy", "entropy", "grad_norm"):
+            assert ours[name] == pytest.approx(alone[name], abs=1e-5), name
+    assert expected[0]["kl_to_ref"] == pytest.approx(0.0, abs=1e-6)
+    assert expected[1]["kl_to_ref"] > 1e-6
 
 
 def test_half_precision_passes_keep_the_weights_precision(tmp_path: Path) -> None:

@@ -77,7 +77,16 @@ def results(draw: st.DrawFn) -> EpisodeResult:
     verdict = draw(st.none() | st.builds(Verdict, st.floats(0, 1), st.text(), st.booleans()))
     failure = draw(st.none() | st.sampled_from(FailureReason))
     retried = draw(st.lists(st.sampled_from(FailureReason), max_size=5))
-    return EpisodeResult(job, rows, draw(st.sampled_from(StopReason)), verdict, failure, tuple(retried))
+    return EpisodeResult(
+        job,
+        rows,
+        draw(st.sampled_from(StopReason)),
+        verdict,
+        failure,
+        tuple(retried),
+        replayed=draw(st.integers(0, 9)),
+        mismatch=draw(st.booleans()),
+    )
 
 
 def same_value(one: Any, other: Any) -> bool:
