@@ -265,11 +265,6 @@ def ranks(settings: Settings) -> str | None:
     count, device = settings.train.ranks, settings.policy.device
     if count == 1:
         return None
-    if settings.collect.mode != "sync":
-        return (
-            f"train.ranks={count} and collect.mode={settings.collect.mode} do not work together; "
-            "set collect.mode=sync, or train.ranks=1"
-        )
     if device not in ("cpu", "cuda"):
         return (
             f"train.ranks={count} takes the GPUs cuda:0 to cuda:{count - 1}, got policy.device={device}; "

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torchrl.envs.transforms import Compose
 from torchrl.record.loggers import Logger
 
@@ -38,8 +39,6 @@ from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
-    import torch
-
     from bepa_torchrl.scale.engine.sampler import VLLMSampler
     from bepa_torchrl.scale.sharding.leader import Leader
 
@@ -209,7 +208,9 @@ def make_trainer(
     rows = scored_rows(settings.train.old_log_probs, loss)
     fill = None if leader is None else leader.fill_old_log_probs
     old = OldLogProb(policy, rows=rows, max_tokens=settings.train.max_tokens, fill=fill)
-    collector = make_collector(settings, algo, policy, env, tasks, replacement, old, held_out=held_out, rollout=rollout)
+    collector = make_collector(
+        settings, algo, policy, env, tasks, replacement, old, held_out=held_out, rollout=rollout, leader=leader
+    )
     optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
         collector=collector,
@@ -260,13 +261,15 @@ def make_collector(
     *,
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
+    leader: Leader | None = None,
 ) -> GroupRolloutCollector:
     """Builds the collector, whose postproc finalises groups; its shutdown leaves the desktops open.
 
     Args:
         old_log_prob: scores the rows that :func:`scored_rows` selects.
         held_out: as of :func:`make_trainer`.
-        rollout: samples the rollouts; None: the policy in training.
+        rollout: samples the rollouts; None: the policy in training. Not used with ``collect.mode=async``.
+        leader: as of :func:`make_trainer`.
     """
     cache, size = replacement.cache, settings.collect.group_size
 
@@ -292,6 +295,9 @@ def make_collector(
     from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
+    if leader is not None:
+        options["weights"] = partial(leader.merged_weights, getattr(torch, settings.policy.dtype))
+        options["check_trainer"] = leader.check
     return async_collector(
         settings,
         env,

@@ -10,7 +10,7 @@ import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.policies.base import Policy, Sampler
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
@@ -110,6 +110,7 @@ def ray_collector(
     *,
     max_staleness: int,
     order: Order,
+    weights: Weights | None = None,
     **options: Any,
 ) -> AsyncGroupCollector:
     """A collector whose episodes are played by actors; its ``shutdown`` ends them and leaves the cluster.
@@ -121,6 +122,7 @@ def ray_collector(
         rollouts: what plays the episodes.
         max_staleness: batches that may be trained between a group's admission and its own training.
         order: see :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+        weights: as of :class:`~bepa_torchrl.rollout.weight_sync.ServiceWeightSync`.
         options: further arguments of the collector.
 
     Raises:
@@ -147,7 +149,7 @@ def ray_collector(
         policy,
         tasks,
         queue=cast(GroupSource, ActorClient(queue)),
-        weight_sync_schemes={"policy": ServiceWeightSync(services.publish)},
+        weight_sync_schemes={"policy": ServiceWeightSync(services.publish, weights)},
         on_shutdown=stop,
         on_restart=lambda: pools[0].restart_workers(),
         on_metrics=services.engine_metrics,
