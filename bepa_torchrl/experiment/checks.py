@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.gpus import engine_gpus
 from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, Settings
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
@@ -281,6 +282,16 @@ def torchrun_trains_one_method(settings: Settings) -> str | None:
     return f"processes={settings.processes}: torchrun's processes train one method at a time; set processes=1"
 
 
+def restarts(settings: Settings) -> str | None:
+    """Torchrun, which has started the processes, starts them again itself."""
+    if not _by_torchrun() or not settings.restarts:
+        return None
+    return (
+        f"restarts={settings.restarts}: torchrun starts its processes again itself; set restarts=0, and "
+        f"torchrun's --max-restarts={settings.restarts}, with name=NAME"
+    )
+
+
 def not_by_torchrun(_: Settings) -> str | None:
     """Torchrun has not started this program, which is not for it."""
     if not _by_torchrun():
@@ -374,6 +385,7 @@ SETTINGS: tuple[Check, ...] = (
     engine_while_rerolling,
     ranks,
     torchrun_trains_one_method,
+    restarts,
 )
 MACHINE: tuple[Check, ...] = (
     preflight.extras,
@@ -382,12 +394,15 @@ MACHINE: tuple[Check, ...] = (
     preflight.checkpoint,
     preflight.engine,
     preflight.engine_cache,
+    engine_gpus,
     preflight.cluster,
     preflight.desktop,
 )
 COMMAND: tuple[Check, ...] = (not_by_torchrun, *MACHINE)
 HOSTED: tuple[Check, ...] = tuple(
-    each for each in COMMAND if each not in (preflight.checkpoint, preflight.engine, preflight.engine_cache)
+    each
+    for each in COMMAND
+    if each not in (preflight.checkpoint, preflight.engine, preflight.engine_cache, engine_gpus)
 )
 DEVICES: tuple[Check, ...] = (preflight.gpus,)
 #: the desktops, checkpoint and engine of a Ray cluster are on its nodes, and are checked there

@@ -1,0 +1,127 @@
+"""``train.ranks`` with ``collect.mode=async``: the run of one process, whoever plays the rollouts; ranks that are lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from async_runs import rollout_side
+from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
+from ray_heads import free_ports
+from smallest_run import TWO_STEPS, smallest_run
+
+from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.failures import INFRASTRUCTURE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+DEADLINE = 300.0
+ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return [*smallest_run(tmp_path_factory.mktemp("p")), *TWO_STEPS, *ASYNC]
+
+
+@pytest.fixture(scope="module")
+def alone(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three iterations in one process."""
+    runs = tmp_path_factory.mktemp("runs")
+    assert main([*settings, f"runs={runs}", "name=x", "train.iterations=3"]) == 0
+    return runs / "x"
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """Record, weights and episodes, each of which was trained once."""
+    assert_same_record(updates(found), updates(expected))
+    assert_same_weights(*(run / METHOD / "policy" / "model.safetensors" for run in (found, expected)))
+    episodes = trained_episodes(found / METHOD)
+    assert episodes == trained_episodes(expected / METHOD)
+    assert set(episodes.values()) == {1}
+
+
+def test_two_ranks_equal_one_process(settings: list[str], alone: Path, tmp_path: Path) -> None:
+    assert main([*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]) == 0
+    lines = updates(tmp_path / "x")
+    assert all(line["train/optimizer_steps"] == 2 and line["cache/injected"] > 0 for line in lines)
+    assert all(line["collect/staleness_max"] == line["collect/version_lag_max"] == 0 for line in lines)
+    assert_same_run(tmp_path / "x", alone)
+
+
+def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: Path) -> None:
+    """The rollout service gets the whole weights, in which the adapters are merged."""
+    run = [*settings, "policy.lora.rank=4", "optimizer.lr=1e-3", f"runs={tmp_path}", "train.iterations=2"]
+    for ranks, name in ((1, "one"), (2, "two")):
+        assert main([*run, f"name={name}", f"train.ranks={ranks}"]) == 0
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+def test_one_process_then_two_ranks_then_one_equal_one_process(
+    settings: list[str], alone: Path, tmp_path: Path
+) -> None:
+    assert main([*settings, f"runs={tmp_path}", "name=x", "train.iterations=1"]) == 0
+    for iterations, ranks in ((2, 2), (3, 1)):
+        resume = ["resume=true", "name=x", f"runs={tmp_path}"]
+        assert main([*resume, f"train.iterations={iterations}", f"train.ranks={ranks}"]) == 0
+    assert_same_run(tmp_path / "x", alone)
+
+
+def test_evaluations_and_self_rollouts_on_two_ranks(settings: list[str], tmp_path: Path) -> None:
+    """With stale rollouts: services play the evaluations, rank 0's copy scores the cache and self-rolls."""
+    more = ("algo=bepa", "collect.max_staleness=1", "eval.every=1", "expert.reroll_every=2", "train.ranks=2")
+    run = [*settings, *more, "expert.seed_from_converted=true", f"runs={tmp_path}", "name=x"]
+    assert main([*run, "train.iterations=3"]) == 0
+    record = read_lines(tmp_path / "x" / "bepa" / "iterations.jsonl")
+    lines = {line["iteration"]: line for line in record if line["phase"] == "rl"}
+    assert list(lines) == [1, 2, 3]
+    assert all(line["collect/staleness_max"] <= 1 for line in lines.values())
+    assert [n for n, line in lines.items() if "cache/js" in line] == [1, 2]
+    assert [n for n, line in lines.items() if "reroll/episodes" in line] == [2]
+    evaluations = {line["iteration"]: line for line in record if line["phase"] == "eval"}
+    assert evaluations.keys() == {1, 2}
+    assert {line["eval/episodes"] for line in evaluations.values()} == {3.0}
+    assert set(trained_episodes(tmp_path / "x" / "bepa").values()) == {1}
+
+
+def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    record = tmp_path / "x" / METHOD / "iterations.jsonl"
+    with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
+        end = time.monotonic() + DEADLINE
+        while not (record.exists() and any(line["iteration"] == 1 for line in read_lines(record))):
+            assert launcher.poll() is None, launcher.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        every = psutil.Process(launcher.pid).children(recursive=True)
+        (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
+        (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
+        follower.send_signal(signal.SIGKILL)
+        _, error = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == INFRASTRUCTURE, error
+    line = error.strip().splitlines()[-1]
+    assert line.startswith(f"{METHOD}: rank 1 of 2 ended by signal SIGKILL")
+    assert "go on with resume=true" in line
+    assert not leader.is_running()
+    assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
+    assert_same_run(tmp_path / "x", alone)
+
+
+def test_two_ranks_with_another_cluster_equal_one_process(settings: list[str], alone: Path, tmp_path: Path) -> None:
+    """``cluster.listen``: the weights of both ranks go through the connection."""
+    token, log = tmp_path / "token", tmp_path / "log"
+    token.write_text("a token of this test")
+    (port,) = free_ports(1)
+    listens = (f"cluster.listen=127.0.0.1:{port}", f"cluster.token_file={token}")
+    run = [*settings, *listens, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    with rollout_side(port, token, log, "env.desktops=2") as side:
+        assert main(run) == 0
+        assert side.wait(DEADLINE) == 0, log.read_text()
+    assert "weights of version 4" in log.read_text()
+    assert_same_run(tmp_path / "x", alone)
