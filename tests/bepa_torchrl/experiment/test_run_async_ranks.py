@@ -1,17 +1,18 @@
-"""``train.ranks`` with ``collect.mode=async``: the run of one process, whoever plays the rollouts; ranks that are lost."""
+"""``train.ranks`` with ``collect.mode=async``: the run of one process, whoever plays the rollouts; ranks are killed."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from async_runs import rollout_side
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
+from polling import until
 from ray_heads import free_ports
 from smallest_run import TWO_STEPS, smallest_run
 
@@ -45,6 +46,22 @@ def assert_same_run(found: Path, expected: Path) -> None:
     episodes = trained_episodes(found / METHOD)
     assert episodes == trained_episodes(expected / METHOD)
     assert set(episodes.values()) == {1}
+
+
+def kill_rank_1(launcher: subprocess.Popen[Any], run: Path, iteration: int) -> psutil.Process:
+    """Kills rank 1 as soon as the iteration is recorded; returns rank 0."""
+    record = run / METHOD / "iterations.jsonl"
+
+    def recorded() -> bool:
+        assert launcher.poll() is None, "the run has ended"
+        return record.exists() and any(line["iteration"] >= iteration for line in read_lines(record))
+
+    until(recorded, f"no iteration {iteration}", DEADLINE)
+    every = psutil.Process(launcher.pid).children(recursive=True)
+    (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
+    (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
+    follower.send_signal(signal.SIGKILL)
+    return leader
 
 
 def test_two_ranks_equal_one_process(settings: list[str], alone: Path, tmp_path: Path) -> None:
@@ -92,23 +109,34 @@ def test_evaluations_and_self_rollouts_on_two_ranks(settings: list[str], tmp_pat
 
 def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
     arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
-    record = tmp_path / "x" / METHOD / "iterations.jsonl"
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
-        end = time.monotonic() + DEADLINE
-        while not (record.exists() and any(line["iteration"] == 1 for line in read_lines(record))):
-            assert launcher.poll() is None, launcher.communicate()
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        every = psutil.Process(launcher.pid).children(recursive=True)
-        (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
-        (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
-        follower.send_signal(signal.SIGKILL)
+        leader = kill_rank_1(launcher, tmp_path / "x", 1)
         _, error = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == INFRASTRUCTURE, error
     line = error.strip().splitlines()[-1]
     assert line.startswith(f"{METHOD}: rank 1 of 2 ended by signal SIGKILL")
     assert "go on with resume=true" in line
     assert not leader.is_running()
+    assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
+    assert_same_run(tmp_path / "x", alone)
+
+
+def test_a_run_goes_on_by_itself_after_a_rank_was_killed(settings: list[str], alone: Path, tmp_path: Path) -> None:
+    """``restarts``; the second kill, in the restarted run, ends it, since no restart is left."""
+    restarts = ["train.iterations=3", "train.ranks=2", "restarts=1"]
+    arguments = [*settings, f"runs={tmp_path}", "name=x", *restarts]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        launcher = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=output, stderr=output)
+        try:
+            for iteration in (1, 2):
+                kill_rank_1(launcher, tmp_path / "x", iteration)
+            assert launcher.wait(DEADLINE) == INFRASTRUCTURE, log.read_text()
+        finally:
+            launcher.kill()
+            launcher.wait()
+    assert log.read_text().count("rank 1 of 2 ended by signal SIGKILL") == 2
+    assert log.read_text().count("restart 1 of 1 in 10 s, from what is saved") == 1
     assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
     assert_same_run(tmp_path / "x", alone)
 
