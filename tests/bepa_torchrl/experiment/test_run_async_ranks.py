@@ -11,9 +11,11 @@ from typing import Any
 import psutil
 import pytest
 from async_runs import rollout_side
+from built_in_engine import TOKEN, served, url_of
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
 from polling import until
 from ray_heads import free_ports
+from run_metrics import comparable
 from smallest_run import TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
@@ -153,3 +155,20 @@ def test_two_ranks_with_another_cluster_equal_one_process(settings: list[str], a
         assert side.wait(DEADLINE) == 0, log.read_text()
     assert "weights of version 4" in log.read_text()
     assert_same_run(tmp_path / "x", alone)
+
+
+def test_two_ranks_with_an_engine_equal_one_process(
+    settings: list[str], alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine, a stand-in by HTTP, gets each version of the weights, and is verified to use them."""
+    monkeypatch.setenv("BEPA_ENGINE_TOKEN", TOKEN.decode())
+    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2", "policy.rollout=vllm"]
+    with served(tmp_path / "weights") as server:
+        assert main([*run, f"policy.engine.url='{url_of(server)}'"]) == 0
+    for found, expected in zip(updates(tmp_path / "x"), updates(alone), strict=True):
+        same = comparable(found).keys() & comparable(expected).keys()
+        assert same >= {"cache/injected", "collect/success", "train/grad_norm"}
+        assert found["engine/probe_error_max"] < 1e-4
+        assert {key: found[key] for key in same} == pytest.approx(
+            {key: expected[key] for key in same}, rel=1e-3, abs=1e-4
+        )
