@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError
@@ -21,7 +22,7 @@ _ANSWER_SECONDS = 60.0
 
 
 @contextmanager
-def other_gpus(taken: Collection[str], every: Sequence[str]) -> Iterator[dict[str, int]]:
+def other_gpus(taken: Collection[str], every: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A Ray node that is started in the block has the GPUs that are not taken.
 
     Args:

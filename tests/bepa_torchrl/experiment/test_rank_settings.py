@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bepa_torchrl.experiment.checks import COMMAND, DEVICES, MACHINE, first_problem
 from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.gpus import engine_gpus
+from bepa_torchrl.experiment.run_folder import begun
 
 
 def test_one_gpu_for_all_ranks_is_refused() -> None:
@@ -103,3 +106,15 @@ def test_torchruns_processes_need_gpus_of_their_machine_and_one_method_at_a_time
         check(loaded, DEVICES)
     with pytest.raises(ConfigError, match="processes=2: torchrun's processes train one method at a time"):
         load_config([*settings, "processes=2"])
+
+
+def test_a_run_that_has_begun_is_one_with_settings_in_its_folder(tmp_path: Path) -> None:
+    """Processes that torchrun starts again go on with it."""
+    new = load_config([f"runs={tmp_path}", "name=x"])
+    assert not begun(new)
+    (tmp_path / "x").mkdir()
+    assert not begun(new)
+    (tmp_path / "x" / "config.yaml").write_text("")
+    assert begun(new)
+    assert not begun(load_config([f"runs={tmp_path}", "name=x", "resume=true"]))
+    assert not begun(load_config([f"runs={tmp_path}"]))

@@ -22,9 +22,9 @@ from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INFRASTRUCTURE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
-DEADLINE = 300.0
+DEADLINE = 600.0
 ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false")
 
 

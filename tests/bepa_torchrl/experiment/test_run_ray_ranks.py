@@ -19,10 +19,10 @@ from smallest_run import TWO_STEPS, smallest_run
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1500), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(3000), pytest.mark.filterwarnings("default")]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
 DEADLINE = 900.0
-ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false", "train.iterations=4")
+ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false", "train.iterations=3")
 RAY = ("cluster.address=local", "cluster.workers=2", "cluster.replicas=2", "env.desktops=4", "train.ranks=2")
 
 
