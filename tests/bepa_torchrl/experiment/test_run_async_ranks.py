@@ -162,7 +162,8 @@ def test_two_ranks_with_an_engine_equal_one_process(
 ) -> None:
     """The engine, a stand-in by HTTP, gets each version of the weights, and is verified to use them."""
     monkeypatch.setenv("BEPA_ENGINE_TOKEN", TOKEN.decode())
-    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2", "policy.rollout=vllm"]
+    engine = ("policy.rollout=vllm", "train.old_log_probs=all")
+    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2", *engine]
     with served(tmp_path / "weights") as server:
         assert main([*run, f"policy.engine.url='{url_of(server)}'"]) == 0
     for found, expected in zip(updates(tmp_path / "x"), updates(alone), strict=True):
