@@ -14,6 +14,12 @@ into which a lognormal number of words is typed, by which episodes differ in len
 which one desktop can keep busy, so a batch takes as long as they allow.
 
     python -m benchmarks.async_collection --real --desktops 8 --updates 4 --update 10 --order admission
+
+``--ranks 2`` measures something else: whole runs of ``bepa train`` with asynchronous rollouts, a random policy and
+simulated desktops, whose real updates are computed by one process and by so many. The wall time is that of the
+iterations after the first one, without the start.
+
+    python -m benchmarks.async_collection --ranks 2 --staleness 1 --updates 4 --desktops 4
 """
 
 from __future__ import annotations
@@ -21,21 +27,35 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, get_args
 
 from torch import Tensor
 
+from bepa_torchrl.commands.train import main as train
 from bepa_torchrl.data.prompt import Response
+from bepa_torchrl.policies import TransformersPolicy
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.scale.rollouts.async_collector import AsyncIteration
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.task_queue import Order
-from bepa_torchrl.testing import DONE, LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector
+from bepa_torchrl.storage.json_lines import read_lines
+from bepa_torchrl.testing import (
+    DONE,
+    LampDesktop,
+    LampEnv,
+    ScriptedPolicy,
+    SeedKey,
+    lamp_task,
+    lamp_vector,
+    small_checkpoint,
+)
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.episode import EpisodeOptions
@@ -47,6 +67,7 @@ from osworld_gym.vector import DesktopVector
 SIZE = (640, 368)  #: pixels of real desktops
 TASKS = 20
 MAX_STEPS, MAX_WORDS = 6, 15
+_HEAD = f"{'':24} {'wall, s':>8} {'desktops busy':>14} {'trainer busy':>13} {'maximum age':>12} {'failed':>7}"
 TYPE = "Thought: type a word\nAction: type(content='word ')"
 
 
@@ -177,6 +198,60 @@ def measure(options: argparse.Namespace, order: str | None, staleness: int) -> M
     return Measured(wall, busy, max(ages), options.updates * options.update / wall, failed)
 
 
+def measure_ranks(options: argparse.Namespace, ranks: int, staleness: int, folder: Path) -> Measured:
+    """A run with real updates, divided over so many ranks; the checkpoint is in the folder."""
+    name = f"ranks-{ranks}-staleness-{staleness}"
+    settings = {
+        "experiment": "smoke",
+        "algo": "level2",
+        "compare": "[]",
+        "policy.checkpoint": folder / "policy",
+        "env.desktops": options.desktops,
+        "collect.mode": "async",
+        "collect.max_staleness": staleness,
+        "collect.groups": options.groups,
+        "collect.group_size": options.group_size,
+        "env.train_limit": max(4, options.groups),
+        "train.iterations": options.updates + 1,
+        "train.ranks": ranks,
+        "train.save_every": options.updates + 1,
+        "eval.every": 0,
+        "eval.final_episodes": 0,
+        "record.every": 0,
+        "runs": folder,
+        "name": name,
+    }
+    if train([f"{key}={value}" for key, value in settings.items()]) != 0:
+        raise RuntimeError(f"{name} failed, see its output")
+    lines = [line for line in read_lines(folder / name / "level2" / "iterations.jsonl") if line["phase"] == "rl"][1:]
+    updates = sum(line["seconds_train"] for line in lines)
+    wall = updates + sum(line["seconds_collect"] for line in lines)
+    there, busy = (sum(line[f"collect/{key}_seconds"] for line in lines) for key in ("desktop", "busy"))
+    failed = sum(value for line in lines for key, value in line.items() if key.startswith("collect/failed_"))
+    age = max(line["collect/staleness_max"] for line in lines)
+    return Measured(wall, busy / max(there, 1e-9), int(age), updates / wall, int(failed))
+
+
+def compare_ranks(options: argparse.Namespace) -> None:
+    """Prints the runs of one process and of several, and their ratios."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        TransformersPolicy(small_checkpoint(), preset="compact").save(Path(name) / "policy")
+        for staleness in options.staleness:
+            for ranks in (1, *options.ranks):
+                found = measure_ranks(options, ranks, staleness, Path(name))
+                rows.append((f"{ranks} {'rank' if ranks == 1 else 'ranks'}, staleness {staleness}", ranks, found))
+    print(_HEAD)
+    base = rows[0][2]
+    for label, ranks, found in rows:
+        print(_row(label, found))
+        if ranks == 1:
+            base = found
+        else:
+            print(f"1 rank / {label}: {base.wall / found.wall:.2f}x wall time")
+    print(_load())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--desktops", type=int, default=16)
@@ -189,12 +264,18 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2, 4])
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=list(get_args(Order)))
     parser.add_argument("--real", action="store_true", help="real local desktops; --median and --sigma are not used")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[], help="runs with real updates, on so many ranks each"
+    )
     options = parser.parse_args()
+    if options.ranks:
+        compare_ranks(options)
+        return
     slots = options.groups * options.group_size
     print(
         f"{options.desktops} {'real' if options.real else 'simulated'} desktops, {options.updates} x {slots} episodes"
     )
-    print(f"{'':24} {'wall, s':>8} {'desktops busy':>14} {'trainer busy':>13} {'maximum age':>12} {'failed':>7}")
+    print(_HEAD)
     base = measure(options, None, 0)
     print(_row("lock-step", base), flush=True)
     lines = []
@@ -204,9 +285,13 @@ def main() -> None:
             name = f"{order}, staleness {staleness}"
             print(_row(name, found), flush=True)
             lines.append(f"lock-step / {name}: {base.wall / found.wall:.2f}x wall time")
-    print(f"load average over the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    print(_load())
     for line in lines:
         print(line)
+
+
+def _load() -> str:
+    return f"load average over the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
 
 
 def _row(name: str, found: Measured) -> str:

@@ -51,19 +51,26 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _train_on_torchrun(options: argparse.Namespace) -> int:
-    """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it."""
+    """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it.
+
+    Processes that torchrun has started again (``--max-restarts``) go on with the run that the first ones have begun.
+    """
     from bepa_torchrl.experiment.config import load_methods
     from bepa_torchrl.experiment.launcher import overrides_on_torchrun, run_loaded
 
     overrides = overrides_on_torchrun(options.overrides, int(os.environ["WORLD_SIZE"]))
     configs = load_methods(overrides, config_dir=options.config_dir)  # on each rank, before torch's import
     from bepa_torchrl.experiment.ranks import follow_torchrun
+    from bepa_torchrl.experiment.run_folder import begun
     from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 
     job = torchrun_job()
     assert job is not None
     if job.rank > 0:
         return follow_torchrun(job)
+    if job.attempt and begun(next(iter(configs.values()))):
+        overrides = [*overrides, "resume=true"]
+        configs = load_methods(overrides, config_dir=options.config_dir)
     before = signal.signal(signal.SIGTERM, _end_with_torchrun)
     try:
         return run_loaded(configs, overrides)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torchrl.envs import EnvBase
 
+from bepa_torchrl.experiment.gpus import trainer_gpus, visible_gpus
 from bepa_torchrl.experiment.method_handle import NOTICE
 from bepa_torchrl.experiment.rollout_side import shared_settings
 from bepa_torchrl.experiment.settings import Settings
@@ -65,7 +67,10 @@ def async_collector(
         return local_collector(env, policy, tasks, sampler=make_policy(), **options)
     from bepa_torchrl.scale.rollouts.ray_rollouts import ray_collector  # requires the extra ``ray``
 
-    return ray_collector(env, policy, tasks, ray_rollouts(settings, make_policy, make_vector), **options)
+    rollouts = ray_rollouts(settings, make_policy, make_vector)
+    if settings.train.ranks > 1 and settings.policy.device != "cpu":
+        rollouts = replace(rollouts, trainer_gpus=trainer_gpus(settings), gpus=visible_gpus())
+    return ray_collector(env, policy, tasks, rollouts, **options)
 
 
 def ray_rollouts(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.gpus import engine_gpus
 from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, LossSettings, Settings
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
@@ -292,11 +293,6 @@ def ranks(settings: Settings) -> str | None:
     count, device = settings.train.ranks, settings.policy.device
     if count == 1:
         return None
-    if settings.collect.mode != "sync":
-        return (
-            f"train.ranks={count} and collect.mode={settings.collect.mode} do not work together; "
-            "set collect.mode=sync, or train.ranks=1"
-        )
     if device not in ("cpu", "cuda"):
         return (
             f"train.ranks={count} takes the GPUs cuda:0 to cuda:{count - 1}, got policy.device={device}; "
@@ -311,6 +307,16 @@ def torchrun_trains_one_method(settings: Settings) -> str | None:
     if not _by_torchrun() or settings.train.ranks == 1 or settings.processes == 1 or len(methods) == 1:
         return None
     return f"processes={settings.processes}: torchrun's processes train one method at a time; set processes=1"
+
+
+def restarts(settings: Settings) -> str | None:
+    """Torchrun, which has started the processes, starts them again itself."""
+    if not _by_torchrun() or not settings.restarts:
+        return None
+    return (
+        f"restarts={settings.restarts}: torchrun starts its processes again itself; set restarts=0, and "
+        f"torchrun's --max-restarts={settings.restarts}, with name=NAME"
+    )
 
 
 def not_by_torchrun(_: Settings) -> str | None:
@@ -431,6 +437,7 @@ SETTINGS: tuple[Check, ...] = (
     engine_while_rerolling,
     ranks,
     torchrun_trains_one_method,
+    restarts,
 )
 MACHINE: tuple[Check, ...] = (
     preflight.extras,
@@ -440,12 +447,15 @@ MACHINE: tuple[Check, ...] = (
     preflight.checkpoint,
     preflight.engine,
     preflight.engine_cache,
+    engine_gpus,
     preflight.cluster,
     preflight.desktop,
 )
 COMMAND: tuple[Check, ...] = (not_by_torchrun, *MACHINE)
 HOSTED: tuple[Check, ...] = tuple(
-    each for each in COMMAND if each not in (preflight.checkpoint, preflight.engine, preflight.engine_cache)
+    each
+    for each in COMMAND
+    if each not in (preflight.checkpoint, preflight.engine, preflight.engine_cache, engine_gpus)
 )
 DEVICES: tuple[Check, ...] = (preflight.gpus,)
 #: the desktops, checkpoint and engine of a Ray cluster are on its nodes, and are checked there

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDictBase
 from torchrl.envs.transforms import Compose, Transform
 from torchrl.record.loggers import Logger
@@ -48,8 +49,6 @@ from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
-    import torch
-
     from bepa_torchrl.scale.engine.sampler import VLLMSampler
     from bepa_torchrl.scale.sharding.leader import Leader
 
@@ -244,7 +243,7 @@ def make_trainer(
     scored = [*_scored_by_base(settings, policy, leader), *_scored_with_plans(settings, policy, leader, plans)]
     finish = Compose(replacement, *_with_signal(settings, algo), old, *scored)
     collector = make_collector(
-        settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout
+        settings, algo, policy, env, tasks, replacement.cache, finish, held_out=held_out, rollout=rollout, leader=leader
     )
     optimizer = make_optimizer(settings, policy)
     return BEPATrainer(
@@ -342,6 +341,7 @@ def make_collector(
     *,
     held_out: Sequence[Task] = (),
     rollout: ModelSampler | None = None,
+    leader: Leader | None = None,
 ) -> GroupRolloutCollector:
     """Builds the collector; its shutdown leaves the desktops open.
 
@@ -349,7 +349,8 @@ def make_collector(
         cache: the method's traces.
         postproc: finalises groups, and scores the rows that the loss reads.
         held_out: as of :func:`make_trainer`.
-        rollout: samples the rollouts; None: the policy in training.
+        rollout: samples the rollouts; None: the policy in training. Not used with ``collect.mode=async``.
+        leader: as of :func:`make_trainer`.
     """
     size = settings.collect.group_size
 
@@ -381,6 +382,9 @@ def make_collector(
     from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 
     options["evaluation"] = EvaluationPlan((*tasks, *held_out), settings.eval.episodes, settings.eval.seed, 1.0)
+    if leader is not None:
+        options["weights"] = partial(leader.merged_weights, getattr(torch, settings.policy.dtype))
+        options["check_trainer"] = leader.check
     return async_collector(
         settings,
         env,

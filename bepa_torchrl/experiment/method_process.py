@@ -208,9 +208,11 @@ class MethodRun:
             on_iteration=self._after_iteration,
         )
         try:
-            if start is not None:
-                trainer.resume(start)
-            trainer.train()
+            # a lost rank is explained here: shutting the collector down may take longer than its exit is waited for
+            with nullcontext() if self.leader is None else self.leader.explained():
+                if start is not None:
+                    trainer.resume(start)
+                trainer.train()
         finally:
             trainer.collector.shutdown()
 
@@ -243,8 +245,7 @@ class MethodRun:
             else:
                 extra |= self._summary(self._quick_evaluation(trainer))
             if trainer.replacement.cache is not None:
-                whole = self.policy if self.leader is None else cast("SamplingCopy", self.rollout).copy
-                extra |= cache_divergence(whole, trainer.replacement.cache, batch)
+                extra |= cache_divergence(self._whole_policy(), trainer.replacement.cache, batch)
         extra |= injected_divergence(batch)
         self._record(trainer, batch)
         every = config.expert.reroll_every
@@ -253,6 +254,8 @@ class MethodRun:
         if (collector := self._asynchronous(trainer)) is not None:
             self._report_evaluations(trainer, collector)
             self._restart_workers(collector)
+            if self.leader is not None:
+                cast("SamplingCopy", self.rollout).release()  # the rollouts are sampled elsewhere
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
         if config.cluster.address is not None:
@@ -335,6 +338,10 @@ class MethodRun:
                 done = "are threads, or in a rollout cluster: not restarted"
             sys.stdout.write(f"{NOTICE}the workers {done}\n")
             sys.stdout.flush()
+
+    def _whole_policy(self) -> Policy:
+        """The policy in training, as one that this process can score with alone."""
+        return self.policy if self.leader is None else cast("SamplingCopy", self.rollout).whole()
 
     def _sync(self) -> None:
         """Gives the inference engine, if there is one, the current weights."""

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.checks import DEVICES
-from bepa_torchrl.experiment.config import check, settings_to_yaml
+from bepa_torchrl.experiment.config import check, settings_to_yaml, with_changes
 from bepa_torchrl.experiment.expert_traces import expert_traces
 from bepa_torchrl.experiment.factory import make_env, make_policy
 from bepa_torchrl.experiment.launcher import CheckedRun
@@ -26,6 +27,7 @@ from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
 from bepa_torchrl.experiment.record_size import record_estimate
+from bepa_torchrl.experiment.restarts import Restarts
 from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
@@ -75,18 +77,39 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
         stack.enter_context(locked(folder))
         _begin(folder, config, configs, checked.overrides, policy.renderer.image_scaling)
     command = continue_command(config, folder)
+    restarts = Restarts(config.restarts, partial(console.print, soft_wrap=True, markup=False, highlight=False))
     with _noting(command), _uploading(config, folder, console) as uploader:
-        prepared = prepared_run(config, folder, policy, checked.tasks, console)
+        prepared = restarts.run(partial(prepared_run, config, folder, policy, checked.tasks, console))
         console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)
         scaling = policy.renderer.image_scaling
         del policy  # the methods' processes have their own: the device must not hold these weights, too
         _free_memory()
-        code = train_methods(folder, configs, config, console, uploader, command)
+        code = _trained(restarts, folder, configs, config, console, uploader, command)
         if code == 0:
             write_results(folder, list(configs), config, prepared, checked.tasks, console)
             if config.record.outcomes and config.record.images and config.eval.final_episodes:
                 show_before_after(folder, list(configs), scaling, config.policy.action_text, console)
     return code
+
+
+def _trained(
+    restarts: Restarts,
+    folder: Path,
+    configs: dict[str, Settings],
+    config: Settings,
+    console: Console,
+    uploader: RunUploader | None,
+    command: str,
+) -> int:
+    """:func:`train_methods`, which after a failure of the infrastructure goes on from the newest checkpoints."""
+    resumed = {name: with_changes(own, {"resume": True}) for name, own in configs.items()}
+
+    def train() -> int:
+        if restarts.used:
+            write_settings(folder, with_changes(config, {"resume": True}), resumed)
+        return train_methods(folder, configs, config, console, uploader, command)
+
+    return restarts.run(train, failed=lambda code: code == INFRASTRUCTURE)
 
 
 @contextmanager

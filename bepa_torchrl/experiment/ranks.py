@@ -3,7 +3,8 @@
 ``python -m bepa_torchrl.experiment.ranks FOLDER`` is one of the others. If torchrun has started the run, the others are
 its processes. Each rank has a part of the weights, gradients
 and optimiser's state, and computes a part of each step's rows. Rank 0 alone has desktops, cache and record; it samples
-with a whole copy of the policy, or an engine, which gets the weights after each step. Ranks 1, 2, … end with rank 0.
+with a whole copy of the policy, or an engine, which gets the weights after each step. With ``collect.mode=async`` it
+sends the weights to the rollout services instead. Ranks 1, 2, … end with rank 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.methods import method_named
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.policies.base import ModelSampler, Policy
 from bepa_torchrl.scale.sharding.followers import Followers
 from bepa_torchrl.scale.sharding.leader import Leader
 from bepa_torchrl.scale.sharding.policy import ShardablePolicy, shard_policy
@@ -102,15 +103,25 @@ def _led(job: TorchrunJob, settings: Settings, folder: Path) -> Iterator[tuple[T
 
 @contextmanager
 def sampling_copy(settings: Settings, leader: Leader, *, folder: Path) -> Iterator[SamplingCopy]:
-    """What samples in a run on several ranks: a whole copy of the policy, or an engine with its weights.
+    """What samples in rank 0's process in a run on several ranks: a whole copy of the policy, or an engine.
 
     Args:
         folder: folder for the engine's copies of the weights.
     """
+    sampler = SamplingCopy(partial(_made_copy, settings, folder), leader.policy, leader.weights)
+    try:
+        yield sampler
+    finally:
+        sampler.close()
+
+
+@contextmanager
+def _made_copy(settings: Settings, folder: Path) -> Iterator[tuple[ShardablePolicy, ModelSampler]]:
+    """The whole copy, and what samples with its weights, which ends afterwards."""
     copy = make_policy(settings, seed=settings.seed)
     assert isinstance(copy, ShardablePolicy)
     with rollout_policy(settings, copy, folder=folder) as sampler:
-        yield SamplingCopy(copy, leader.policy, leader.weights, sampler)
+        yield copy, sampler
 
 
 def _join(settings: Settings, rendezvous: Path, rank: int) -> DeviceMesh:

@@ -42,6 +42,9 @@ LOCAL = (
     "policy.max_batch_tokens",
     "policy.rollout",
     "policy.engine.kv_cache_gb",
+    "policy.engine.max_rows",
+    "policy.engine.devices",
+    "policy.engine.arguments",
     "policy.engine.max_restarts",
     "policy.engine.timeout",
     "policy.engine.url",
@@ -100,8 +103,9 @@ def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
         raise ProtocolError(
             f"the trainer's settings cannot be read ({error}); install the same version of this package on both sides"
         ) from error
-    # an engine behind a URL serves one program: the trainer's is not this side's
-    settings = with_changes(theirs, {"policy.engine.url": None, "policy.engine.token_file": None} | dict(changes))
+    # an engine behind a URL serves one program: the trainer's is not this side's, nor are its GPUs
+    own = {"policy.engine.url": None, "policy.engine.token_file": None, "policy.engine.devices": None}
+    settings = with_changes(theirs, own | dict(changes))
     return settings, scaling
 
 

@@ -45,6 +45,7 @@ CHANGEABLE = (
     "policy.max_rows",
     "threads",
     "processes",
+    "restarts",
     "storage",
     "storage_wait",
 )
@@ -62,6 +63,11 @@ def run_folder(config: Settings) -> Path:
     if Path(name).name != name:
         raise ConfigError(f"name={name!r} must be one folder name; the folder it is in is given by runs=")
     return Path(config.runs) / name
+
+
+def begun(config: Settings) -> bool:
+    """Whether a new run of these settings has a folder already, and could be resumed. Raises as :func:`run_folder`."""
+    return not config.resume and (run_folder(config) / "config.yaml").exists()
 
 
 def check_new_run(folder: Path) -> None:

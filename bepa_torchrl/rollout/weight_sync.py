@@ -13,6 +13,8 @@ from bepa_torchrl.policies.base import EngineSampler, Learner
 
 #: Loads weights, as (name, tensor), and their version; returns when they are used for whatever is sampled next.
 Publish = Callable[[Iterable[tuple[str, Tensor]], int], None]
+#: Returns the whole weights in training, as (name, tensor); they are iterated over once, to the end, by the caller.
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 
 
 def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -85,15 +87,18 @@ class ServiceWeightSync(_TrainedWeightSync):
         publish: ``load_weights`` of one service, ``publish`` of a
             :class:`~bepa_torchrl.scale.rollouts.ray_services.ServicePool`, or of the
             :class:`~bepa_torchrl.scale.rollouts.channel.weights.PublishedWeights` that other clusters ask for.
+        weights: of a policy that is divided over several ranks
+            (:meth:`bepa_torchrl.scale.sharding.leader.Leader.merged_weights`); None: the policy's ``named_weights``.
     """
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish, weights: Weights | None = None) -> None:
         super().__init__()
-        self._publish = publish
+        self._publish, self._weights = publish, weights
 
     def _send(self) -> None:
         context = self.context
         if context is None:
             raise RuntimeError("the scheme belongs to no collector: pass it to one as weight_sync_schemes")
         policy: Learner = context.get_model(self.model_id)
-        self._publish(policy.named_weights(), policy.version)
+        weights = policy.named_weights() if self._weights is None else self._weights()
+        self._publish(weights, policy.version)

@@ -22,3 +22,17 @@ def test_the_last_lines_have_the_ratios(monkeypatch: pytest.MonkeyPatch, capsys:
     assert completion.startswith("completion, staleness 1")
     assert re.fullmatch(r"lock-step / admission, staleness 1: [\d.]+x wall time", first)
     assert re.fullmatch(r"lock-step / completion, staleness 1: [\d.]+x wall time", second)
+
+
+@pytest.mark.slow
+def test_ranks_are_compared_with_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--desktops", "2", "--groups", "2", "--group-size", "2", "--updates", "1", "--staleness", "1"]
+    monkeypatch.setattr(sys, "argv", ["async_collection", *small, "--ranks", "2"])
+    async_collection.main()
+    *_, one, two, ratio, load = capsys.readouterr().out.splitlines()
+    assert one.startswith("1 rank, staleness 1 ")
+    assert two.startswith("2 ranks, staleness 1 ")
+    assert re.fullmatch(r"1 rank / 2 ranks, staleness 1: [\d.]+x wall time", ratio)
+    assert load.startswith("load average")

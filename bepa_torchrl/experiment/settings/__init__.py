@@ -68,6 +68,9 @@ class Settings:
         compare: methods trained next to ``algo``, from the same policy and seed; []: none.
         threads: torch threads of each training process.
         processes: maximum number of simultaneous training processes.
+        restarts: how often ``bepa train`` goes on by itself from what is saved, the newest checkpoint, after its
+            infrastructure has failed (exit code 3: a lost rank, engine, cluster or desktop), after 10 s, 20 s, … and at
+            most 10 minutes. Not by torchrun, which has ``--max-restarts``.
         env: desktops and tasks.
         policy: checkpoint, prompts and batches.
         algo: the method.
@@ -97,6 +100,7 @@ class Settings:
     compare: tuple[Text, ...] = ("grpo",)
     threads: Positive = 1
     processes: Positive = 2
+    restarts: Count = 0
     env: EnvSettings
     policy: PolicySettings
     algo: AlgoSettings

@@ -35,7 +35,8 @@ class EngineSettings:
             length. This is checked before anything is loaded.
         max_rows: maximum rows that it computes at once; None: the larger of ``env.desktops`` and ``policy.max_rows``.
         devices: GPUs that its processes see, as in CUDA_VISIBLE_DEVICES, such as ``"1"`` or ``"2,3"``; None: those of
-            this process, of which it takes the first.
+            this process, of which it takes the first. Beside several ranks that train meanwhile (``train.ranks``,
+            ``collect.mode=async`` without a cluster) it must be others than theirs.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, such as
             ``policy.engine.arguments.tensor_parallel_size=2``; they replace ours.
         max_restarts: maximum number of restarts after exits of its process, per process of the run.

@@ -122,12 +122,13 @@ def merged_weights(model: torch.nn.Module, weights: Mapping[str, Tensor] | None 
 
     Args:
         model: with or without adapters.
-        weights: its state, whole; None: the model's own tensors.
+        weights: its state, whole; None: the model's own tensors. Each tensor is read when it is needed.
     """
     weights = model.state_dict() if weights is None else weights
-    for name, weight in weights.items():
+    for name in weights:
         if name.endswith((_A, _B)):
             continue
+        weight = weights[name]
         layer = name.removesuffix(f"{_BASE}.weight")
         if layer != name:
             scaling: float = model.get_submodule(layer).scaling[_NAME]  # type: ignore[assignment, index]

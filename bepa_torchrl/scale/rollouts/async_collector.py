@@ -110,6 +110,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_metrics: metrics of the rollout services' engines since its last call, one mapping per service.
         on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
         check: raises DesktopError if nobody is left who could play; called while the trainer waits.
+        check_trainer: raises RankLostError if another rank of the trainer has exited; called as ``check``.
         options: further arguments of :class:`GroupRolloutCollector`.
 
     Raises:
@@ -131,6 +132,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_metrics: Callable[[], Sequence[Mapping[str, float]]] = tuple,
         on_stall: Callable[[], Mapping[str, Any]] = dict,
         check: Callable[[], None] = lambda: None,
+        check_trainer: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         if "policy" not in weight_sync_schemes:
@@ -139,7 +141,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 "pass {'policy': ServiceWeightSync(service.load_weights)}"
             )
         super().__init__(env, policy, tasks, weight_sync_schemes=weight_sync_schemes, **options)
-        self._check = check
+        self._checks = (check_trainer, check)
         self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
         self._on_metrics = on_metrics
         self.queue, self._stall_seconds = queue, stall_seconds
@@ -327,7 +329,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         """
         seen, since = progress(), time.monotonic()
         while (group := ask(min(_CHECK_EVERY, self._stall_seconds))) is None:
-            self._check()
+            for check in self._checks:
+                check()
             now, current = time.monotonic(), progress()
             if current != seen:
                 seen, since = current, now

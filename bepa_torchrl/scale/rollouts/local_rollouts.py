@@ -8,7 +8,7 @@ from typing import Any
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.policies.base import Policy, Sampler
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
@@ -32,6 +32,7 @@ def local_collector(
     answer_seconds: float = ANSWER_SECONDS,
     max_staleness: int,
     order: Order,
+    weights: Weights | None = None,
     **options: Any,
 ) -> AsyncGroupCollector:
     """A collector whose episodes are played by threads of this process; its ``shutdown`` ends them.
@@ -46,6 +47,7 @@ def local_collector(
         max_rows: rows per call of ``sampler``, which answers within ``answer_seconds``.
         max_staleness: batches that may be trained between a group's admission and its own training.
         order: see :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+        weights: as of :class:`~bepa_torchrl.rollout.weight_sync.ServiceWeightSync`.
         options: further arguments of the collector.
 
     Raises:
@@ -71,7 +73,7 @@ def local_collector(
         policy,
         tasks,
         queue=queue,
-        weight_sync_schemes={"policy": ServiceWeightSync(service.load_weights)},
+        weight_sync_schemes={"policy": ServiceWeightSync(service.load_weights, weights)},
         on_shutdown=stop,
         on_metrics=lambda: [service.engine_metrics()],
         on_stall=describe,

@@ -10,12 +10,13 @@ import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.policies.base import Policy, Sampler
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
 from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, ActorClient, connect, start_queue
+from bepa_torchrl.scale.rollouts.ray_gpus import check_node, other_gpus
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.scale.rollouts.task_queue import Order
 from osworld_gym.tasks.task import Task
@@ -41,6 +42,8 @@ class RayRollouts:
         shrink_after: as of :class:`~bepa_torchrl.scale.rollouts.pool.env_worker_pool.EnvWorkerPool`.
         max_rows: rows per call of a service's policy.
         answer_seconds: within which a service's policy answers a call.
+        trainer_gpus: GPUs of this machine that no rollout service may get, as in CUDA_VISIBLE_DEVICES.
+        gpus: all that this process sees, in the same form; read at :data:`LOCAL` only.
     """
 
     address: str
@@ -53,12 +56,15 @@ class RayRollouts:
     shrink_after: float | None
     max_rows: int
     answer_seconds: float
+    trainer_gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def join(self) -> None:
         """Connects to the cluster.
 
         Raises:
-            DesktopError: there is none. ValueError: more workers than desktops, or than one queue serves.
+            DesktopError: there is none. ValueError: more workers than desktops, or than one queue serves; or Ray on
+                this machine gives away GPUs of the trainer.
         """
         if self.workers is not None and self.workers > min(self.desktops, MAX_WORKERS):
             raise ValueError(
@@ -66,9 +72,12 @@ class RayRollouts:
                 f"{self.workers}; lower cluster.workers: a worker can have many desktops"
             )
         if self.address == LOCAL:
-            connect(log_to_driver=False, resources={DESKTOPS: self.desktops})
+            with other_gpus(self.trainer_gpus, self.gpus) as options:
+                connect(log_to_driver=False, resources={DESKTOPS: self.desktops}, **options)
         else:
             connect(self.address, log_to_driver=False)
+            if self.gpus_per_replica:
+                check_node(self.trainer_gpus)
 
     def services(self) -> ServicePool:
         """Starts the rollout services."""
@@ -110,6 +119,7 @@ def ray_collector(
     *,
     max_staleness: int,
     order: Order,
+    weights: Weights | None = None,
     **options: Any,
 ) -> AsyncGroupCollector:
     """A collector whose episodes are played by actors; its ``shutdown`` ends them and leaves the cluster.
@@ -121,6 +131,7 @@ def ray_collector(
         rollouts: what plays the episodes.
         max_staleness: batches that may be trained between a group's admission and its own training.
         order: see :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
+        weights: as of :class:`~bepa_torchrl.rollout.weight_sync.ServiceWeightSync`.
         options: further arguments of the collector.
 
     Raises:
@@ -147,7 +158,7 @@ def ray_collector(
         policy,
         tasks,
         queue=cast(GroupSource, ActorClient(queue)),
-        weight_sync_schemes={"policy": ServiceWeightSync(services.publish)},
+        weight_sync_schemes={"policy": ServiceWeightSync(services.publish, weights)},
         on_shutdown=stop,
         on_restart=lambda: pools[0].restart_workers(),
         on_metrics=services.engine_metrics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,38 @@ def gathered_weights(policy: TransformersPolicy) -> Iterator[tuple[str, Tensor]]
     Raises:
         RankLostError: another rank has exited or is late.
     """
-    for name, weight in (adapter_weights(policy.model) or policy.model.state_dict()).items():
+    yield from _Gathered(adapter_weights(policy.model) or policy.model.state_dict()).items()
+
+
+@torch.no_grad()
+def gathered_merged_weights(policy: TransformersPolicy) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole tensor) of every weight under the names of a saved checkpoint, adapters merged.
+
+    The counterpart of ``policy.named_weights()``. Every rank iterates to the end, and has one whole tensor at a time,
+    with the adapters of its layer, on its device; nothing is kept.
+
+    Raises:
+        RankLostError: another rank has exited or is late.
+    """
+    yield from merged_weights(policy.model, _Gathered(policy.model.state_dict()))
+
+
+class _Gathered(Mapping[str, Tensor]):
+    """A sharded state whose tensors are gathered when they are read: by all ranks, in the same order."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Tensor:
+        weight = self._state[name]
         with rank_failures():
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        yield name, whole.detach()
+            return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
 
 
 def export_policy(

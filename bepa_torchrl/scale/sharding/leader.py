@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_sharded, save_sharded
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
-from bepa_torchrl.scale.sharding.export import export_policy, gathered_weights
+from bepa_torchrl.scale.sharding.export import export_policy, gathered_merged_weights, gathered_weights
 from bepa_torchrl.scale.sharding.followers import HINT
 from bepa_torchrl.scale.sharding.gradient import ShardedPasses
 from bepa_torchrl.training.checkpoint import LoadWith
@@ -44,7 +45,9 @@ class Leader:
     """Computes on all ranks, for a policy that is sharded over them.
 
     Every method raises RankLostError if another rank has exited or is late; the run cannot go on then. From now on the
-    policy scores by these methods only: alone, this rank would wait for the others.
+    policy scores by these methods only: alone, this rank would wait for the others. All of them are called by the
+    thread that has made the leader, one after the other, since the ranks must take part in the same operations in the
+    same order; threads that play episodes or send weights to services call none of them.
 
     Args:
         policy: this rank's, sharded over ``mesh``.
@@ -54,12 +57,21 @@ class Leader:
 
     def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: OtherRanks) -> None:
         self.policy, self._followers, self._passes = policy, followers, ShardedPasses(mesh)
+        self._thread, self._gathering = threading.get_ident(), False
         self._forward, self._together = policy.scorer._forward, False
         policy.scorer._forward = self._forward_together  # type: ignore[assignment, method-assign]
 
+    def _send(self, command: Mapping[str, Any]) -> None:
+        """Sends a command to the other ranks. Raises RuntimeError: another thread, or within another operation."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(f"{command['do']}: the ranks are led by one thread, got another one; call it there")
+        if self._gathering:
+            raise RuntimeError(f"{command['do']}: weights are being gathered; iterate over them to the end before")
+        self._followers.send(command)
+
     def begin(self, phase: str) -> None:
         """The other ranks make the loss and a new optimiser of a phase; the caller makes this rank's."""
-        self._followers.send({"do": "begin", "phase": phase})
+        self._send({"do": "begin", "phase": phase})
 
     def passes(
         self, loss: LossModule, rows: Sequence[TensorDictBase], max_tokens: int
@@ -68,7 +80,7 @@ class Leader:
 
         See :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`.
         """
-        self._followers.send({"do": "step", "max_tokens": max_tokens})
+        self._send({"do": "step", "max_tokens": max_tokens})
         with self._scoring():
             return self._passes(loss, broadcast_rows(rows), max_tokens)
 
@@ -83,7 +95,7 @@ class Leader:
         if policy is not self.policy:
             raise ValueError("fill_old_log_probs: expected the policy that is sharded over the ranks, got another one")
         if rows:
-            self._followers.send({"do": "fill", "max_tokens": max_tokens, "key": key})
+            self._send({"do": "fill", "max_tokens": max_tokens, "key": key})
             with self._scoring():
                 self._passes.fill_old_log_probs(policy, broadcast_rows(rows), max_tokens=max_tokens, key=key)
 
@@ -95,7 +107,7 @@ class Leader:
         """
         if rows:
             with self.policy.as_base(), self._scoring():
-                self._followers.send({"do": "fill_base", "max_tokens": max_tokens})
+                self._send({"do": "fill_base", "max_tokens": max_tokens})
                 together = broadcast_rows(rows)
                 self._passes.fill_old_log_probs(self.policy, together, max_tokens=max_tokens, key=K.BASE_LOG_PROB)
 
@@ -114,38 +126,72 @@ class Leader:
         return self._forward(*arguments)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) of every weight, gathered one at a time; to be iterated to the end."""
-        self._followers.send({"do": "gather"})
-        yield from gathered_weights(self.policy)
+        """(name, whole tensor) of every weight, gathered one at a time; to be iterated to the end.
+
+        Of a policy with adapters, of the adapters' weights alone.
+        """
+        with self._gathered(merged=False):
+            yield from gathered_weights(self.policy)
+
+    def merged_weights(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor on the CPU) of every weight, adapters merged; to be iterated to the end.
+
+        What rollout services get, in other processes or on other machines: under the names of a checkpoint, gathered
+        one at a time, so that this rank's device has one whole tensor at a time. The caller calls it between steps.
+
+        Args:
+            dtype: in which the services sample.
+        """
+        with self._gathered(merged=True):
+            for name, weight in gathered_merged_weights(self.policy):
+                yield name, weight.to(dtype).cpu()
+
+    @contextmanager
+    def _gathered(self, *, merged: bool) -> Iterator[None]:
+        """The other ranks take part in gathering during the block, in which nothing else is sent to them."""
+        self._send({"do": "gather", "merged": merged})
+        self._gathering = True
+        yield
+        self._gathering = False  # not after an error, or less than the whole: the ranks would be in other operations
 
     def export(self, path: Path, *, dtype: torch.dtype) -> None:
         """Writes the policy as a checkpoint folder (:func:`bepa_torchrl.scale.sharding.export.export_policy`)."""
-        self._followers.send({"do": "export", "path": str(path.absolute())})
+        self._send({"do": "export", "path": str(path.absolute())})
         export_policy(self.policy, path, dtype=dtype)
 
     def save(self, optimizer: Optimizer, path: Path) -> None:
         """Writes the shards of the policy and the optimiser (``save_sharded``)."""
-        self._followers.send({"do": "save", "path": str(path.absolute())})
+        self._send({"do": "save", "path": str(path.absolute())})
         save_sharded(self.policy, optimizer, path)
 
     def load(self, optimizer: Optimizer, path: Path) -> None:
         """Loads what :meth:`save` wrote, on any number of ranks."""
-        self._followers.send({"do": "load", "path": str(path.absolute())})
+        self._send({"do": "load", "path": str(path.absolute())})
         load_sharded(self.policy, optimizer, path)
 
     def load_whole_weights(self, path: Path) -> None:
         """Loads the weights of one process's checkpoint; ``path`` is the folder of that component."""
-        self._followers.send({"do": "load_whole_weights", "path": str(path.absolute())})
+        self._send({"do": "load_whole_weights", "path": str(path.absolute())})
         load_whole_weights(self.policy, path)
 
     def load_whole_optimizer(self, optimizer: Optimizer, path: Path) -> None:
         """Loads the optimiser's state of one process's checkpoint; ``path`` is the folder of that component."""
-        self._followers.send({"do": "load_whole_optimizer", "path": str(path.absolute())})
+        self._send({"do": "load_whole_optimizer", "path": str(path.absolute())})
         load_whole_optimizer(optimizer, path)
 
     def state(self, optimizer: Optimizer) -> ShardedState:
         """Policy and optimiser as a checkpoint component."""
         return ShardedState(self, optimizer)
+
+    def check(self) -> None:
+        """Raises RankLostError if another rank has exited: for a caller that waits for something else.
+
+        From then on this process is not ended because of the rank, and can end by itself, in order.
+        """
+        cause = self._followers.exited(0.0)
+        if cause is not None:
+            self._followers.ending()
+            raise RankLostError(f"{cause}; {HINT}")
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
-from bepa_torchrl.scale.sharding.export import export_policy, gathered_weights
+from bepa_torchrl.scale.sharding.export import export_policy, gathered_merged_weights, gathered_weights
 from bepa_torchrl.scale.sharding.gradient import ShardedPasses
 from bepa_torchrl.training.optimization_step import take_step
 
@@ -100,9 +100,9 @@ class FollowingRank:
         assert self.optimizer is not None
         load_whole_optimizer(self.optimizer, Path(path))
 
-    def gather(self) -> None:
+    def gather(self, merged: bool) -> None:
         """Takes part in gathering the weights."""
-        for _ in gathered_weights(self.policy):
+        for _ in gathered_merged_weights(self.policy) if merged else gathered_weights(self.policy):
             pass
 
     def export(self, path: str) -> None:

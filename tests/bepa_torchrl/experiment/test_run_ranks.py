@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from compared_runs import METHOD, assert_same_record, assert_same_weights, difference, iterations
 from safetensors.torch import load_file
 from smallest_run import TWO_STEPS, smallest_run
 
@@ -20,13 +21,12 @@ from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INFRASTRUCTURE
-from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.training.checkpoint import PolicyWeights, damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
 DEADLINE = 300.0
-METHOD = "level2"
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +50,9 @@ def divided(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return runs / "x"
 
 
-def iterations(run: Path, method: str = METHOD) -> list[dict[str, Any]]:
-    """The record, without times and the number of micro-batches, which depends on the ranks."""
-    left_out = ("seconds", "micro_batches", "passes_per_rank")
-    lines = read_lines(run / method / "iterations.jsonl")
-    return [{key: v for key, v in line.items() if not any(part in key for part in left_out)} for line in lines]
-
-
-def assert_same_record(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.keys() == theirs.keys()
-        for key, value in theirs.items():
-            assert ours[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-4, abs=1e-4)), key
-
-
 def without_evaluation(line: dict[str, Any]) -> dict[str, Any]:
     """A line of the record as of the last iteration of a run, which is not evaluated in between."""
     return {key: value for key, value in line.items() if not key.startswith(("eval/", "cache/js", "cache/tail"))}
-
-
-def assert_same_weights(found: Path, expected: Path, *, tolerance: float = 1e-4) -> None:
-    assert load_file(found).keys() == load_file(expected).keys()
-    assert difference(load_policy(found.parent), load_policy(expected.parent)) < tolerance
-
-
-def difference(some: TransformersPolicy, others: TransformersPolicy) -> float:
-    """The largest between two policies' weights."""
-    pairs = zip(some.parameters(), others.parameters(), strict=True)
-    return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
 
 
 def test_two_ranks_equal_one_process(divided: Path, alone: Path) -> None:

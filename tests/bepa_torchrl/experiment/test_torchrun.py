@@ -138,6 +138,21 @@ def test_torchrun_equals_ranks_that_the_run_starts_and_a_killed_rank_is_resumabl
     assert_same_run(tmp_path / "x", tmp_path / "own")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ranks_that_torchrun_starts_again_go_on_with_asynchronous_rollouts(settings: list[str], tmp_path: Path) -> None:
+    """Rank 1 is killed after the first iteration; the run is resumed without a further command."""
+    run = [*settings, f"runs={tmp_path}", "train.iterations=3", "collect.mode=async", "eval.every=0"]
+    assert main([*run, "name=own"]) == 0
+    log = tmp_path / "log"
+    again = ("--standalone", "--nproc-per-node=2", "--max-restarts=1")
+    with torchrun(*again, *TRAIN, *run, "name=x", log=log) as agent:
+        await_iteration(tmp_path / "x", [agent], log)
+        rank_of(agent, 1).kill()
+        assert ends(agent, log) == 0, log.read_text()
+    assert_same_run(tmp_path / "x", tmp_path / "own")
+
+
 @pytest.fixture
 def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
     """Arguments of torchrun and the log for one of two agents, each with one process, as on two machines."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from async_runs import ALGO, ASYNC, rollout_side, timeless, work
+from compared_runs import trained_episodes
 from cut_relay import CutRelay
 from polling import until
 from ray_heads import free_ports, ray_head
@@ -29,12 +28,6 @@ def clusters() -> Iterator[tuple[str, str]]:
     """The addresses of the training cluster and of the rollout cluster."""
     with ray_head(range(21000, 21500)) as training, ray_head(range(21500, 22000)) as rollouts:
         yield training, rollouts
-
-
-def trained_episodes(folder: Path) -> Counter[tuple[int, int, int]]:
-    """How often each (iteration, group, slot) was trained."""
-    lines = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
-    return Counter((line["iteration"], line["group_id"], line["slot"]) for line in lines if line["trained"])
 
 
 def iterations_of(folder: Path) -> int:

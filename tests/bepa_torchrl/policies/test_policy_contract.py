@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def test_the_scripted_policy_keeps_it() -> None:
 
 def test_a_service_and_a_copy_keep_it() -> None:
     copy, trained = make(), make()
-    sampler = SamplingCopy(copy, trained, trained.named_weights, copy)
+    sampler = SamplingCopy(lambda: nullcontext((copy, copy)), trained, trained.named_weights)
     assert isinstance(sampler, EngineSampler)
     check_sampler(sampler)
     check_learner(copy, sampler)

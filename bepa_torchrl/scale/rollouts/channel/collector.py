@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.policies.base import Policy
-from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
+from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
 from bepa_torchrl.scale.rollouts.channel.server import ChannelServer, ServedQueue
 from bepa_torchrl.scale.rollouts.channel.weights import PublishedWeights
@@ -31,6 +31,7 @@ def served_collector(
     settings: Mapping[str, Any],
     on_end: Callable[[], None],
     note: Callable[[str], None],
+    weights: Weights | None = None,
     **options: Any,
 ) -> AsyncGroupCollector:
     """A collector whose episodes are played by the rollout clusters that connect; its ``shutdown`` sends them the end.
@@ -45,12 +46,13 @@ def served_collector(
         settings: what rollout clusters must know in addition to the plan, JSON-compatible.
         on_end: called after the end was sent to the rollout clusters.
         note: gets a line when a rollout cluster connects, is refused, or leaves.
+        weights: as of :class:`~bepa_torchrl.rollout.weight_sync.ServiceWeightSync`.
         options: further arguments of the collector.
 
     Raises:
         OSError: the address cannot be used.
     """
-    weights = PublishedWeights(secrets.token_hex(8))
+    published = PublishedWeights(secrets.token_hex(8))
     servers: list[ChannelServer] = []
 
     def stop() -> None:
@@ -63,12 +65,12 @@ def served_collector(
         policy,
         tasks,
         queue=queue,
-        weight_sync_schemes={"policy": ServiceWeightSync(weights.publish)},
+        weight_sync_schemes={"policy": ServiceWeightSync(published.publish, weights)},
         on_shutdown=stop,
         on_stall=lambda: {"rollout clusters": [peer for server in servers for peer in server.peers()]},
         **options,
     )
-    server = ChannelServer(queue, weights, collector.plan, settings, address=address, token=token, note=note)
+    server = ChannelServer(queue, published, collector.plan, settings, address=address, token=token, note=note)
     servers.append(server)
     note(f"waiting for rollout clusters at {server.address[0]}:{server.address[1]} (bepa rollouts --connect)")
     return collector

@@ -28,7 +28,7 @@ from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.rollout.prefix import PrefixLengths, prefix_metrics
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
-from bepa_torchrl.scale.rollouts import env_worker
+from bepa_torchrl.scale.rollouts import async_collector, env_worker
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, AsyncIteration
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
@@ -36,6 +36,7 @@ from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService, ServedSampler
 from bepa_torchrl.scale.rollouts.task_queue import Lease
 from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, SeedKey, lamp_task, lamp_vector, summary
+from bepa_torchrl.training.rank_failures import RankLostError
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
@@ -373,6 +374,23 @@ def test_a_stall_ends_with_what_every_lease_waits_for(caplog: pytest.LogCaptureF
     found = json.loads(dump.partition("\n")[2])
     assert found["workers"] == {"stuck": "a call"}
     assert "rollout_service.py" in found["trainer"]["threads"]["rollout service"]
+
+
+def test_the_loss_of_another_rank_ends_the_wait_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 takes part in nothing then that would fail by itself."""
+    monkeypatch.setattr(async_collector, "_CHECK_EVERY", 0.02)
+    lost = iter([None, None, RankLostError("rank 1 of 2 ended with code 9")])
+
+    def check_trainer() -> None:
+        if (error := next(lost)) is not None:
+            raise error
+
+    with (
+        collector(workers=0, check_trainer=check_trainer) as made,
+        pytest.raises(RankLostError, match="rank 1 of 2 ended with code 9"),
+    ):
+        made.rollout()
+    assert next(lost, "none left") == "none left"
 
 
 class FinishingOthers:

@@ -116,3 +116,17 @@ def test_weights_for_another_process_are_copied_to_the_cpu() -> None:
     assert (name, sent.device.type, sent.requires_grad) == ("weight", "cpu", False)
     with pytest.raises(NotImplementedError, match="no data"):
         on_cpu([("weight", torch.ones(2, device="meta"))])
+
+
+def test_weights_from_elsewhere_are_sent_with_the_policys_version() -> None:
+    """As of a policy that is divided over several ranks, whose own tensors are parts."""
+    sent: list[tuple[dict[str, float], int]] = []
+
+    def publish(weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        sent.append(({name: float(weight) for name, weight in weights}, version))
+
+    scheme = ServiceWeightSync(publish, lambda: iter([("whole", torch.tensor(3.0))]))
+    with collecting(OneWeight(1.0), {"policy": scheme}) as (collector, policy):
+        policy.version = 7
+        collector.update_policy_weights_()
+    assert sent == [({"whole": 3.0}, 7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def log_probs(policy: Any) -> Tensor:
 def test_the_copy_gets_new_weights_once() -> None:
     torch.manual_seed(0)
     trained, copy = Trained(max_new_tokens=4), ShortPromptPolicy(max_new_tokens=4)
-    sampler = SamplingCopy(copy, trained, trained.weights, copy)
+    sampler = SamplingCopy(lambda: nullcontext((copy, copy)), trained, trained.weights)
     assert isinstance(sampler, EngineSampler)
     sampler.sync()
     assert trained.gathered == 0  # both are the checkpoint
@@ -85,7 +86,7 @@ def test_a_copy_with_adapters_gets_the_adapters_alone() -> None:
             given.append(name)
             yield name, weight.detach()
 
-    sampler = SamplingCopy(copy, trained, weights, copy)
+    sampler = SamplingCopy(lambda: nullcontext((copy, copy)), trained, weights)
     with torch.no_grad():
         for weight in adapter_weights(trained.model).values():
             weight.add_(torch.randn_like(weight), alpha=0.3)
@@ -101,9 +102,39 @@ def test_an_engine_gets_its_weights_from_the_copy() -> None:
     torch.manual_seed(0)
     trained, copy, engine = Trained(max_new_tokens=4), ShortPromptPolicy(max_new_tokens=4), Engine(max_new_tokens=4)
     engine.source = (copy,)
-    sampler = SamplingCopy(copy, trained, trained.weights, engine)
+    sampler = SamplingCopy(lambda: nullcontext((copy, engine)), trained, trained.weights)
     trained.step()
     sampler.sync()
     assert sampler.version == engine.version == 1
     torch.testing.assert_close(log_probs(sampler), log_probs(trained))
     assert set(sampler.drain_metrics()) == {"seconds_sync", "engine/restarts"}
+
+
+def test_the_copy_is_made_when_it_is_needed_and_can_be_released() -> None:
+    """Scoring needs no engine; a copy that is made again has the weights of its next sync."""
+    torch.manual_seed(0)
+    trained, events = Trained(max_new_tokens=4), list[str]()
+
+    @contextmanager
+    def make() -> Iterator[tuple[TransformersPolicy, ShortPromptPolicy]]:
+        events.append("made")
+        copy = ShortPromptPolicy(max_new_tokens=4)
+        yield copy, copy
+        events.append("ended")
+
+    sampler = SamplingCopy(make, trained, trained.weights)
+    assert sampler.renderer is trained.renderer
+    assert sampler.drain_metrics() == {"seconds_sync": 0.0}
+    sampler.release()
+    assert events == []
+    trained.step()
+    torch.testing.assert_close(log_probs(sampler.whole()), log_probs(trained))
+    assert sampler.whole().version == trained.gathered == 1
+    sampler.release()
+    sampler.release()
+    assert events == ["made", "ended"]
+    sampler.sync()
+    assert (events, trained.gathered, sampler.version) == (["made", "ended", "made"], 2, 1)
+    torch.testing.assert_close(log_probs(sampler), log_probs(trained))
+    sampler.close()
+    assert events == ["made", "ended"] * 2

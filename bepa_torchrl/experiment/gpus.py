@@ -1,0 +1,51 @@
+"""Which GPUs of this machine the ranks of a run have, and that an engine beside them has others. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+
+from bepa_torchrl.experiment.settings import Settings
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def trainer_gpus(settings: Settings) -> tuple[str, ...]:
+    """The GPUs of the ranks on this machine, as in CUDA_VISIBLE_DEVICES: the first ones that this process sees."""
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else settings.train.ranks
+    visible = os.environ.get(_DEVICES)
+    return tuple(map(str, range(ranks))) if visible is None else _names(visible)[:ranks]
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """All GPUs that this process sees, as in CUDA_VISIBLE_DEVICES. Imports torch."""
+    import torch
+
+    visible = os.environ.get(_DEVICES)
+    return tuple(map(str, range(torch.cuda.device_count()))) if visible is None else _names(visible)
+
+
+def engine_gpus(settings: Settings) -> str | None:
+    """An engine that samples while the ranks train has other GPUs than they.
+
+    In lock-step an engine takes turns with rank 0, whose GPU it shares. Engines in a Ray cluster get GPUs from Ray
+    (:mod:`bepa_torchrl.scale.rollouts.ray_gpus`), those of another cluster from ``bepa rollouts``.
+    """
+    policy, cluster = settings.policy, settings.cluster
+    beside = settings.collect.mode == "async" and cluster.address is None and cluster.listen is None
+    if settings.train.ranks == 1 or policy.device == "cpu" or not beside:
+        return None
+    if policy.rollout != "vllm" or policy.engine.url is not None:
+        return None
+    taken, devices = trainer_gpus(settings), policy.engine.devices
+    shared = taken[:1] if devices is None else [gpu for gpu in _names(devices) if gpu in taken]
+    if not shared:
+        return None
+    given = "policy.engine.devices is not set, so that the engine" if devices is None else "the engine"
+    return (
+        f"{given} would take the GPU {', '.join(shared)} of train.ranks={settings.train.ranks}, which has "
+        f"{', '.join(taken)}; set policy.engine.devices to other GPUs, or lower train.ranks"
+    )
+
+
+def _names(devices: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in devices.split(",") if name.strip())
