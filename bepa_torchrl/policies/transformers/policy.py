@@ -54,6 +54,7 @@ from bepa_torchrl.policies.transformers.renderer import PROMPT_TOKENS, ChatRende
 from bepa_torchrl.policies.transformers.sampler import TokenSampler
 from bepa_torchrl.policies.transformers.scorer import Scorer
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use_linear_patches
+from bepa_torchrl.policies.transformers.window_attention import batch_windows
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -325,6 +326,7 @@ def _prepare(model: Any, train_vision: bool, lora: Lora | None, seed: int) -> No
     """Chooses the trained parameters; ``seed`` initialises the adapters."""
     model.model.visual.requires_grad_(train_vision)
     use_linear_patches(model.model.visual)
+    batch_windows(model.model.visual)
     if lora is not None:
         add_lora(model, lora, seed=seed)
 
