@@ -9,27 +9,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from bepa_torchrl.commands import (
-    analyze,
-    doctor,
-    engine,
-    evaluate,
-    experts,
-    export,
-    moved,
-    plan,
-    record,
-    rollouts,
-    status,
-    train,
-    view,
-    why,
-)
 from bepa_torchrl.commands.arguments import parse_settings
 from osworld_gym.commands.output import output_closed
 
-COMMANDS = (train, rollouts, engine, status, evaluate, analyze, why, view, export, record, experts, plan, doctor, moved)
+#: the modules of the commands, in the order of the help; each has the name of its command
+COMMANDS = (
+    "train",
+    "rollouts",
+    "engine",
+    "status",
+    "evaluate",
+    "analyze",
+    "why",
+    "view",
+    "export",
+    "record",
+    "experts",
+    "plan",
+    "doctor",
+    "moved",
+)
+_OTHER_NAMES = {"eval": "evaluate"}  #: command → module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line; None: the process's own.
     """
     try:
-        options = parse_settings(_parser(), arguments)
-        options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+        arguments = sys.argv[1:] if arguments is None else list(arguments)
+        options = parse_settings(_parser(arguments), arguments)
+        options.arguments = arguments
         return _run(options)
     finally:
         output_closed()  # ``bepa plan | head``
@@ -64,12 +67,14 @@ def _run(options: argparse.Namespace) -> int:
     return guarded(program, name)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of the command that the arguments name; without one, of all commands."""
     parser = argparse.ArgumentParser(prog="bepa", description="BEPA: training computer-use agents on TorchRL.")
     parser.set_defaults(needs_extra=True)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in COMMANDS:
-        command.add(commands)
+    named = _OTHER_NAMES.get(arguments[0], arguments[0]) if arguments else None
+    for command in (named,) if named in COMMANDS else COMMANDS:
+        import_module(f"bepa_torchrl.commands.{command}").add(commands)
     return parser
 
 

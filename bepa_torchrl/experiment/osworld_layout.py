@@ -23,7 +23,7 @@ from bepa_torchrl.evaluation.outcomes import Outcome
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.record_format import image_path
-from osworld_gym.action_text.registry import ActionText
+from osworld_gym.action_text.base import ActionText
 from osworld_gym.errors import ParseError
 from osworld_gym.types import StopReason
 from osworld_gym.uitars.coords import ImageScaling

@@ -14,7 +14,6 @@ from bepa_torchrl.experiment.config import ConfigError, check
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts.seed import Seed, read_seed
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
 
@@ -74,6 +73,8 @@ def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
     """The tasks that cannot run on the desktops of the settings, and why; none without ``env.runnable``."""
     if not settings.env.runnable:
         return {}
+    from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
+
     web = settings.env.provider in REMOTE_MACHINES or settings.env.options.get("proxy") is not None
     machine = Machine(network=web)
     against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}

@@ -15,7 +15,7 @@ from bepa_torchrl.experts.readers.pictures import png_size
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.record_format import FORMAT_FILE, image_path
 from osworld_gym.action_text import action_text
-from osworld_gym.action_text.registry import ActionText
+from osworld_gym.action_text.base import ActionText
 from osworld_gym.atomic import new_folder
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action

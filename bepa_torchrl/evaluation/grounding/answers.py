@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from osworld_gym.action_text.registry import ActionText
+from osworld_gym.action_text.base import ActionText
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Point
 from osworld_gym.uitars.coords import ImageScaling

@@ -60,11 +60,13 @@ def run(tmp_path: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    }
+    """Path → sha256 of the files that belong to a run; hidden folders change while it is uploaded."""
+    hashes = {}
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(top) / name for name in names if not name.startswith(".")]
+        hashes |= {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return hashes
 
 
 @contextmanager
@@ -206,6 +208,51 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before(run: Path, tmp_path: Pa
             path.write_text("damaged")
     with pytest.raises(SnapshotError, match=r"no snapshot of .* can be used: snapshot 2 .*; snapshot 1"):
         restore(store, tmp_path / "third")
+
+
+def test_a_part_of_an_object_is_uploaded_again(run: Path, tmp_path: Path) -> None:
+    """A store without atomic writes keeps what a lost machine had sent of an object, under the object's name."""
+    store = RunStore(LocalStore(tmp_path / "store"), "name")
+    (run / "weights.bin").write_bytes(b"whole")
+    digest = hashlib.sha256(b"whole").hexdigest()
+    store.put_chunk(digest, b"who")
+    with uploading(run, store):
+        pass
+    assert store.get_chunk(digest) == b"whole"
+    restore(store, tmp_path / "elsewhere")
+    assert content(tmp_path / "elsewhere") == content(run)
+
+
+def test_a_run_goes_on_from_the_snapshot_before_a_damaged_one(run: Path, tmp_path: Path) -> None:
+    store, elsewhere = RunStore(LocalStore(tmp_path / "store"), "name"), tmp_path / "elsewhere"
+    with uploading(run, store):
+        wait_for(store.numbers)
+        (run / "config.yaml").write_text("a: 2\n")
+    digest = hashlib.sha256(b"a: 2\n").hexdigest()
+    store.put_chunk(digest, b"a: 3\n")
+    restore(store, elsewhere)
+    with uploading(elsewhere, store):  # does not take the damaged object for its own
+        (elsewhere / "config.yaml").write_text("a: 2\n")
+    assert store.numbers()[0] == 3
+    assert store.get_chunk(digest) == b"a: 2\n"
+    restore(store, tmp_path / "third")
+    assert content(tmp_path / "third") == content(elsewhere)
+
+
+def test_the_end_of_a_run_does_not_wait_for_the_next_attempt(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bepa_torchrl.scale.store.mirror.uploader._FIRST_DELAY", 10 * DEADLINE)
+    flaky = Flaky(LocalStore(tmp_path / "store"))
+    store = RunStore(flaky, "name")  # type: ignore[arg-type]
+    uploader = RunUploader(run, store, interval=0.05, note=lambda _: None)
+    flaky.away.set()
+    (run / "config.yaml").write_text("a: 2\n")
+    wait_for(lambda: flaky.failures)
+    flaky.away.clear()
+    uploader.close(DEADLINE)
+    restore(store, tmp_path / "elsewhere")
+    assert content(tmp_path / "elsewhere") == content(run)
 
 
 def test_a_second_machine_ends_with_an_error_and_changes_nothing(run: Path, tmp_path: Path) -> None:

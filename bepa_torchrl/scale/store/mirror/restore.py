@@ -30,12 +30,14 @@ def restore(store: RunStore, folder: Path) -> tuple[Snapshot, list[str]] | None:
         OSError: the folder exists or cannot be written.
     """
     notes: list[str] = []
-    for number in _retried(store.numbers):
+    numbers = _retried(store.numbers)
+    for number in numbers:
         try:
             snapshot = _retried(lambda number=number: store.read(number))  # type: ignore[misc]
             with new_folder(folder) as part:
                 _write(store, snapshot, part)
-                SyncState(store.url, secrets.token_hex(8), snapshot.number).write(part)
+                restored = None if number == numbers[0] else number
+                SyncState(store.url, secrets.token_hex(8), numbers[0], restored).write(part)
         except (SnapshotError, FileNotFoundError) as error:
             notes.append(f"snapshot {number} cannot be used ({error}); using the one before it")
             continue

@@ -21,12 +21,20 @@ class SyncState:
     Args:
         url: the run's URL in the store.
         writer: random id of this folder, which distinguishes its snapshots from those of another machine's copy.
-        number: number of the newest snapshot that this folder wrote or was restored from; 0: none.
+        number: number of the newest snapshot that this folder wrote or has seen; 0: none.
+        restored: number of the snapshot that this folder was restored from, if newer ones were damaged; None: this
+            folder wrote snapshot ``number``, or was restored from it.
     """
 
     url: str
     writer: str
     number: int
+    restored: int | None = None
+
+    @property
+    def whole(self) -> int:
+        """Number of the newest snapshot of which this folder has written or read every chunk; 0: none."""
+        return self.number if self.restored is None else self.restored
 
     def write(self, folder: Path) -> None:
         """Stores the state in the run's folder."""
@@ -57,6 +65,7 @@ def begin(folder: Path, store: RunStore) -> SyncState:
             f"{store.url} has snapshot {newest}, which is not from {folder}: the run was continued elsewhere; remove "
             "that folder to go on from the store, or give another name= or storage="
         )
-    state = SyncState(store.url, state.writer, max(newest, state.number))
+    if newest > state.number:  # published by this folder, which was ended before it wrote its state
+        state = SyncState(store.url, state.writer, newest)
     state.write(folder)
     return state

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from bepa_torchrl.scale.store.mirror.snapshot import CHUNK, RunStore, Snapshot, StoredFile
+from bepa_torchrl.scale.store.mirror.snapshot import CHUNK, RunStore, Snapshot, SnapshotError, StoredFile
 from bepa_torchrl.scale.store.mirror.staging import SPOOL, Capture, ChangingError, FileState, capture, is_appended
 from bepa_torchrl.scale.store.mirror.sync_state import SyncState, begin
 from bepa_torchrl.scale.store.objects.base import StorageError
@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 _WRITERS, _IN_MEMORY = 4, 8  #: threads; chunks
 _KEEP = 2  #: snapshots kept in the store
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  #: seconds between two attempts
+_LAST_DELAY = 1.0  #: the longest while :meth:`RunUploader.close` waits
 
 
 class _CancelledError(Exception):
@@ -48,7 +49,9 @@ class RunUploader:
         self.folder, self.store = folder, store
         self._interval, self._note = interval, note
         self._state: SyncState = begin(folder, store)
-        self._chunks = store.chunks()  #: in the store
+        stored = store.chunks()
+        self._chunks = stored & _whole_chunks(store, self._state.whole)  #: in the store
+        self._unverified = stored - self._chunks  #: names in the store; what is there may be a part of a chunk
         self._known: dict[str, tuple[FileState, StoredFile]] = {}
         self._recent: list[Snapshot] = []  #: of this process, at most _KEEP
         self._closing, self._cancelled = threading.Event(), threading.Event()
@@ -176,6 +179,7 @@ class RunUploader:
         if errors:
             raise errors[0]
         self._chunks |= sent
+        self._unverified -= sent
         return files
 
     def _remove_old(self, pool: ThreadPoolExecutor) -> None:
@@ -186,8 +190,9 @@ class RunUploader:
         for number in self.store.numbers():
             if number < oldest:
                 self.store.remove(number)
-        unused = self._chunks - set().union(*(snapshot.chunks() for snapshot in self._recent))
-        self._chunks -= unused  # before: a failed removal leaves an unused object, which the next process removes
+        unused = (self._chunks | self._unverified).difference(*(snapshot.chunks() for snapshot in self._recent))
+        self._chunks -= unused
+        self._unverified -= unused  # before: a failed removal leaves an unused object, which the next process removes
         wait([pool.submit(self._remove_chunk, digest) for digest in unused])
 
     def _remove_chunk(self, digest: str) -> None:
@@ -204,8 +209,10 @@ class RunUploader:
                 return action()
             except StorageError as error:
                 self._set_trouble(str(error))
-                self._cancelled.wait(delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
+                if not self._closing.wait(delay):
+                    delay = min(2 * delay, _LONGEST_DELAY)
+                else:  # a caller waits for this: no long pause once the store may be back
+                    self._cancelled.wait(min(delay, _LAST_DELAY))
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
@@ -218,6 +225,16 @@ class RunUploader:
             self._note(f"storage: {text}; the run goes on and its files wait in {self.folder}")
         if text is None and before is not None:
             self._note(f"storage: {self.store.url} is back")
+
+
+def _whole_chunks(store: RunStore, number: int) -> set[str]:
+    """The chunks of a snapshot that this folder wrote or read; none if it cannot be used."""
+    if not number:
+        return set()
+    try:
+        return store.read(number).chunks()
+    except (SnapshotError, FileNotFoundError):
+        return set()
 
 
 def _unchanged(path: str, state: FileState, known: tuple[FileState, StoredFile] | None) -> tuple[list[str], int]:
