@@ -3,9 +3,9 @@
     python -m benchmarks.vision_windows
 
 The kernel calls of one forward pass are counted in a narrow tower with all layers and windows of the true one, in which
-they compute nothing. The time is that of the attention of one layer with windows at the true width, forward and backward, on this
-machine's CPU: on a GPU, where a call costs a launch whatever its size, the ratio is another one. Both ways are measured
-in the same run, in turn, and their features are compared.
+they compute nothing. The time is that of the attention of one layer with windows at the true width, forward and
+backward, on this machine's CPU: on a GPU, where a call costs a launch whatever its size, the ratio is another one. Both
+ways are measured in the same run, in turn, and their results are compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def window_boundaries(model: Any, grid: tuple[int, int, int]) -> tuple[torch.Ten
     """What the tower gives a layer with windows: their boundaries, and the rotary embeddings of one image's patches."""
     found: list[Any] = []
     attention = model.blocks[0].attn
-    handle = attention.register_forward_pre_hook(lambda _, args, kwargs: found.append(kwargs), with_kwargs=True)
+    handle = attention.register_forward_pre_hook(lambda *given: found.append(given[2]), with_kwargs=True)
     with torch.no_grad():
         model(patches(grid), torch.tensor([grid]))
     handle.remove()
@@ -88,8 +88,10 @@ def measured(repeats: int, grid: tuple[int, int, int], **shape: Any) -> dict[str
     ones = tower(depth=1, fullatt_block_indexes=[], **shape)
     batched = copy.deepcopy(ones)
     batch_windows(batched)
-    given = window_boundaries(ones, grid)
-    states, seconds, difference = torch.randn(grid[1] * grid[2], ones.config.hidden_size), ([], []), 0.0
+    config = ones.config
+    size = config.hidden_size // config.num_heads  # of a head, on which the rotary embeddings depend
+    given = window_boundaries(tower(**NARROW | {"hidden_size": size, "depth": 1, "fullatt_block_indexes": []}), grid)
+    states, seconds, difference = torch.randn(grid[1] * grid[2], config.hidden_size), ([], []), 0.0
     for _ in range(repeats):
         (first, a), (second, b) = (update_seconds(model.blocks[0].attn, states, *given) for model in (ones, batched))
         seconds[0].append(first)
@@ -109,9 +111,9 @@ def main() -> None:
     options = parser.parse_args()
     before, after = tower(**NARROW), tower(**NARROW)
     batch_windows(after)
-    for images in (1, 15):
+    for images in (1, 2):
         one_by_one, batched = kernel_calls(before, GRID, images), kernel_calls(after, GRID, images)
-        print(f"kernel calls, {images} screenshots: {one_by_one:,} one by one, {batched:,} batched")
+        print(f"kernel calls, {images} screenshot(s): {one_by_one:,} one by one, {batched:,} batched")
     found = measured(options.repeats, GRID)
     ratio = found["one by one"] / found["batched"]
     print(
