@@ -10,6 +10,7 @@ import atexit
 import logging
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -82,6 +83,8 @@ class DesktopVector:
         self._changed = threading.Condition()
         self._outcomes: deque[tuple[int, Outcome]] = deque()
         self._woken = False
+        #: is given each screenshot of a running episode by the blocking desktop's own thread, before it is received
+        self.on_screenshot: Callable[[bytes], None] | None = None
         self._closers: list[threading.Thread] = []
         self._closed = False
         first = self._make()
@@ -202,6 +205,8 @@ class DesktopVector:
         self._finished(i, outcome)
 
     def _post(self, i: int, worker: DesktopWorker, outcome: Outcome) -> None:
+        if self.on_screenshot is not None and isinstance(outcome, StepResult) and not outcome.done:
+            self.on_screenshot(outcome.screenshot.png)
         with self._changed:
             if self._slots[i].worker is worker:
                 self._finished(i, outcome)

@@ -7,7 +7,8 @@ it is asked for each as soon as it waits (:mod:`.answers`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from tensordict import TensorDictBase
 from bepa_torchrl.data.keys import Source
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows
-from bepa_torchrl.policies.base import Sampler
+from bepa_torchrl.policies.base import ImagePrefetcher, Sampler
 from bepa_torchrl.rollout.answers import Question, make_answers
 from osworld_gym.episode import CrashRecord
 from osworld_gym.errors import FailureReason
@@ -170,7 +171,7 @@ class _EpisodeRunner:
         self.results: dict[int, EpisodeResult] = {}
 
     def run(self) -> list[EpisodeResult]:
-        with self.answers:
+        with self._prefetching(), self.answers:
             while len(self.results) < len(self.jobs):
                 self._start()
                 ready = [i for i, result in self.vector.receive() if not self._take(i, result)]
@@ -180,6 +181,17 @@ class _EpisodeRunner:
                 self._respond(self.answers.take(wait=idle))
         self.vector.receive(0)  # no answer is left to wake it
         return [self.results[n] for n in range(len(self.jobs))]
+
+    @contextmanager
+    def _prefetching(self) -> Iterator[None]:
+        """Screenshots are prepared as soon as they are there, while the policy answers others."""
+        renderer = self.policy.renderer
+        if isinstance(renderer, ImagePrefetcher):
+            self.vector.on_screenshot = lambda png: renderer.prefetch([png])
+        try:
+            yield
+        finally:
+            self.vector.on_screenshot = None
 
     def _start(self) -> None:
         """Starts the next jobs on the free desktops."""

@@ -49,6 +49,7 @@ from bepa_torchrl.policies.transformers.lora import (
     save_adapter,
     save_merged,
 )
+from bepa_torchrl.policies.transformers.pixel_cache import PixelCache
 from bepa_torchrl.policies.transformers.processor import PromptProcessor
 from bepa_torchrl.policies.transformers.renderer import PROMPT_TOKENS, ChatRenderer
 from bepa_torchrl.policies.transformers.sampler import TokenSampler
@@ -88,6 +89,9 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: entry in which ``forward`` stores the response text.
         train_vision: False freezes the vision tower; its features are then cached between calls, in training too.
         image_cache_bytes: size of the cache of a frozen tower's features and their PNGs.
+        image_cache_gb: memory of the CPU for decoded, resized screenshots and their PNGs, 10^9 bytes
+            (:mod:`.pixel_cache`); 0: none are kept.
+        image_threads: threads that decode and resize screenshots ahead of need; 0: none.
         activation_checkpointing: whether the backward pass recomputes decoder layers and vision blocks, so that only
             their inputs are kept in memory (:mod:`.activation_checkpointing`); the results are the same.
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
@@ -117,6 +121,8 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: str = "action",
         train_vision: bool = True,
         image_cache_bytes: int = 1 << 28,
+        image_cache_gb: float = 0.25,
+        image_threads: int = 0,
         activation_checkpointing: bool = False,
         lora: Lora | None = None,
     ) -> None:
@@ -129,6 +135,7 @@ class TransformersPolicy(TensorDictModuleBase):
             checkpoint.image_processor,
             end_token_ids=checkpoint.end_token_ids,
             image_token=checkpoint.image_token,
+            cache=PixelCache(int(image_cache_gb * 1e9), image_threads),
         )
         self.renderer = ChatRenderer(
             processor,
