@@ -91,7 +91,8 @@ def measured(repeats: int, grid: tuple[int, int, int], **shape: Any) -> dict[str
     config = ones.config
     size = config.hidden_size // config.num_heads  # of a head, on which the rotary embeddings depend
     given = window_boundaries(tower(**NARROW | {"hidden_size": size, "depth": 1, "fullatt_block_indexes": []}), grid)
-    states, seconds, difference = torch.randn(grid[1] * grid[2], config.hidden_size), ([], []), 0.0
+    seconds: tuple[list[float], list[float]] = ([], [])
+    states, difference = torch.randn(grid[1] * grid[2], config.hidden_size), 0.0
     for _ in range(repeats):
         (first, a), (second, b) = (update_seconds(model.blocks[0].attn, states, *given) for model in (ones, batched))
         seconds[0].append(first)

@@ -105,22 +105,20 @@ class BatchedWindowAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, plan: WindowPlan) -> Tensor:
         """Each ``[N, A, d]`` → ``[N, A d]``."""
-        parts = (query, key, value)
+        parts = [query, key, value]
         if plan.order is not None:
-            parts = tuple(part.index_select(0, plan.order) for part in parts)
+            parts = [part.index_select(0, plan.order) for part in parts]
         sizes = [windows * length for windows, length in plan.groups]
-        results = [
-            nn.functional.scaled_dot_product_attention(
-                *(part.view(windows, length, *part.shape[1:]).transpose(1, 2) for part in group), scale=self.scaling
-            )
-            .transpose(1, 2)
-            .reshape(windows * length, -1)
-            for (windows, length), group in zip(
-                plan.groups, zip(*(part.split(sizes) for part in parts), strict=True), strict=True
-            )
-        ]
+        split = zip(*(part.split(sizes) for part in parts), strict=True)
+        results = [self._windows(*group, length) for (_, length), group in zip(plan.groups, split, strict=True)]
         merged = results[0] if len(results) == 1 else torch.cat(results)
         return merged if plan.back is None else merged.index_select(0, plan.back)
+
+    def _windows(self, query: Tensor, key: Tensor, value: Tensor, length: int) -> Tensor:
+        """Windows of one length: each ``[windows length, A, d]`` → ``[windows length, A d]``."""
+        query, key, value = (part.unflatten(0, (-1, length)).transpose(1, 2) for part in (query, key, value))
+        result = nn.functional.scaled_dot_product_attention(query, key, value, scale=self.scaling)
+        return result.transpose(1, 2).flatten(0, 1).flatten(1)
 
 
 def batch_windows(visual: Any) -> int:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.base import ImagePrefetcher
 from bepa_torchrl.policies.transformers.image_patches import ImagePatcher
 from bepa_torchrl.policies.transformers.pixel_cache import PixelCache
@@ -169,12 +170,12 @@ def test_an_episode_decodes_each_screenshot_once() -> None:
     for gigabytes, threads in ((0.0, 0), (0.1, 0), (0.1, 2)):
         policy = make_policy(image_cache_gb=gigabytes, image_threads=threads)
         sampled: list[Any] = []
+        prompts: list[Prompt] = []
         for step in range(1, 4):
             context = PromptContext("mute", [picture(n) for n in range(step)], ["Action: wait()"] * (step - 1))
-            (prompt,) = policy.render([context])
-            assert prompt is not None
-            sampled += policy.sample([prompt], [(0, step)])
-        log_probs, _ = policy.response_log_probs([prompt], [sampled[-1].tokens])
+            prompts = [prompt for prompt in policy.render([context]) if prompt is not None]
+            sampled += policy.sample(prompts, [(0, step)])
+        log_probs, _ = policy.response_log_probs(prompts, [sampled[-1].tokens])
         results[gigabytes, threads] = [*(response.tokens for response in sampled), log_probs[0].detach()]
         cache = policy.renderer.processor.patcher.cache
         assert cache.made == (1 + 2 + 3 + 3 if gigabytes == 0 else 3)
