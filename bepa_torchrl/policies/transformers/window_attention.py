@@ -109,8 +109,8 @@ class BatchedWindowAttention(nn.Module):
         if plan.order is not None:
             parts = [part.index_select(0, plan.order) for part in parts]
         sizes = [windows * length for windows, length in plan.groups]
-        split = zip(*(part.split(sizes) for part in parts), strict=True)
-        results = [self._windows(*group, length) for (_, length), group in zip(plan.groups, split, strict=True)]
+        groups = zip(plan.groups, *(part.split(sizes) for part in parts), strict=True)
+        results = [self._windows(query, key, value, length) for (_, length), query, key, value in groups]
         merged = results[0] if len(results) == 1 else torch.cat(results)
         return merged if plan.back is None else merged.index_select(0, plan.back)
 

@@ -10,9 +10,6 @@ from bepa_torchrl.scale.engine.errors import engine_version
 
 BLOCKED, MAX_TOKENS = "bepa_blocked_ids", "bepa_max_tokens"  #: of ``additional_config``
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  #: with which vLLM can be started, for adapters of at most this rank
-#: memory of the engine's process for screenshots' patches, 2^30 bytes; those that it dropped are sent again
-PIXEL_CACHE_GB = 4.0
-PIXEL_CACHE_SINCE = (0, 32)  #: vLLM whose cache takes finished inputs; earlier ones are sent the patches at every turn
 FREE_SHARE = 0.01  #: share of the GPU's memory that must be free when an engine starts
 _PROCESSOR = "bepa_torchrl.scale.engine.keyed_logits:KeyedSampling"
 _PROCESSOR_V2 = "bepa_torchrl.scale.engine.keyed_logits_v2:KeyedSamplingV2"
@@ -38,7 +35,7 @@ def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
         "additional_config": {BLOCKED: list(spec.blocked_ids), MAX_TOKENS: spec.max_new_tokens},
         "limit_mm_per_prompt": {"image": 999, "video": 0},
         "skip_mm_profiling": True,
-        "mm_processor_cache_gb": PIXEL_CACHE_GB if engine_version().release >= PIXEL_CACHE_SINCE else 0,
+        "mm_processor_cache_gb": 0,
         "disable_log_stats": True,
     }
     if spec.lora_rank:  # of the targets alone: vLLM would prepare the head, too, and has a limit of tokens there

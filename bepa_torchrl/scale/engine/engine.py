@@ -70,7 +70,6 @@ class Engine:
         self.arguments = engine_arguments(spec, on_cpu=on_cpu) | dict(arguments or {})
         self.devices = devices
         self._patcher = patcher
-        self.images_sent = 0  #: images whose patches were sent to the engine's process, with a cache there
         self._inputs: EngineInputs | None = None
         self.start_timeout, self.stall_timeout = start_timeout, stall_timeout
         self._llm: Any = None
@@ -278,15 +277,8 @@ class Engine:
 
     async def _row(self, llm: Any, prompt: Any, params: SamplingParams, adapter: LoRARequest | None) -> EngineOutput:
         final = None
-        await llm.get_supported_tasks()  # kept after the first time: nothing else waits before the row is sent
-        hashes = self._send_pixels_once(llm, prompt)
-        try:
-            async for output in llm.generate(prompt, params, f"row-{next(self._numbers)}", lora_request=adapter):
-                final = output
-        except Exception:  # whether they arrived is not known
-            for digest in hashes:
-                llm.renderer.mm_processor_cache.invalidate(digest)
-            raise
+        async for output in llm.generate(prompt, params, f"row-{next(self._numbers)}", lora_request=adapter):
+            final = output
         if final is None:
             raise EngineDeadError()
         (sampled,) = final.outputs
@@ -298,17 +290,6 @@ class Engine:
             len(final.prompt_token_ids or ()),
             final.num_cached_tokens or 0,
         )
-
-    def _send_pixels_once(self, llm: Any, prompt: Any) -> list[str]:
-        """Removes the patches from a prompt that the engine has; returns the hashes of all its images.
-
-        vLLM's cache on this side mirrors that of the engine's process, so rows must be sent in this order.
-        """
-        if "mm_hashes" not in prompt or llm.renderer.mm_processor_cache is None:
-            return []
-        llm.input_processor.inject_into_mm_cache(prompt["mm_hashes"], prompt["mm_kwargs"])
-        self.images_sent += sum(item is not None for item in prompt["mm_kwargs"]["image"])
-        return list(prompt["mm_hashes"]["image"])
 
     def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
         """Runs a coroutine on the engine's loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -98,24 +98,6 @@ def test_prompts_of_an_episode_share_the_prefix_cache(engine: VLLMSampler) -> No
         new = lengths[step] - lengths[step - 1]
         assert computed[step] <= new + 2 * BLOCK, (lengths, computed)
         assert computed[step] < 0.5 * lengths[step]
-
-
-def test_a_screenshots_patches_are_sent_once(engine: VLLMSampler) -> None:
-    """Four turns with 1, 2, 3 and 4 screenshots, two at once; the engine keeps those that it was sent."""
-    from vllm.v1.engine.async_llm import AsyncLLM  # the engine in this process, not behind HTTP
-
-    own: Any = engine.engine
-    assert isinstance(own._llm, AsyncLLM)
-    images = [picture(40 + n) for n in range(4)]
-    before = own.images_sent
-    for step in (1, 2, 3, 4):
-        contexts = [PromptContext(word, images[:step], ["Action: wait()"] * (step - 1)) for word in ("mute", "empty")]
-        prompts = [prompt for prompt in engine.renderer.render(contexts) if prompt is not None]
-        keys = [(7, step, row) for row in range(len(prompts))]
-        expected = engine.trainer.sample(prompts, keys)
-        found = engine.sample(prompts, keys)
-        assert [response.tokens.tolist() for response in found] == [r.tokens.tolist() for r in expected]
-    assert own.images_sent - before == 4
 
 
 def test_a_prompt_longer_than_the_window_gets_no_response(engine: VLLMSampler) -> None:
