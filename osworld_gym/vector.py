@@ -10,6 +10,7 @@ import atexit
 import logging
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -43,7 +44,7 @@ CALL_DEADLINE = 240.0
 
 
 class DesktopVector:
-    """``num`` desktops, each running its own episode. Must be used from one thread.
+    """``num`` desktops, each running its own episode. Must be used from one thread, except :meth:`wake`.
 
     Args:
         make: creates one desktop. Called here once, for desktop 0; the others are created at their first reset, on
@@ -81,6 +82,9 @@ class DesktopVector:
         self._deadline = deadline
         self._changed = threading.Condition()
         self._outcomes: deque[tuple[int, Outcome]] = deque()
+        self._woken = False
+        #: is given each screenshot of a running episode by the blocking desktop's own thread, before it is received
+        self.on_screenshot: Callable[[bytes], None] | None = None
         self._closers: list[threading.Thread] = []
         self._closed = False
         first = self._make()
@@ -118,6 +122,8 @@ class DesktopVector:
     def receive(self, min_count: int = 1, timeout: float | None = None) -> list[tuple[int, StepResult]]:
         """Waits for ``min_count`` results (or for all pending ones, if fewer) and returns every result that is ready.
 
+        After :meth:`wake` it waits for none.
+
         Args:
             min_count: number of results to wait for.
             timeout: longest wait in seconds, after which fewer results may be returned. None: no limit.
@@ -130,13 +136,20 @@ class DesktopVector:
         """
         until = None if timeout is None else monotonic() + timeout
         with self._changed:
-            while len(self._outcomes) < min(min_count, self._under_way()):
+            while not self._woken and len(self._outcomes) < min(min_count, self._under_way()):
                 now = monotonic()
                 if until is not None and now >= until:
                     break
                 if not self._give_up_hung(now):
                     self._changed.wait(self._next_event(until, now))
+            self._woken = False
             return self._take()
+
+    def wake(self) -> None:
+        """Lets a :meth:`receive` that waits, or the next one, return with what is ready. Any thread may call it."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def drain(self) -> None:
         """Waits for every pending call and drops its result. Call it after an exception, before the next resets."""
@@ -192,6 +205,8 @@ class DesktopVector:
         self._finished(i, outcome)
 
     def _post(self, i: int, worker: DesktopWorker, outcome: Outcome) -> None:
+        if self.on_screenshot is not None and isinstance(outcome, StepResult) and not outcome.done:
+            self.on_screenshot(outcome.screenshot.png)
         with self._changed:
             if self._slots[i].worker is worker:
                 self._finished(i, outcome)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
     from bepa_torchrl.sizing.known_models import ModelFiles
     from bepa_torchrl.sizing.plan import PlanRequest
+    from bepa_torchrl.sizing.whole_run import Evaluations
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
-_PARTS = ("prefill", "decode", "preparation", "old_log_probs", "update")
+_PARTS = ("prefill", "decode", "preparation", "desktops", "sync", "old_log_probs", "update")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,6 +45,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--prefix-cache",
         action="store_true",
         help="assume that rollouts keep past turns' key-value cache, whatever memory that takes",
+    )
+    parser.add_argument(
+        "--tasks",
+        type=int,
+        nargs=2,
+        metavar=("TRAIN", "HELD_OUT"),
+        default=(128, 241),
+        help="numbers of tasks, for the evaluations (default: 128 241, the paper's)",
+    )
+    parser.add_argument(
+        "--reset-seconds", type=float, default=60.0, help="of a desktop between two episodes, assumed (default: 60)"
+    )
+    parser.add_argument(
+        "--step-seconds", type=float, default=3.0, help="of a desktop between two responses, assumed (default: 3)"
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(program=plan)
@@ -75,6 +90,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
     from bepa_torchrl.sizing.model import model_shape
     from bepa_torchrl.sizing.plan import PlanRequest
     from bepa_torchrl.sizing.tokens import EpisodeShape, image_grid
+    from bepa_torchrl.sizing.whole_run import Desktops
     from osworld_gym.action_text import ACTION_TEXTS
 
     _check(options)
@@ -115,9 +131,37 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         train_vision="visual" not in train.frozen,
         rank=options.rank,
         tune=options.tune,
+        image_cache_gb=settings.policy.image_cache_gb,
+        image_threads=settings.policy.image_threads,
+        playing=Desktops(
+            settings.env.desktops,
+            options.reset_seconds,
+            options.step_seconds,
+            overlapped=vllm or collect.mode == "async",
+        ),
+        iterations=train.iterations,
+        evaluations=_evaluations(settings, *options.tasks),
+        adapters_alone=engine.adapters != "merged" and collect.mode == "sync",
         engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
         engine_elsewhere=engine.url is not None,
         prefix_cache=options.prefix_cache,
+    )
+
+
+def _evaluations(settings: Settings, train: int, held_out: int) -> Evaluations:
+    """The evaluations of a run with these numbers of tasks."""
+    from bepa_torchrl.sizing.whole_run import Evaluations
+
+    known = settings.expert.pass_k_file is not None
+    return Evaluations(
+        train=train,
+        held_out=held_out if settings.env.held_out_split is not None else 0,
+        pass_k=0 if known else settings.expert.pass_k,
+        before=not known,
+        every=settings.eval.every,
+        episodes=settings.eval.episodes,
+        final_episodes=settings.eval.final_episodes,
+        greedy=settings.eval.greedy,
     )
 
 
@@ -147,6 +191,8 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise ValueError(f"--{name.replace('_', '-')}: expected a number above 0, got {value}")
+    if min(options.tasks) < 0 or min(options.reset_seconds, options.step_seconds) < 0:
+        raise ValueError("--tasks, --reset-seconds, --step-seconds: expected numbers of at least 0")
     if not 0 < options.mfu <= 1:
         raise ValueError(f"--mfu: expected a number above 0 and at most 1, got {options.mfu}")
 
@@ -232,7 +278,13 @@ def _conclusion(sizing: Mapping[str, Any]) -> Iterator[str]:
     seconds = sizing["seconds"]
     speed = seconds["decoded_tokens_per_second"]
     parts = ", ".join(f"{part.replace('_', ' ')} {seconds[part]:,.0f}" for part in _PARTS)
-    yield f"choose: {sizing['best']}; {seconds['total']:,.0f} s per iteration without desktops ({parts})"
+    yield f"choose: {sizing['best']}; {seconds['total']:,.0f} s per iteration ({parts})"
+    run = sizing["run"]
+    yield (
+        f"run: {run['training'] / 3600:,.1f} h for {run['iterations']} iterations, "
+        f"{run['evaluations'] / 3600:,.1f} h for {run['evaluation_episodes']:,} episodes of evaluations "
+        f"({100 * run['evaluations_share']:.0f} % of the training)"
+    )
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in sizing['settings'].items())}"
     sampler = "" if sizing["gpu"]["count"] == 1 else ", by one GPU that samples alone"
     yield f"assumed: MFU {sizing['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"

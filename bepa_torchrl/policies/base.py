@@ -41,6 +41,15 @@ class PromptRenderer(Protocol):
 
 
 @runtime_checkable
+class ImagePrefetcher(Protocol):
+    """A renderer that can prepare screenshots ahead of need, while desktops, the sampler or the GPU are busy."""
+
+    def prefetch(self, images: Sequence[bytes]) -> None:
+        """Starts to prepare PNGs that prompts will have; returns at once. Any thread may call it."""
+        ...
+
+
+@runtime_checkable
 class Renderer(PromptRenderer, Protocol):
     """Prompts from contexts, and responses as text and as tokens. It has no weights."""
 

@@ -1,9 +1,14 @@
-"""Runs many episodes on a few desktops, with one batched policy call for all episodes that wait for a response."""
+"""Runs many episodes on a few desktops.
+
+One call of the policy answers all episodes that wait for a response, unless it is an engine that forms its own batches:
+it is asked for each as soon as it waits (:mod:`.answers`).
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -11,9 +16,10 @@ import torch
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data.keys import Source
-from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows
-from bepa_torchrl.policies.base import Sampler
+from bepa_torchrl.policies.base import ImagePrefetcher, Sampler
+from bepa_torchrl.rollout.answers import Question, make_answers
 from bepa_torchrl.rollout.replay import Prefix, mean_hash, same_screen
 from osworld_gym.episode import CrashRecord
 from osworld_gym.errors import FailureReason
@@ -151,8 +157,9 @@ def run_episodes(
     """Runs every job once and returns the results in the jobs' order.
 
     A free desktop gets the next job at once. The policy is called with a batch of the episodes that wait for a response
-    at that time. An episode whose desktop failed is started again on a new desktop with the same seed, at most
-    ``retries`` times; then the failure is its result.
+    at that time, a concurrent engine for each by itself, so that none waits for the response of another. An episode
+    whose desktop failed is started again on a new desktop with the same seed, at most ``retries`` times; then the
+    failure is its result.
 
     One failure counts as the policy's: if the desktop exits within a step, and exits again at the same step with the
     same actions when the episode is retried (:class:`osworld_gym.episode.CrashRecord`), the episode ends as
@@ -183,7 +190,8 @@ class _EpisodeRunner:
         keep_rows: bool,
     ) -> None:
         self.policy, self.vector, self.jobs = policy, vector, jobs
-        self.temperature, self.retries, self.on_result = temperature, retries, on_result
+        self.answers = make_answers(policy, temperature, len(vector), vector.wake)
+        self.retries, self.on_result = retries, on_result
         self.keep_rows = keep_rows
         self.waiting = deque(range(len(jobs)))
         self.free = deque(range(len(vector)))
@@ -193,11 +201,27 @@ class _EpisodeRunner:
         self.results: dict[int, EpisodeResult] = {}
 
     def run(self) -> list[EpisodeResult]:
-        while len(self.results) < len(self.jobs):
-            self._start()
-            ready = [i for i, result in self.vector.receive() if not self._take(i, result)]
-            self._respond(sorted(ready, key=lambda i: self.active[i].number))
+        with self._prefetching(), self.answers:
+            while len(self.results) < len(self.jobs):
+                self._start()
+                ready = [i for i, result in self.vector.receive() if not self._take(i, result)]
+                self._ask(sorted(ready, key=lambda i: self.active[i].number))
+                # no desktop works, and none can start
+                idle = self.answers.pending == len(self.active) > 0 and not (self.free and self.waiting)
+                self._respond(self.answers.take(wait=idle))
+        self.vector.receive(0)  # no answer is left to wake it
         return [self.results[n] for n in range(len(self.jobs))]
+
+    @contextmanager
+    def _prefetching(self) -> Iterator[None]:
+        """Screenshots are prepared as soon as they are there, while the policy answers others."""
+        renderer = self.policy.renderer
+        if isinstance(renderer, ImagePrefetcher):
+            self.vector.on_screenshot = lambda png: renderer.prefetch([png])
+        try:
+            yield
+        finally:
+            self.vector.on_screenshot = None
 
     def _start(self) -> None:
         """Starts the next jobs on the free desktops."""
@@ -222,9 +246,9 @@ class _EpisodeRunner:
             self.retried[episode.number] = (*retried, result.failure)
             self.waiting.appendleft(episode.number)
         else:
-            found = self._result(episode, result)
-            self.on_result(found)
-            self.results[episode.number] = found if self.keep_rows else replace(found, rows=None)
+            outcome = self._result(episode, result)
+            self.on_result(outcome)
+            self.results[episode.number] = outcome if self.keep_rows else replace(outcome, rows=None)
         return True
 
     def _result(self, episode: _ActiveEpisode, result: StepResult) -> EpisodeResult:
@@ -265,20 +289,22 @@ class _EpisodeRunner:
             self.vector.send(i, self.active[i].replay(step))
         return step is not None
 
-    def _respond(self, ready: list[int]) -> None:
-        """Samples responses for all waiting episodes in one batch and sends them; replays those of prefixes."""
+    def _ask(self, ready: list[int]) -> None:
+        """Asks for responses to all waiting episodes; replays those of prefixes."""
         ready = [i for i in ready if not self._replay(i)]
         prompts = self.policy.renderer.render([self.active[i].context() for i in ready]) if ready else []
-        fitting = [(i, prompt) for i, prompt in zip(ready, prompts, strict=True) if prompt is not None]
+        questions = []
         for i, prompt in zip(ready, prompts, strict=True):
             if prompt is None:
                 self.active[i].context_full = True
                 self.vector.send_end(i, StopReason.context_full)
-        if not fitting:
-            return
-        keys = [(*self.active[i].job.key, len(self.active[i].turns)) for i, _ in fitting]
-        responses = self.policy.sample([prompt for _, prompt in fitting], keys, temperature=self.temperature)
-        for (i, prompt), response in zip(fitting, responses, strict=True):
+            else:
+                questions.append(Question(i, prompt, (*self.active[i].job.key, len(self.active[i].turns))))
+        self.answers.ask(questions)
+
+    def _respond(self, answers: list[tuple[Question, Response]]) -> None:
+        """Sends responses to their desktops."""
+        for (i, prompt, _), response in answers:
             episode = self.active[i]
             episode.turns.append(Turn(episode.screenshots[-1], prompt, response))
             self.vector.send(i, response.text)

@@ -39,12 +39,14 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Seconds of an iteration by part, desktops and evaluations excluded.
+    """Seconds of an iteration by part, evaluations excluded.
 
     Args:
         prefill: prompts of the rollouts.
         decode: responses of the rollouts.
-        preparation: screenshots decoded and cut into patches, by one thread while the GPU waits.
+        preparation: screenshots that are decoded and resized while the GPU waits.
+        desktops: what resets and steps of the desktops add to prompts and responses.
+        sync: the engine's weights.
         old_log_probs: a forward pass over the rows.
         update: forward and backward passes over the rows; groups without a signal are counted as trained.
     """
@@ -52,6 +54,8 @@ class Seconds:
     prefill: float
     decode: float
     preparation: float
+    desktops: float
+    sync: float
     old_log_probs: float
     update: float
 
@@ -59,6 +63,11 @@ class Seconds:
     def total(self) -> float:
         """The sum of all parts."""
         return float(sum(asdict(self).values()))
+
+    @property
+    def rollouts(self) -> float:
+        """What playing takes; all of the preparation is counted here."""
+        return self.prefill + self.decode + self.preparation + self.desktops
 
 
 def episode_forward(model: ModelShape, episode: EpisodeShape, grid: Grid, rank: int = 0) -> Flops:

@@ -14,6 +14,7 @@ from bepa_torchrl.sizing.model import ModelShape
 from bepa_torchrl.sizing.recipes import Choice, best, choices, recipes
 from bepa_torchrl.sizing.sampling import Sampling
 from bepa_torchrl.sizing.tokens import EpisodeShape, Grid
+from bepa_torchrl.sizing.whole_run import Desktops, Evaluations, sync_seconds, whole_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ class PlanRequest:
         tune: which recipes are considered; None: all.
         engine_cache: bytes of the key-value cache of an inference engine; None: the built-in sampler.
         engine_elsewhere: whether the engine is on another machine, so that its memory is not counted.
+        image_cache_gb: 10^9 bytes of the CPU for prepared screenshots.
+        image_threads: threads that prepare screenshots.
+        playing: the desktops' times.
+        iterations: of the run.
+        evaluations: of the run.
+        adapters_alone: whether an engine is sent LoRA adapters alone.
         prefix_cache: whether rollouts are taken to keep past turns' keys and values whatever memory that takes.
     """
 
@@ -58,6 +65,12 @@ class PlanRequest:
     train_vision: bool
     rank: int
     tune: Literal["full", "lora"] | None
+    image_cache_gb: float
+    image_threads: int
+    playing: Desktops
+    iterations: int
+    evaluations: Evaluations
+    adapters_alone: bool
     engine_cache: int | None = None
     engine_elsewhere: bool = False
     prefix_cache: bool = False
@@ -67,8 +80,9 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
     """The plan, with the keys of the dict below.
 
     Bytes, seconds and floating-point operations are plain numbers. FLOPs are of the best choice, or, if none fits, of
-    the first one; ``seconds`` is None then. ``window_bytes`` are those of the keys and values of one prompt and
-    response of the maximum length; ``prefixes_fit`` says whether an engine's cache holds the turns of all desktops.
+    the first one; ``seconds`` and ``run`` are None then. ``window_bytes`` are those of the keys and values of one
+    prompt and response of the maximum length; ``prefixes_fit`` says whether an engine's cache holds the turns of all
+    desktops.
 
     Raises:
         ValueError: an unknown GPU.
@@ -97,7 +111,11 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
         "best": None if chosen is None else chosen.name,
         "window_bytes": request.window * kv_bytes(request.model.text, request.element),
         "engine_cache": request.engine_cache,
-        **({"seconds": None, "prefixes_fit": None} if chosen is None else _rollouts_and_updates(request, chosen)),
+        **(
+            {"seconds": None, "run": None, "prefixes_fit": None}
+            if chosen is None
+            else _rollouts_and_updates(request, chosen)
+        ),
     }
 
 
@@ -160,21 +178,37 @@ def _described(request: PlanRequest, choice: Choice) -> dict[str, Any]:
 
 
 def _rollouts_and_updates(request: PlanRequest, choice: Choice) -> dict[str, Any]:
-    """The entries ``seconds`` and ``prefixes_fit`` of the plan."""
+    """The entries ``seconds``, ``run`` and ``prefixes_fit`` of the plan."""
     how, per_token = _sampling(request, choice), kv_bytes(request.model.text, request.element)
     prefixes = request.prefix_cache or sampling.prefixes_fit(request.episode, how, per_token)
     seconds = _seconds(request, choice, how, prefixes=prefixes)
     responses = request.work.episodes * request.episode.steps * request.episode.response
     speed = {"decoded_tokens_per_second": responses / seconds.decode}
-    return {"seconds": {**asdict(seconds), "total": seconds.total, **speed}, "prefixes_fit": prefixes}
+    return {
+        "seconds": {**asdict(seconds), "total": seconds.total, **speed},
+        "run": _run(request, seconds),
+        "prefixes_fit": prefixes,
+    }
+
+
+def _run(request: PlanRequest, seconds: Seconds) -> dict[str, float]:
+    """The whole run's seconds, its evaluations' episodes, and the share of these of the training's seconds."""
+    episodes = request.work.episodes
+    run = whole_run(request.iterations, seconds.total, seconds.rollouts, episodes, request.evaluations)
+    return {
+        "iterations": request.iterations,
+        **asdict(run),
+        "total": run.total,
+        "evaluation_episodes": request.evaluations.count(request.iterations),
+        "evaluations_share": run.evaluations / run.training,
+    }
 
 
 def _sampling(request: PlanRequest, choice: Choice) -> Sampling:
     engine = request.engine_cache is not None
+    patches = request.grid.patches * request.model.vision.patch_inputs * request.element
     longest = max(row.tokens for row in request.episode.rows())
     free = choice.rollouts * longest * kv_bytes(request.model.text, request.element)
-    patches = request.grid.patches * request.model.vision.patch_inputs * request.element
-    features = sampling.cached_features(request.model, request.grid, request.element)
     return Sampling(
         desktops=min(request.desktops, request.work.episodes),
         max_rows=request.max_rows,
@@ -182,7 +216,9 @@ def _sampling(request: PlanRequest, choice: Choice) -> Sampling:
         cache=free if request.engine_cache is None else request.engine_cache,
         keeps_prefixes=engine,
         step_seconds=0.0 if engine else sampling.SAMPLER_STEP,
-        image_cache=sampling.PATCH_CACHE // patches if engine else features,
+        image_cache=sampling.cached_screenshots(request.grid, request.model.vision.patch, request.image_cache_gb),
+        image_threads=request.image_threads,
+        patch_cache=sampling.ENGINE_PATCHES // patches if engine else None,
     )
 
 
@@ -197,10 +233,21 @@ def _seconds(request: PlanRequest, choice: Choice, how: Sampling, *, prefixes: b
         decode = sampling.decode_seconds(model, device, episode, work.episodes, how, request.element)
     else:
         decode = work.episodes * episode.steps * episode.response / request.decode_speed
+    prompts = work.episodes * prefill / rate
+    preparation = sampling.preparation_seconds(episode, request.grid, work.episodes, work.passes, how)
+    engine = request.engine_cache is not None
     return Seconds(
-        prefill=work.episodes * prefill / rate,
+        prefill=prompts,
         decode=decode,
-        preparation=sampling.preparation_seconds(episode, request.grid, work.episodes, work.passes, how),
+        preparation=preparation,
+        desktops=request.playing.added(work.episodes, episode.steps, prompts + decode + preparation),
+        sync=_sync(request, training.rank) if engine else 0.0,
         old_log_probs=work.episodes * once / (rate * request.gpus) if work.old_log_probs else 0.0,
         update=work.updates * work.episodes * update / (rate * request.gpus),
     )
+
+
+def _sync(request: PlanRequest, rank: int) -> float:
+    """Seconds of a weight sync."""
+    adapters = request.element * request.model.adapter_parameters(rank) if rank and request.adapters_alone else None
+    return sync_seconds(request.element * request.model.parameters, adapters)

@@ -5,7 +5,6 @@ At step t of an episode every desktop's prompt has about the same length, so tha
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from bepa_torchrl.sizing.duration import decode_speed
@@ -18,12 +17,14 @@ from bepa_torchrl.sizing.tokens import EpisodeShape, Grid
 #: least seconds per decoded token of a batch of the built-in sampler, which starts every kernel from Python; estimated
 #: by reading the code, not measured on a GPU
 SAMPLER_STEP = 0.03
-#: CPU seconds to decode, resize and cut a screenshot into patches, per patch (0.10 s for the 10,764 of 1932x1092)
-SECONDS_PER_PATCH = 0.10 / 10_764
-#: bytes of screenshots' features that the built-in sampler keeps (``image_cache_bytes`` of the policy)
-FEATURE_CACHE = 1 << 28
+#: CPU seconds to decode and resize a screenshot, per patch (0.06 s for the 10,764 of 1932x1092 on one core)
+SECONDS_PER_PATCH = 0.06 / 10_764
+#: CPU seconds of one thread to cut a prepared screenshot into an engine's patches, per patch; a GPU does it by itself
+CUT_SECONDS_PER_PATCH = 0.04 / 10_764
 #: bytes of patches that are kept for an engine (:mod:`bepa_torchrl.scale.engine.inputs`)
-PATCH_CACHE = 1 << 30
+ENGINE_PATCHES = 1 << 30
+#: bytes of a screenshot's PNG, which is kept with its pixels
+PNG_BYTES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Sampling:
         keeps_prefixes: whether past turns stay in the cache while it has room.
         step_seconds: least seconds per decoded token of a batch.
         image_cache: number of screenshots that need not be prepared again.
+        image_threads: threads that prepare screenshots.
+        patch_cache: number of screenshots whose patches are kept for an engine; None: no engine.
     """
 
     desktops: int
@@ -48,6 +51,8 @@ class Sampling:
     keeps_prefixes: bool
     step_seconds: float
     image_cache: int
+    image_threads: int
+    patch_cache: int | None
 
     def rows(self, tokens: int, bytes_per_token: int) -> int:
         """Rows of a batch of prompts of ``tokens`` tokens, at least 1."""
@@ -97,21 +102,31 @@ def prefill_flops(model: ModelShape, episode: EpisodeShape, grid: Grid, *, prefi
     return forward(model, prompts, [grid] * images, 0)
 
 
-def images_prepared(episode: EpisodeShape, sampling: Sampling) -> int:
-    """Screenshots of an episode that are decoded and cut into patches during its rollout.
+def images_prepared(episode: EpisodeShape, desktops: int, cache: int) -> int:
+    """Screenshots of an episode that are prepared during its rollout.
 
     Once each if the cache has room for those of every desktop, otherwise all those of every prompt.
     """
     kept = [episode.kept_images(step) for step in range(1, episode.steps + 1)]
-    return episode.steps if sampling.desktops * max(kept) <= sampling.image_cache else sum(kept)
+    return episode.steps if desktops * max(kept) <= cache else sum(kept)
 
 
 def preparation_seconds(episode: EpisodeShape, grid: Grid, episodes: int, passes: int, sampling: Sampling) -> float:
-    """CPU seconds of one thread for the screenshots of an iteration: its rollouts and ``passes`` over its rows."""
+    """Seconds for the screenshots of an iteration: its rollouts and ``passes`` over its rows, divided over the threads.
+
+    The update finds them prepared if the cache holds those of the whole iteration. An engine's are also cut, by one.
+    """
     trained = passes * sum(sequence.images for sequence in episode.sequences())
-    return episodes * (images_prepared(episode, sampling) + trained) * grid.patches * SECONDS_PER_PATCH
+    if episodes * episode.steps <= sampling.image_cache:
+        trained = 0
+    images = episodes * (images_prepared(episode, sampling.desktops, sampling.image_cache) + trained)
+    seconds = images * grid.patches * SECONDS_PER_PATCH / max(1, sampling.image_threads)
+    if sampling.patch_cache is None:
+        return seconds
+    cut = episodes * images_prepared(episode, sampling.desktops, sampling.patch_cache)
+    return seconds + cut * grid.patches * CUT_SECONDS_PER_PATCH
 
 
-def cached_features(model: ModelShape, grid: Grid, element: int) -> int:
-    """Number of screenshots whose features the built-in sampler keeps."""
-    return FEATURE_CACHE // (math.ceil(grid.patches / model.vision.merge**2) * model.text.hidden * element)
+def cached_screenshots(grid: Grid, patch: int, gigabytes: float) -> int:
+    """Number of decoded, resized screenshots that ``policy.image_cache_gb`` holds; ``patch`` is a patch's side."""
+    return int(gigabytes * 1e9) // (3 * grid.patches * patch**2 + PNG_BYTES)

@@ -51,11 +51,13 @@ from bepa_torchrl.policies.transformers.lora import (
     save_merged,
     without_adapters,
 )
+from bepa_torchrl.policies.transformers.pixel_cache import PixelCache
 from bepa_torchrl.policies.transformers.processor import PromptProcessor
 from bepa_torchrl.policies.transformers.renderer import PROMPT_TOKENS, ChatRenderer
 from bepa_torchrl.policies.transformers.sampler import TokenSampler
 from bepa_torchrl.policies.transformers.scorer import Scorer
 from bepa_torchrl.policies.transformers.vision_features import ImageEncoder, use_linear_patches
+from bepa_torchrl.policies.transformers.window_attention import batch_windows
 from osworld_gym.atomic import new_folder
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -89,6 +91,9 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: entry in which ``forward`` stores the response text.
         train_vision: False freezes the vision tower; its features are then cached between calls, in training too.
         image_cache_bytes: size of the cache of a frozen tower's features and their PNGs.
+        image_cache_gb: memory of the CPU for decoded, resized screenshots and their PNGs, 10^9 bytes
+            (:mod:`.pixel_cache`); 0: none are kept.
+        image_threads: threads that decode and resize screenshots ahead of need; 0: none.
         activation_checkpointing: whether the backward pass recomputes decoder layers and vision blocks, so that only
             their inputs are kept in memory (:mod:`.activation_checkpointing`); the results are the same.
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
@@ -118,6 +123,8 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: str = "action",
         train_vision: bool = True,
         image_cache_bytes: int = 1 << 28,
+        image_cache_gb: float = 0.25,
+        image_threads: int = 0,
         activation_checkpointing: bool = False,
         lora: Lora | None = None,
     ) -> None:
@@ -130,6 +137,7 @@ class TransformersPolicy(TensorDictModuleBase):
             checkpoint.image_processor,
             end_token_ids=checkpoint.end_token_ids,
             image_token=checkpoint.image_token,
+            cache=PixelCache(int(image_cache_gb * 1e9), image_threads),
         )
         self.renderer = ChatRenderer(
             processor,
@@ -342,6 +350,7 @@ def _prepare(model: Any, train_vision: bool, lora: Lora | None, seed: int) -> No
     """Chooses the trained parameters; ``seed`` initialises the adapters."""
     model.model.visual.requires_grad_(train_vision)
     use_linear_patches(model.model.visual)
+    batch_windows(model.model.visual)
     if lora is not None:
         add_lora(model, lora, seed=seed)
 

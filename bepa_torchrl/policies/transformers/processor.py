@@ -21,6 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.image_patches import ImagePatcher
+from bepa_torchrl.policies.transformers.pixel_cache import PixelCache
 
 IMAGE_TOKEN = "<|image_pad|>"
 #: special tokens that the policy may generate and that are part of its text
@@ -51,6 +52,7 @@ class PromptProcessor:
         image_processor: transformers' PIL image processor with the checkpoint's settings.
         end_token_ids: tokens that end a response; the first is appended to encoded responses.
         image_token: the token that the chat template writes for an image.
+        cache: of decoded, resized screenshots; None: nothing is kept.
 
     Raises:
         ValueError: no end token.
@@ -62,11 +64,12 @@ class PromptProcessor:
         image_processor: Qwen2VLImageProcessorPil,
         end_token_ids: Sequence[int],
         image_token: str = IMAGE_TOKEN,
+        cache: PixelCache | None = None,
     ) -> None:
         if not end_token_ids:
             raise ValueError("PromptProcessor requires at least one end token, got none")
         self.tokenizer = tokenizer
-        self.patcher = ImagePatcher(image_processor)
+        self.patcher = ImagePatcher(image_processor, cache)
         self.end_token_ids = tuple(int(i) for i in end_token_ids)
         self.image_token_id: int = tokenizer.get_vocab()[image_token]
         vocabulary = tokenizer.get_vocab()

@@ -67,7 +67,13 @@ class ChatRenderer:
             for context in contexts
         ]
         prompts = self.processor.render(conversations)
-        return [prompt if len(prompt.tokens) <= self.max_prompt_tokens else None for prompt in prompts]
+        fitting = [prompt if len(prompt.tokens) <= self.max_prompt_tokens else None for prompt in prompts]
+        self.prefetch([image for prompt in fitting if prompt is not None for image in prompt.images])
+        return fitting
+
+    def prefetch(self, images: Sequence[bytes]) -> None:
+        """Lets threads prepare images of prompts that are sampled soon; any thread may call it."""
+        self.processor.patcher.prefetch(images)
 
     def encode_response(self, text: str) -> Tensor:
         """int64 ``[L]``: tokens of a response text with the end token, for converted expert traces."""

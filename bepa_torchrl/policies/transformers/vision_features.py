@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -105,10 +104,10 @@ class ImageEncoder:
             self._kept_bytes -= len(old) + old_feature.nbytes
 
     def _encode(self, images: Sequence[bytes]) -> list[Tensor]:
+        self.patcher.prefetch(images)
         device = self.model.device
-        patches = np.concatenate([self.patcher.patches(image) for image in images])
         grids = torch.tensor([self.patcher.grid(image) for image in images], dtype=torch.int64, device=device)
-        values = torch.tensor(patches, device=device)  # a copy, since numpy's memory is aligned to 16 bytes only
+        values = torch.cat([self.patcher.patches_on(image, device) for image in images])
         output = self.model.get_image_features(values, grids, return_dict=True)
         levels = [output.pooler_output, *getattr(output, "deepstack_features", ())]
         return [torch.cat(parts, dim=-1) for parts in zip(*levels, strict=True)]

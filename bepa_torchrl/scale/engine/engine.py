@@ -49,6 +49,7 @@ class Engine:
         on_cpu: whether the engine runs on the CPU.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
         devices: CUDA_VISIBLE_DEVICES of its processes; None: that of this process.
+        patcher: prepares screenshots, with a cache that others use, too; None: one without, of the model's folder.
         start_timeout: seconds until a start that has not finished is an error.
         stall_timeout: seconds without a finished row of a call, or for one weight sync, until the engine counts as
             exited.
@@ -61,12 +62,14 @@ class Engine:
         on_cpu: bool,
         arguments: Mapping[str, Any] | None = None,
         devices: str | None = None,
+        patcher: ImagePatcher | None = None,
         start_timeout: float = 600.0,
         stall_timeout: float = 600.0,
     ) -> None:
         self.spec = spec
         self.arguments = engine_arguments(spec, on_cpu=on_cpu) | dict(arguments or {})
         self.devices = devices
+        self._patcher = patcher
         self._inputs: EngineInputs | None = None
         self.start_timeout, self.stall_timeout = start_timeout, stall_timeout
         self._llm: Any = None
@@ -110,7 +113,8 @@ class Engine:
         if self._inputs is None:
             processor = Qwen2VLImageProcessorPil.from_pretrained(model)
             dtype: torch.dtype = getattr(torch, self.spec.dtype)
-            self._inputs = EngineInputs(ImagePatcher(processor), self.spec.image_token_id, dtype=dtype)
+            patcher = ImagePatcher(processor) if self._patcher is None else self._patcher
+            self._inputs = EngineInputs(patcher, self.spec.image_token_id, dtype=dtype)
         self._adapter = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm engine", daemon=True)

@@ -111,7 +111,8 @@ class VLLMSampler:
             from bepa_torchrl.scale.engine.engine import Engine  # imports vLLM
 
             on_cpu = trainer.device.type == "cpu"
-            self.engine = Engine(spec, on_cpu=on_cpu, arguments=arguments, devices=devices, **timeouts)
+            patcher = trainer.renderer.processor.patcher  # has the renderer's screenshots
+            self.engine = Engine(spec, on_cpu=on_cpu, arguments=arguments, devices=devices, patcher=patcher, **timeouts)
         elif arguments or devices is not None:
             names = ", ".join(arguments or ("devices",))
             raise ValueError(

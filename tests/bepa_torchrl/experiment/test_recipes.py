@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bepa_torchrl.commands.plan import _evaluations
 from bepa_torchrl.experiment.checks import MACHINE, known_attempts, task_checks
 from bepa_torchrl.experiment.config import CONFIGS, ConfigError, check, load_config
 from bepa_torchrl.experiment.preparation import final_evaluation, measure_base
@@ -82,6 +83,22 @@ def test_the_default_evaluations_are_more_than_the_training(monkeypatch: pytest.
     played = evaluation_episodes(settings, tasks_of(TRAIN, HELD_OUT), monkeypatch)
     assert played == 640 + 2 * 4 * 369 + 2 * 369
     assert played > settings.train.iterations * 16 * 8
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=osworld_7b"],
+        ["experiment=paper"],
+        ["experiment=paper", "eval.every=5", "eval.episodes=2", "eval.greedy=false"],
+        ["experiment=paper", "eval.final_episodes=0", "eval.every=0"],
+    ],
+    ids=" ".join,
+)
+def test_the_plan_counts_the_evaluations_that_are_played(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_config(overrides)
+    counted = _evaluations(settings, TRAIN, HELD_OUT).count(settings.train.iterations)
+    assert counted == evaluation_episodes(settings, tasks_of(TRAIN, HELD_OUT), monkeypatch)
 
 
 # --- lists that are missing -----------------------------------------------------------------------------------------

@@ -219,11 +219,73 @@ def test_decoding_by_the_batches_that_fit_the_token_budget(capsys: pytest.Captur
 
 
 def test_preparing_screenshots_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """0.1 s each; 32 desktops' screenshots do not fit the cache: 1 + … + 15 = 120 per episode, 15 in the update."""
-    found = planned(capsys, "experiment=osworld_7b_lora", "--tune", "lora")
-    assert found["seconds"]["preparation"] == pytest.approx(128 * (120 + 15) * 0.1)
-    few = planned(capsys, "experiment=osworld_7b_lora", "env.desktops=1", "env.max_steps=13", "--tune", "lora")
-    assert few["seconds"]["preparation"] == pytest.approx(128 * (13 + 13) * 0.1)  # the cache holds 13
+    """0.06 s each, by 4 threads; 1 + … + 15 = 120 per episode if the cache is too small, and 15 in the update."""
+    settings, options = ("experiment=osworld_7b_lora",), ("--tune", "lora")
+
+    def seconds(*added: str) -> float:
+        return float(planned(capsys, *settings, *added, *options)["seconds"]["preparation"])
+
+    assert seconds("policy.image_cache_gb=1") == pytest.approx(128 * (120 + 15) * 0.06 / 4)
+    assert seconds("policy.image_threads=0", "policy.image_cache_gb=1") == pytest.approx(128 * (120 + 15) * 0.06)
+    assert seconds() == pytest.approx(128 * (15 + 15) * 0.06 / 4)  # 4 GB hold 585 of 6.3 + 0.5 MB: 480 of the desktops
+    assert seconds("policy.image_cache_gb=14") == pytest.approx(128 * 15 * 0.06 / 4)  # all 1,920 of the iteration
+    # an engine's patches are cut by one thread, 0.04 s each; 1 GiB holds 42, 32 desktops have 480
+    assert seconds(*VLLM) == pytest.approx(128 * (30 * 0.06 / 4 + 120 * 0.04))
+
+
+def test_desktops_are_added_to_what_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """4 rounds of 32 desktops, each a reset of 60 s and 15 steps of 3 s; an engine works meanwhile."""
+    settings, options = ("experiment=osworld_7b_lora",), ("--tune", "lora")
+    assert planned(capsys, *settings, *options)["seconds"]["desktops"] == pytest.approx(4 * (60 + 15 * 3))
+    slow = planned(capsys, *settings, *options, "--reset-seconds", "100", "--step-seconds", "2")
+    assert slow["seconds"]["desktops"] == pytest.approx(4 * (100 + 15 * 2))
+    assert planned(capsys, *settings, *VLLM, *options)["seconds"]["desktops"] == 0
+    few = planned(capsys, *settings, *VLLM, "env.desktops=2", *options, "--reset-seconds", "600")["seconds"]
+    busy = few["prefill"] + few["decode"] + few["preparation"]
+    assert few["desktops"] == pytest.approx(64 * (600 + 15 * 3) - busy)
+
+
+def test_a_weight_sync_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """All weights at 0.6 GB/s, or the adapters alone; the built-in sampler has none."""
+    settings, options = ("experiment=osworld_7b_lora",), ("--tune", "lora")
+    assert planned(capsys, *settings, *options)["seconds"]["sync"] == 0
+    alone, merged = (
+        planned(capsys, *settings, *VLLM, f"policy.engine.adapters={how}", *options)["seconds"]["sync"]
+        for how in ("auto", "merged")
+    )
+    assert merged == pytest.approx(2 * 8_292_166_656 / 0.6e9)
+    assert alone == pytest.approx(0.32e9 / 0.6e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arguments"),
+    [
+        ("osworld_7b", ("--tune", "full", "--gpu", "h200")),
+        ("osworld_7b_lora", ("--tune", "lora", "--gpu", "a100_80")),
+        ("osworld_2b", ("--tune", "lora", "--gpu", "rtx_4090")),
+    ],
+)
+def test_evaluations_cost_less_than_a_tenth_of_the_training(
+    capsys: pytest.CaptureFixture[str], experiment: str, arguments: tuple[str, ...]
+) -> None:
+    found = planned(capsys, f"experiment={experiment}", *arguments)
+    run, seconds = found["run"], found["seconds"]
+    assert run["evaluation_episodes"] == 369
+    assert run["training"] == pytest.approx(32 * seconds["total"])
+    assert run["total"] == pytest.approx(run["training"] + run["evaluations"])
+    assert 0 < run["evaluations_share"] < 0.1
+    playing = sum(seconds[part] for part in ("prefill", "decode", "preparation", "desktops"))
+    assert run["evaluations"] == pytest.approx(369 / 128 * playing)
+
+
+def test_the_default_evaluations_are_named_in_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """640 for pass@5, 1 + 3 per task before and after, 2 times 1 per task: more episodes than the training's 4,096."""
+    overrides = ("experiment=osworld_7b_lora", "eval.every=12", "eval.greedy=true", "eval.final_episodes=3")
+    assert main(["plan", *overrides, "expert.pass_k_file=null", "--tune", "lora"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run: ")]
+    assert "h for 4,330 episodes of evaluations" in line
+    assert main(["plan", "--tasks", "-1", "2"]) == 2
+    assert "--tasks, --reset-seconds, --step-seconds: expected numbers of at least 0" in capsys.readouterr().err
 
 
 def test_a_cache_below_one_window_is_named(capsys: pytest.CaptureFixture[str]) -> None:

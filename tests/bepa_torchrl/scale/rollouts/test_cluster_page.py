@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kuberay import problems
 from repository import ROOT
 
 from osworld_gym import __version__
@@ -46,6 +48,34 @@ def test_versions_are_those_of_this_package() -> None:
     assert any(f"=={__version__}" in command for command in RAY_UP["setup_commands"])
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f"ray[default]>={KUBERAY['spec']['rayVersion'].removesuffix('.0')}" in extras
+
+
+def test_the_cluster_of_pods_fits_its_schema() -> None:
+    assert problems(KUBERAY) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("spec", "workerGroupSpecs", 0, "rayStartParams", "num-cpus"), 4, "4 is not of type 'string'"),
+        (("spec", "headGroupSpec", "serviceAccount"), "bepa", "'serviceAccount' was unexpected"),
+        (("spec", "workerGroupSpecs", 0, "replicas"), "4", "'4' is not of type 'integer'"),
+        (("spec", "workerGroupSpecs", 0, "replicas"), 5, "not between minReplicas and maxReplicas"),
+        (("spec", "headGroupSpec", "template", "spec", "containers"), [], "should be non-empty"),
+        (("spec", "headGroupSpec", "template", "spec", "volumes"), [], "no volume shm"),
+        (("spec", "workerGroupSpecs", 0, "template", "spec", "hostUsers"), True, "requires hostUsers: false"),
+        (("metadata", "name"), "Bepa_1", "does not match"),
+        (("apiVersion",), "ray.io/v1alpha1", "'ray.io/v1' was expected"),
+    ],
+    ids=str,
+)
+def test_the_schema_finds_a_mistake(path: tuple[Any, ...], value: Any, problem: str) -> None:
+    cluster = copy.deepcopy(KUBERAY)
+    place = cluster
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    assert any(problem in line for line in problems(cluster)), problems(cluster)
 
 
 @pytest.mark.ray
