@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDictBase
 
 from bepa_torchrl.data.keys import Source
-from bepa_torchrl.data.prompt import Response
+from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows
 from bepa_torchrl.policies.base import ImagePrefetcher, Sampler
 from bepa_torchrl.rollout.answers import Question, make_answers
