@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, no_grad
 from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, CheckpointRotation
 
 from bepa_torchrl.policies.finite import check_finite, not_finite
+from bepa_torchrl.policies.transformers.host_state import state_on_cpu, without_ties
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.training.newest import PREFIX as _PREFIX
@@ -57,11 +58,9 @@ class PolicyWeights:
         """
         check_finite(self.policy.model.named_parameters(), "the policy's weights")
         try:
-            if adapters := adapter_weights(self.policy.model):
-                own = {name: weight.detach().contiguous() for name, weight in adapters.items()}
-                save_file(own, path / WEIGHTS_FILE)
-            else:
-                save_model(self.policy.model, str(path / WEIGHTS_FILE))
+            adapters = {name: weight.detach().cpu() for name, weight in adapter_weights(self.policy.model).items()}
+            own, ties = (adapters, {}) if adapters else without_ties(state_on_cpu(self.policy.model))
+            save_file({name: weight.contiguous() for name, weight in own.items()}, path / WEIGHTS_FILE, ties or None)
         except SafetensorError as error:
             raise OSError(f"{path / WEIGHTS_FILE}: {error}") from error
         (path / VERSION_FILE).write_text(json.dumps({"policy_version": self.policy.version}))
@@ -72,7 +71,7 @@ class PolicyWeights:
             if adapters := adapter_weights(self.policy.model):
                 _copy_into(adapters, load_file(path / WEIGHTS_FILE))
             else:
-                load_model(self.policy.model, path / WEIGHTS_FILE, device=str(self.policy.device))
+                load_model(self.policy.model, path / WEIGHTS_FILE)  # by the host: a GPU has no room for a second copy
         except (SafetensorError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{path / WEIGHTS_FILE}: damaged, or of another model: {error}") from error
         self.policy.version = int(json.loads((path / VERSION_FILE).read_text())["policy_version"])

@@ -39,6 +39,7 @@ from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.tensordict_io import ResponseDistribution, left_pad, read_rows
 from bepa_torchrl.policies.transformers.activation_checkpointing import checkpoint_activations
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint, load_checkpoint, no_progress_bars
+from bepa_torchrl.policies.transformers.host_state import state_on_cpu
 from bepa_torchrl.policies.transformers.lora import (
     Lora,
     adapter_weights,
@@ -298,11 +299,12 @@ class TransformersPolicy(TensorDictModuleBase):
         check_finite(self.model.named_parameters(), f"{target} is not written")
         with new_folder(target) as folder:
             with no_progress_bars():
-                if adapter_weights(self.model):
-                    save_merged(self.model, folder)
-                    save_adapter(self.model, folder / ADAPTER_FOLDER)
+                state = state_on_cpu(self.model)
+                if adapters := adapter_weights(self.model):
+                    save_merged(self.model, folder, dict(merged_weights(self.model, state)))
+                    save_adapter(self.model, folder / ADAPTER_FOLDER, {name: state[name] for name in adapters})
                 else:
-                    self.model.save_pretrained(folder)
+                    self.model.save_pretrained(folder, state_dict=state)
             self.renderer.processor.tokenizer.save_pretrained(folder)
             self.renderer.processor.patcher.processor.save_pretrained(folder)
         return target
