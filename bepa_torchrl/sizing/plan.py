@@ -32,6 +32,7 @@ class PlanRequest:
         desktops: episodes that run at once.
         max_rows: maximum rows of a sampling batch.
         max_batch_tokens: maximum tokens of a batch of the built-in sampler.
+        feature_cache: bytes of screenshots' features that it keeps (``policy.image_cache_gb``).
         window: maximum tokens of a prompt and its response.
         element: bytes per element of the model's dtype.
         train_vision: whether full training trains the vision tower.
@@ -53,6 +54,7 @@ class PlanRequest:
     desktops: int
     max_rows: int
     max_batch_tokens: int
+    feature_cache: int
     window: int
     element: int
     train_vision: bool
@@ -174,7 +176,7 @@ def _sampling(request: PlanRequest, choice: Choice) -> Sampling:
     longest = max(row.tokens for row in request.episode.rows())
     free = choice.rollouts * longest * kv_bytes(request.model.text, request.element)
     patches = request.grid.patches * request.model.vision.patch_inputs * request.element
-    features = sampling.cached_features(request.model, request.grid, request.element)
+    features = sampling.cached_features(request.model, request.grid, request.element, request.feature_cache)
     return Sampling(
         desktops=min(request.desktops, request.work.episodes),
         max_rows=request.max_rows,

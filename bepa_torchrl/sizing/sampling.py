@@ -20,8 +20,6 @@ from bepa_torchrl.sizing.tokens import EpisodeShape, Grid
 SAMPLER_STEP = 0.03
 #: CPU seconds to decode, resize and cut a screenshot into patches, per patch (0.10 s for the 10,764 of 1932x1092)
 SECONDS_PER_PATCH = 0.10 / 10_764
-#: bytes of screenshots' features that the built-in sampler keeps (``image_cache_bytes`` of the policy)
-FEATURE_CACHE = 1 << 28
 #: bytes of patches that are kept for an engine (:mod:`bepa_torchrl.scale.engine.inputs`)
 PATCH_CACHE = 1 << 30
 
@@ -112,6 +110,6 @@ def preparation_seconds(episode: EpisodeShape, grid: Grid, episodes: int, passes
     return episodes * (images_prepared(episode, sampling) + trained) * grid.patches * SECONDS_PER_PATCH
 
 
-def cached_features(model: ModelShape, grid: Grid, element: int) -> int:
-    """Number of screenshots whose features the built-in sampler keeps."""
-    return FEATURE_CACHE // (math.ceil(grid.patches / model.vision.merge**2) * model.text.hidden * element)
+def cached_features(model: ModelShape, grid: Grid, element: int, size: int) -> int:
+    """Number of screenshots whose features the built-in sampler keeps in a cache of ``size`` bytes."""
+    return size // (math.ceil(grid.patches / model.vision.merge**2) * model.text.hidden * element)

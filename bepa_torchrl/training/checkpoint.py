@@ -15,6 +15,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ _SUMS, _DAMAGED = "sha256", ".damaged"
 _FINITE = frozenset({"weights", "stepper", "sharded"})
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
 _CHUNK = 1 << 20
+_HASHES = 4  #: files that are hashed at once
 
 
 class PolicyWeights:
@@ -232,8 +234,9 @@ def damage(path: Path) -> str | None:
         files = {f"{part['path']}/{file}" for part in manifest["components"].values() for file in part["files"]}
         if files != set(sums):
             return "its manifest is damaged"
+        found = _sha256_of({name: path / name for name in sums})
         for name, expected in sums.items():
-            if _sha256(path / name) != expected:
+            if found[name] != expected:
                 return f"{name} does not have its checksum"
         parts = [path / part["path"] for name, part in manifest["components"].items() if name in _FINITE]
         if bad := _not_finite(file for part in parts for file in part.rglob("*.safetensors")):
@@ -271,9 +274,10 @@ class _CheckedAdapter(CheckpointAdapter):
             component.dump(path, *args, **kwargs)
         else:
             save_state(path, component.state_dict(*args, **kwargs))
-        for file in path.rglob("*"):
-            if file.is_file():
-                self.sums[f"{path.parent.name}/{file.relative_to(path.parent).as_posix()}"] = _sha256(file)
+        files = [file for file in path.rglob("*") if file.is_file()]
+        self.sums |= _sha256_of(
+            {f"{path.parent.name}/{file.relative_to(path.parent).as_posix()}": file for file in files}
+        )
 
     def load(self, component: Any, path: Path, *, args: tuple[Any, ...], kwargs: Mapping[str, Any], **_: Any) -> None:
         """Loads in place; raises as the component does."""
@@ -296,6 +300,14 @@ def _set_aside(path: Path, reason: str, step: int) -> str:
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
     return f"checkpoint {path.name} is damaged ({reason}), renamed to {aside.name}; going on from iteration {step}"
+
+
+def _sha256_of(files: Mapping[str, Path]) -> dict[str, str]:
+    """The sums of files by name, several at a time: hashlib computes outside of Python's lock."""
+    if not files:
+        return {}
+    with ThreadPoolExecutor(min(len(files), _HASHES)) as threads:
+        return dict(zip(files, threads.map(_sha256, files.values()), strict=True))
 
 
 def _sha256(path: Path) -> str:

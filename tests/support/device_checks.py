@@ -164,9 +164,7 @@ def _check_samples(pair: Pair) -> None:
     prompts = pair.ragged()
     keys = [(3, 1, row) for row in range(len(prompts))]
     for temperature in (1.0, 2.0, 0.0):
-        expected, found = (
-            policy.sample(prompts, keys, temperature=temperature) for policy in (pair.cpu, pair.device)
-        )
+        expected, found = (policy.sample(prompts, keys, temperature=temperature) for policy in (pair.cpu, pair.device))
         for mine, other in zip(found, expected, strict=True):
             assert_on_cpu(mine.tokens, mine.log_probs)
             if pair.dtype == torch.float32:  # rounding changes tokens in bfloat16
@@ -183,7 +181,7 @@ def _check_sampling_copy(pair: Pair) -> None:
             weight.mul_(0.5)
     copy.version = -1
 
-    def weights() -> Any:
+    def weights(_dtype: torch.dtype | None) -> Any:
         return iter((adapter_weights(pair.device.model) or pair.device.model.state_dict()).items())
 
     sampling = SamplingCopy(copy, pair.device, weights, copy)

@@ -193,9 +193,7 @@ def _attention(functional: Any) -> Callable[..., Tensor]:
         enable_gqa: bool = False,
     ) -> Tensor:
         if not on_device(query):
-            made: Tensor = fused(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
+            made: Tensor = fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             return made
         if enable_gqa:
             repeats = query.shape[1] // key.shape[1]

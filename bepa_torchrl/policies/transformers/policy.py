@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -88,6 +88,10 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: entry in which ``forward`` stores the response text.
         train_vision: False freezes the vision tower; its features are then cached between calls, in training too.
         image_cache_bytes: size of the cache of a frozen tower's features and their PNGs.
+        max_vision_patches: maximum patches of a pass through the vision tower, to bound memory; a single screenshot may
+            have more. None: all screenshots of a forward pass at once.
+        head_dtype: in which logits are computed, in sampling and scoring, and the output embedding's gradient summed
+            within a forward pass: ``model``, the weights' dtype; or ``float32``, with a copy of that embedding.
         activation_checkpointing: whether the backward pass recomputes decoder layers and vision blocks, so that only
             their inputs are kept in memory (:mod:`.activation_checkpointing`); the results are the same.
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
@@ -117,6 +121,8 @@ class TransformersPolicy(TensorDictModuleBase):
         action_key: str = "action",
         train_vision: bool = True,
         image_cache_bytes: int = 1 << 28,
+        max_vision_patches: int | None = None,
+        head_dtype: Literal["model", "float32"] = "model",
         activation_checkpointing: bool = False,
         lora: Lora | None = None,
     ) -> None:
@@ -149,7 +155,8 @@ class TransformersPolicy(TensorDictModuleBase):
         self.histories = EpisodeHistories()
         self._action_key = action_key
         weight_rows = self.model.get_output_embeddings().weight.shape[0]
-        self.encoder = ImageEncoder(self.model, processor.patcher, image_cache_bytes)
+        self.head_dtype = torch.float32 if head_dtype == "float32" else None  #: of logits; None: the weights'
+        self.encoder = ImageEncoder(self.model, processor.patcher, image_cache_bytes, max_vision_patches)
         self.sampler = TokenSampler(
             self.model,
             self.encoder,
@@ -159,6 +166,7 @@ class TransformersPolicy(TensorDictModuleBase):
             max_new_tokens=max_new_tokens,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
+            head_dtype=self.head_dtype,
         )
         self.scorer = Scorer(
             self.model,
@@ -166,6 +174,7 @@ class TransformersPolicy(TensorDictModuleBase):
             image_token_id=processor.image_token_id,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
+            head_dtype=self.head_dtype,
         )
 
     @property

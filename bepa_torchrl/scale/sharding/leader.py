@@ -21,7 +21,7 @@ from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.scale.sharding.export import export_policy, gathered_weights
 from bepa_torchrl.scale.sharding.followers import HINT
-from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.scale.sharding.gradient import GradientSync, ShardedPasses
 from bepa_torchrl.training.checkpoint import LoadWith
 from bepa_torchrl.training.rank_failures import RankLostError
 
@@ -49,10 +49,20 @@ class Leader:
         policy: this rank's, sharded over ``mesh``.
         mesh: of all ranks, one dimension; this process is rank 0.
         followers: the other ranks.
+        gradient_sync: as of :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`; the other ranks' must be the
+            same.
     """
 
-    def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: OtherRanks) -> None:
-        self.policy, self._followers, self._passes = policy, followers, ShardedPasses(mesh)
+    def __init__(
+        self,
+        policy: TransformersPolicy,
+        mesh: DeviceMesh,
+        followers: OtherRanks,
+        *,
+        gradient_sync: GradientSync = "pass",
+    ) -> None:
+        self.policy, self._followers = policy, followers
+        self._passes = ShardedPasses(mesh, gradient_sync=gradient_sync)
         self._forward, self._together = policy.scorer._forward, False
         policy.scorer._forward = self._forward_together  # type: ignore[assignment, method-assign]
 
@@ -98,15 +108,15 @@ class Leader:
             raise RuntimeError("a sharded policy is scored by all ranks; score with its whole copy (SamplingCopy.copy)")
         return self._forward(*arguments)
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) of every weight, gathered one at a time; to be iterated to the end."""
-        self._followers.send({"do": "gather"})
-        yield from gathered_weights(self.policy)
+    def weights(self, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of every weight, as :func:`~bepa_torchrl.scale.sharding.export.gathered_weights`."""
+        self._followers.send({"do": "gather", "dtype": dtype and str(dtype).removeprefix("torch.")})
+        yield from gathered_weights(self.policy, dtype)
 
     def export(self, path: Path, *, dtype: torch.dtype) -> None:
         """Writes the policy as a checkpoint folder (:func:`bepa_torchrl.scale.sharding.export.export_policy`)."""
         self._followers.send({"do": "export", "path": str(path.absolute())})
-        export_policy(self.policy, path, dtype=dtype)
+        export_policy(self.policy, path, dtype=dtype, wait=False)
 
     def save(self, optimizer: Optimizer, path: Path) -> None:
         """Writes the shards of the policy and the optimiser (``save_sharded``)."""

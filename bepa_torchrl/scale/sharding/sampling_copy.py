@@ -20,7 +20,8 @@ class SamplingCopy:
     Args:
         copy: has the weights of the sharded policy's version 0, in the dtype in which it samples.
         trained: the sharded policy.
-        weights: returns the sharded policy's whole weights, one at a time; those of its adapters if it has any.
+        weights: (dtype) → the sharded policy's whole weights, sent in this dtype or (None) their own, a few at a time;
+            those of its adapters if it has any.
         sampler: samples; ``copy``, or an inference engine that gets its weights from ``copy``.
     """
 
@@ -28,7 +29,7 @@ class SamplingCopy:
         self,
         copy: TransformersPolicy,
         trained: TransformersPolicy,
-        weights: Callable[[], Iterator[tuple[str, Tensor]]],
+        weights: Callable[[torch.dtype | None], Iterator[tuple[str, Tensor]]],
         sampler: ModelSampler,
     ) -> None:
         self.copy, self.trained, self.sampler, self._weights = copy, trained, sampler, weights
@@ -57,7 +58,7 @@ class SamplingCopy:
         self.version = version
 
     def sync(self) -> None:
-        """Copies the weights in training, one at a time, if the copy has others; then updates the engine, if any.
+        """Copies the weights in training, a few at a time, if the copy has others; then updates the engine, if any.
 
         Weights are considered equal if their versions are.
 
@@ -76,7 +77,8 @@ class SamplingCopy:
     @torch.no_grad()
     def _copy(self) -> None:
         own = adapter_weights(self.copy.model) or base_weights(self.copy.model)
-        for name, weight in self._weights():
+        dtypes = {weight.dtype for weight in own.values()}
+        for name, weight in self._weights(dtypes.pop() if len(dtypes) == 1 else None):
             own[name].copy_(weight)
         self.copy.encoder.forget()
         self.copy.version = self.trained.version

@@ -1,4 +1,4 @@
-"""Policies on a pretend accelerator (pretend_device.py): no devices are mixed, and what leaves the process is on the CPU.
+"""Policies on a pretend accelerator: no devices are mixed, and what leaves the process is on the CPU.
 
 Each check runs in a process of its own, since torch cannot forget a backend.
 """
