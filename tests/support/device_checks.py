@@ -14,7 +14,7 @@ import torch
 from built_in_engine import TOKEN, served, url_of
 from history_rows import required
 from opencua_checkpoint import write_opencua_checkpoint
-from pretend_device import DEVICE, on_device, pretend_device
+from pretend_device import DEVICE, moves_in_place, on_device, pretend_device
 from ray_stand_in import StandInRay
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -83,7 +83,8 @@ class Pair:
         self.cpu, self.device = self.load("cpu"), self.load(DEVICE)
 
     def load(self, device: str) -> TransformersPolicy:
-        return load_policy(self.checkpoint, dtype=self.dtype, device=device, **self.options)
+        with moves_in_place():
+            return load_policy(self.checkpoint, dtype=self.dtype, device=device, **self.options)
 
     def rows(self) -> TensorDictBase:
         """Rows of episodes, with advantages; some prompts are prefixes of others."""

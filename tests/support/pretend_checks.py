@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from pretend_device import LeftTheDeviceError, MixedDevicesError, on_device, pretend_device
+from pretend_device import LeftTheDeviceError, MixedDevicesError, moves_in_place, on_device, pretend_device
 
 
 def check_refusals(_folder: Path) -> None:
@@ -55,7 +55,8 @@ def check_ties(_folder: Path) -> None:
     with pretend_device():
         embedding, head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5, bias=False)
         head.weight = embedding.weight
-        both = torch.nn.ModuleDict({"embedding": embedding, "head": head}).to("gpu")
+        with moves_in_place():
+            both = torch.nn.ModuleDict({"embedding": embedding, "head": head}).to("gpu")
         assert both["head"].weight is both["embedding"].weight
         tokens = torch.tensor([1, 3], device="gpu")
         both["head"](both["embedding"](tokens)).sum().backward()

@@ -162,8 +162,6 @@ def pretend_device() -> Iterator[None]:
     if not hasattr(torch, "gpu"):
         _setup_privateuseone_for_python_backend("gpu")
     torch.gpu.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]  # type: ignore[attr-defined]
-    swap = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)  # module.to keeps a parameter's identity: ties stay
     _device_constructors()  # torch remembers which functions make tensors: these ones, not what replaces them here
     functional = torch.nn.functional
     with ExitStack() as stack:
@@ -172,10 +170,18 @@ def pretend_device() -> Iterator[None]:
             stack.enter_context(patch.object(torch, name, _made_on_device(getattr(torch, name))))
         stack.enter_context(patch.object(safetensors.torch, "_flatten_as_ptr", _only_cpu()))
         stack.enter_context(_Mode())
-        try:
-            yield
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(swap)
+        yield
+
+
+@contextmanager
+def moves_in_place() -> Iterator[None]:
+    """``module.to`` keeps a parameter's identity in this block, and so its ties, as it does for a real device."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def _attention(functional: Any) -> Callable[..., Tensor]:

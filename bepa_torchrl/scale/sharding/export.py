@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import all_gather_tensor, wait_tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 
@@ -67,9 +68,8 @@ def _gather(chunk: Sequence[tuple[str, DTensor]]) -> Iterator[tuple[str, Tensor]
     parts = [weight.to_local().reshape(-1) for _, weight in chunk]
     pad = torch.nn.functional.pad
     sent = torch.cat([pad(part, (0, size - len(part))) for part, size in zip(parts, sizes, strict=True)])
-    received = sent.new_empty(ranks * len(sent))
     with rank_failures():
-        dist.all_gather_into_tensor(received, sent, group=group)
+        received = wait_tensor(all_gather_tensor(sent, 0, group))
     for (name, weight), rows in zip(chunk, received.view(ranks, -1).split(sizes, dim=1), strict=True):
         yield name, rows.reshape(-1)[: weight.numel()].view(weight.shape)
 
