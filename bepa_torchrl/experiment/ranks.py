@@ -191,8 +191,14 @@ def _follow(settings: Settings, join: JoinGroup, lines: Iterable[str]) -> None:
     mesh = join()
     policy = _sharded_policy(settings, mesh)
     make_phase = partial(_make_phase, settings, policy)
-    options = {"clip_norm": settings.optimizer.clip_norm, "gradient_sync": settings.train.gradient_sync}
-    FollowingRank(policy, mesh, make_phase, **options).follow(lines)
+    rank = FollowingRank(
+        policy,
+        mesh,
+        make_phase,
+        clip_norm=settings.optimizer.clip_norm,
+        gradient_sync=settings.train.gradient_sync,
+    )
+    rank.follow(lines)
     dist.destroy_process_group()
 
 

@@ -51,6 +51,7 @@ def gathered_weights(policy: TransformersPolicy, dtype: torch.dtype | None = Non
         if chunk and (chunk[0][1].dtype != sent.dtype or sum(part.nbytes for _, part in chunk) + sent.nbytes > _CHUNK):
             yield from _gather(chunk)
             chunk = []
+        assert isinstance(sent, DTensor)
         chunk.append((name, sent))
     if chunk:
         yield from _gather(chunk)

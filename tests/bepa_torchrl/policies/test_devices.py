@@ -14,6 +14,7 @@ from device_checks import FAMILIES, TUNINGS, check_policy
 from pretend_checks import check_refusals, check_ties
 from process_groups import errors_of, run_ranks
 
+DEADLINE = 550.0  #: seconds, many times what a check requires on a machine that does nothing else
 #: each family and each way of training once
 FEW = list(zip(FAMILIES, TUNINGS, strict=True))
 ALL = [
@@ -25,14 +26,16 @@ ALL = [
 @pytest.mark.parametrize(("family", "tuning"), FEW)
 def test_a_policy_of_each_family_works_on_an_accelerator(tmp_path: Path, family: str, tuning: str) -> None:
     """Load, sample, score, update, save, resume, publish, export; results equal the CPU's."""
-    assert run_ranks(check_policy, 1, tmp_path, family, tuning, torch.float32, False) == [0], errors_of(tmp_path)
+    arguments = (family, tuning, torch.float32, False)
+    assert run_ranks(check_policy, 1, tmp_path, *arguments, deadline=DEADLINE) == [0], errors_of(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "tuning", "dtype"), ALL)
 def test_every_policy_works_on_an_accelerator(tmp_path: Path, family: str, tuning: str, dtype: torch.dtype) -> None:
     """The same with an engine behind HTTP, which is verified after each sync."""
-    assert run_ranks(check_policy, 1, tmp_path, family, tuning, dtype, True) == [0], errors_of(tmp_path)
+    arguments = (family, tuning, dtype, True)
+    assert run_ranks(check_policy, 1, tmp_path, *arguments, deadline=DEADLINE) == [0], errors_of(tmp_path)
 
 
 @pytest.mark.parametrize("check", [check_refusals, check_ties])
