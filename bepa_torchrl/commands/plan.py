@@ -110,7 +110,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         desktops=settings.env.desktops,
         max_rows=settings.policy.max_rows,
         max_batch_tokens=settings.policy.max_batch_tokens,
-        feature_cache=int(settings.policy.image_cache_gb * 1e9),
+        feature_cache=int(settings.policy.feature_cache_gb * 1e9),
         window=settings.policy.max_prompt_tokens + settings.policy.max_new_tokens,
         element=4 if settings.policy.dtype == "float32" else 2,
         train_vision="visual" not in train.frozen,

@@ -56,7 +56,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
     options = asdict(settings.policy)
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")
     del options["rollout"], options["engine"]
-    options["image_cache_bytes"] = int(options.pop("image_cache_gb") * 1e9)
+    options["image_cache_bytes"] = int(options.pop("feature_cache_gb") * 1e9)
     return load_policy(
         checkpoint_folder(checkpoint),
         seed=seed,

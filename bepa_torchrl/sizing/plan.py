@@ -32,7 +32,7 @@ class PlanRequest:
         desktops: episodes that run at once.
         max_rows: maximum rows of a sampling batch.
         max_batch_tokens: maximum tokens of a batch of the built-in sampler.
-        feature_cache: bytes of screenshots' features that it keeps (``policy.image_cache_gb``).
+        feature_cache: bytes of screenshots' features that it keeps (``policy.feature_cache_gb``).
         window: maximum tokens of a prompt and its response.
         element: bytes per element of the model's dtype.
         train_vision: whether full training trains the vision tower.

@@ -82,7 +82,7 @@ class PolicySettings:
         max_new_tokens: maximum tokens of a response.
         max_batch_tokens: maximum tokens of a forward pass, including padding.
         max_rows: maximum rows of a sampling batch.
-        image_cache_gb: memory for the features of screenshots, 10^9 bytes, on the policy's device; used if the vision
+        feature_cache_gb: memory for the features of screenshots, 10^9 bytes, on the policy's device; used if the vision
             tower is frozen. A screenshot of 1080p has 20 MB in a 7B: 0.27 holds 13 of them, and 32 desktops with 15
             screenshots each require 9.6 for each screenshot to be encoded once.
         max_vision_patches: maximum patches of a pass through the vision tower, which bounds its memory: without, all
@@ -111,7 +111,7 @@ class PolicySettings:
     max_new_tokens: Positive
     max_batch_tokens: Positive
     max_rows: Positive
-    image_cache_gb: NonNegativeFloat = 0.27
+    feature_cache_gb: NonNegativeFloat = 0.27
     max_vision_patches: Positive | None = None
     head_dtype: Literal["model", "float32"] = "model"
     activation_checkpointing: bool

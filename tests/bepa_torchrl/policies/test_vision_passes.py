@@ -61,7 +61,7 @@ def test_features_and_gradients_are_those_of_one_pass(family: str, train_vision:
 def test_settings_reach_the_encoder() -> None:
     """Of the cache, the features that fit: 64 of float32 and width 96 are 24,576 bytes."""
     config = load_config(
-        ["experiment=smoke", "policy.image_cache_gb=6e-5", "policy.max_vision_patches=300", "train.frozen=[visual]"]
+        ["experiment=smoke", "policy.feature_cache_gb=6e-5", "policy.max_vision_patches=300", "train.frozen=[visual]"]
     )
     policy = make_policy(config, seed=0)
     assert isinstance(policy, TransformersPolicy)
