@@ -24,6 +24,7 @@ from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_metho
 from bepa_torchrl.experiment.preflight import engine_token
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import Method
+from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
@@ -60,9 +61,11 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
         CheckpointError: the checkpoint cannot be used as a policy.
         MissingExtraError: ``policy.lora`` requires PEFT, which is not installed. ValueError: its adapters do not fit.
     """
+    set_allocator(settings.policy.device)
     options = asdict(settings.policy)
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")
     del options["rollout"], options["engine"]
+    options["image_cache_bytes"] = int(options.pop("feature_cache_gb") * 1e9)
     return load_policy(
         checkpoint_folder(checkpoint),
         seed=seed,

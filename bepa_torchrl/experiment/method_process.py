@@ -46,6 +46,7 @@ from bepa_torchrl.experts.self_rollout import train_after_handover
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.monitoring.prometheus import method_samples
+from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.json_lines import read_lines
@@ -85,6 +86,7 @@ class MethodRun:
     def __init__(self, folder: Path) -> None:
         config = read_settings(folder / "config.yaml")
         self.folder, self.config = folder, config
+        set_allocator(config.policy.device)  # before other ranks are started, and before CUDA is used
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         self.algo: Method = method_named(config.algo.name)

@@ -37,6 +37,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.losses import SFTLoss
 from bepa_torchrl.methods import method_named
+from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import ModelSampler, Policy
 from bepa_torchrl.scale.sharding.followers import Followers
 from bepa_torchrl.scale.sharding.leader import Leader
@@ -69,7 +70,7 @@ def divided_policy(settings: Settings, folder: Path) -> Iterator[tuple[Policy, L
         try:
             mesh = join()
             policy = _sharded_policy(settings, mesh)
-            yield policy, Leader(policy, mesh, followers)
+            yield policy, Leader(policy, mesh, followers, gradient_sync=settings.train.gradient_sync)
             failed = False
         finally:
             followers.close(kill=failed)
@@ -195,12 +196,20 @@ def follow_torchrun(job: TorchrunJob) -> int:
 
 def _follow(settings: Settings, join: JoinGroup, lines: Iterable[str]) -> None:
     """Joins the other ranks, and executes rank 0's commands until they end."""
+    set_allocator(settings.policy.device)
     torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
     mesh = join()
     policy = _sharded_policy(settings, mesh)
     make_phase = partial(_make_phase, settings, policy)
-    FollowingRank(policy, mesh, make_phase, clip_norm=settings.optimizer.clip_norm).follow(lines)
+    rank = FollowingRank(
+        policy,
+        mesh,
+        make_phase,
+        clip_norm=settings.optimizer.clip_norm,
+        gradient_sync=settings.train.gradient_sync,
+    )
+    rank.follow(lines)
     dist.destroy_process_group()
 
 

@@ -15,16 +15,18 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, no_grad
 from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, CheckpointRotation
 
 from bepa_torchrl.policies.finite import check_finite, not_finite
+from bepa_torchrl.policies.transformers.host_state import state_on_cpu, without_ties
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.storage.state import load_state, save_state
 from bepa_torchrl.training.newest import PREFIX as _PREFIX
@@ -36,6 +38,7 @@ _SUMS, _DAMAGED = "sha256", ".damaged"
 _FINITE = frozenset({"weights", "stepper", "sharded"})
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
 _CHUNK = 1 << 20
+_HASHES = 4  #: files that are hashed at once
 
 
 class PolicyWeights:
@@ -57,11 +60,9 @@ class PolicyWeights:
         """
         check_finite(self.policy.model.named_parameters(), "the policy's weights")
         try:
-            if adapters := adapter_weights(self.policy.model):
-                own = {name: weight.detach().contiguous() for name, weight in adapters.items()}
-                save_file(own, path / WEIGHTS_FILE)
-            else:
-                save_model(self.policy.model, str(path / WEIGHTS_FILE))
+            adapters = {name: weight.detach().cpu() for name, weight in adapter_weights(self.policy.model).items()}
+            own, ties = (adapters, {}) if adapters else without_ties(state_on_cpu(self.policy.model))
+            save_file({name: weight.contiguous() for name, weight in own.items()}, path / WEIGHTS_FILE, ties or None)
         except SafetensorError as error:
             raise OSError(f"{path / WEIGHTS_FILE}: {error}") from error
         (path / VERSION_FILE).write_text(json.dumps({"policy_version": self.policy.version}))
@@ -72,7 +73,7 @@ class PolicyWeights:
             if adapters := adapter_weights(self.policy.model):
                 _copy_into(adapters, load_file(path / WEIGHTS_FILE))
             else:
-                load_model(self.policy.model, path / WEIGHTS_FILE, device=str(self.policy.device))
+                load_model(self.policy.model, path / WEIGHTS_FILE)  # by the host: a GPU has no room for a second copy
         except (SafetensorError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{path / WEIGHTS_FILE}: damaged, or of another model: {error}") from error
         self.policy.version = int(json.loads((path / VERSION_FILE).read_text())["policy_version"])
@@ -233,8 +234,9 @@ def damage(path: Path) -> str | None:
         files = {f"{part['path']}/{file}" for part in manifest["components"].values() for file in part["files"]}
         if files != set(sums):
             return "its manifest is damaged"
+        found = _sha256_of({name: path / name for name in sums})
         for name, expected in sums.items():
-            if _sha256(path / name) != expected:
+            if found[name] != expected:
                 return f"{name} does not have its checksum"
         parts = [path / part["path"] for name, part in manifest["components"].items() if name in _FINITE]
         if bad := _not_finite(file for part in parts for file in part.rglob("*.safetensors")):
@@ -272,9 +274,10 @@ class _CheckedAdapter(CheckpointAdapter):
             component.dump(path, *args, **kwargs)
         else:
             save_state(path, component.state_dict(*args, **kwargs))
-        for file in path.rglob("*"):
-            if file.is_file():
-                self.sums[f"{path.parent.name}/{file.relative_to(path.parent).as_posix()}"] = _sha256(file)
+        files = [file for file in path.rglob("*") if file.is_file()]
+        self.sums |= _sha256_of(
+            {f"{path.parent.name}/{file.relative_to(path.parent).as_posix()}": file for file in files}
+        )
 
     def load(self, component: Any, path: Path, *, args: tuple[Any, ...], kwargs: Mapping[str, Any], **_: Any) -> None:
         """Loads in place; raises as the component does."""
@@ -297,6 +300,14 @@ def _set_aside(path: Path, reason: str, step: int) -> str:
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
     return f"checkpoint {path.name} is damaged ({reason}), renamed to {aside.name}; going on from iteration {step}"
+
+
+def _sha256_of(files: Mapping[str, Path]) -> dict[str, str]:
+    """The sums of files by name, several at a time: hashlib computes outside of Python's lock."""
+    if not files:
+        return {}
+    with ThreadPoolExecutor(min(len(files), _HASHES)) as threads:
+        return dict(zip(files, threads.map(_sha256, files.values()), strict=True))
 
 
 def _sha256(path: Path) -> str:

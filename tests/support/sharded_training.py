@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,17 +17,19 @@ from safetensors.torch import save_file
 from tensordict import TensorDictBase
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.losses import BEPALoss
 from bepa_torchrl.policies.finite import NonFiniteError
-from bepa_torchrl.policies.transformers.lora import Lora
+from bepa_torchrl.policies.transformers.lora import Lora, adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
+from bepa_torchrl.scale.sharding import export
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.scale.sharding.export import export_policy
-from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.scale.sharding.gradient import GradientSync, ShardedPasses
 from bepa_torchrl.scale.sharding.policy import shard_policy
 from bepa_torchrl.scale.sharding.process_group import join_process_group
 from bepa_torchrl.storage.state import save_state
@@ -95,14 +98,20 @@ def whole_weights(policy: ShortPromptPolicy) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in get_model_state_dict(policy.model, options=options).items()}
 
 
-def train_sharded(folder: Path, options: dict[str, Any], compute_dtype: torch.dtype | None = None) -> None:
+def train_sharded(
+    folder: Path,
+    options: dict[str, Any],
+    compute_dtype: torch.dtype | None = None,
+    gradient_sync: GradientSync = "pass",
+) -> None:
     """A rank: trains, and rank 0 writes the scalars and weights."""
     join_process_group(timeout=60)
     policy = made_policy(**options)
     batches = made_batches(policy)
     mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
     shard_policy(policy, mesh, compute_dtype=compute_dtype)
-    outputs = train(policy, optimizer_of(policy), batches, ShardedPasses(mesh))
+    passes = ShardedPasses(mesh, gradient_sync=gradient_sync)
+    outputs = train(policy, optimizer_of(policy), batches, passes)
     (folder / f"outputs-{rank()}.json").write_text(json.dumps(outputs))
     weights = whole_weights(policy)
     if rank() == 0:
@@ -144,6 +153,25 @@ def take_steps_with_terms(
         outputs.append(gradient_step(loss, optimizer, batch, keep=keep, max_tokens=MAX_TOKENS, passes=passes))
     assert torch.equal(found[0], found[1])
     return outputs
+
+
+def gather_weights(folder: Path, options: dict[str, Any]) -> None:
+    """A rank: whole weights, gathered one by one, in a few parts, and in half precision, are those before sharding."""
+    join_process_group(timeout=60)
+    policy = made_policy(**options)
+    before = {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}
+    shard_policy(policy, init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),)))
+    counts = []
+    for chunk, dtype in ((1, None), (1 << 20, None), (1 << 28, torch.bfloat16)):
+        with patch.object(export, "_CHUNK", chunk), CommDebugMode() as operations:
+            found = {name: weight.clone() for name, weight in export.gathered_weights(policy, dtype)}
+        counts.append(operations.get_total_counts())
+        assert found.keys() == (adapter_weights(policy.model).keys() or before.keys())
+        for name, weight in found.items():
+            own = before[name] if dtype is None or (".visual." in name and options) else before[name].to(dtype)
+            assert torch.equal(weight.to(own.dtype), own), name
+    assert counts[0] > counts[1] >= counts[2] == 1
+    (folder / f"counts-{rank()}.json").write_text(json.dumps(counts))
 
 
 def score_in_half_precision(folder: Path, frozen: Sequence[str]) -> None:

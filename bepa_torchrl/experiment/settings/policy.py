@@ -83,6 +83,15 @@ class PolicySettings:
         max_new_tokens: maximum tokens of a response.
         max_batch_tokens: maximum tokens of a forward pass, including padding.
         max_rows: maximum rows of a sampling batch.
+        feature_cache_gb: memory for the features of screenshots, 10^9 bytes, on the policy's device; used if the vision
+            tower is frozen. A screenshot of 1080p has 20 MB in a 7B: 0.27 holds 13 of them, and 32 desktops with 15
+            screenshots each require 9.6 for each screenshot to be encoded once.
+        max_vision_patches: maximum patches of a pass through the vision tower, which bounds its memory: without, all
+            screenshots of a forward pass go through it at once. A screenshot of 1080p has 10,764 in a Qwen2.5-VL; a
+            single one may have more than this.
+        head_dtype: in which logits are computed: ``model``, as ``dtype``; ``float32``, also if ``dtype`` is half
+            precision, in sampling, scoring and the engine of ``rollout=vllm`` (from vLLM 0.32), whose log-probs then
+            differ about half as much. It takes a float32 copy of the output embedding, 2.2 GB for a 7B.
         activation_checkpointing: whether an update recomputes activations in the backward pass instead of keeping them.
             It takes about a third more time and a fraction of the memory, with the same results.
         image_cache_gb: memory of the CPU for screenshots that are decoded and resized, 10^9 bytes; 0: none are kept.
@@ -106,6 +115,9 @@ class PolicySettings:
     max_new_tokens: Positive
     max_batch_tokens: Positive
     max_rows: Positive
+    feature_cache_gb: NonNegativeFloat = 0.27
+    max_vision_patches: Positive | None = None
+    head_dtype: Literal["model", "float32"] = "model"
     activation_checkpointing: bool
     image_cache_gb: NonNegativeFloat = 0.25
     image_threads: Count = 0

@@ -28,6 +28,10 @@ class TrainSettings:
             (docs/train_7b.md). FSDP2 over ``cuda:0`` to ``cuda:N-1``, or on the CPU; with 1 the method's process has
             all of them. The results do not depend on it, except for rounding (of 8-bit moments, in other blocks). It is
             torchrun's number of processes, if that starts the run.
+        gradient_sync: when the ranks sum their gradients, with ``ranks`` above 1: after each ``pass`` (a micro-batch of
+            each rank), which keeps a rank's part of the gradient only; or once per ``step``, for slow networks: it
+            sends less by the number of passes, and each GPU holds a whole float32 gradient, 33 GB for a 7B. The results
+            differ by rounding.
         nonfinite_steps: optimiser steps in a row that may have a gradient that is not finite, and are not taken; one
             more ends the run.
         rank_timeout: seconds until a rank that does not answer ends the run, with ``ranks`` above 1.
@@ -42,6 +46,7 @@ class TrainSettings:
     old_log_probs: Literal["injected", "all"] = "all"
     frozen: tuple[Text, ...] = ()
     ranks: Positive = 1
+    gradient_sync: Literal["pass", "step"] = "pass"
     nonfinite_steps: Count = 3
     rank_timeout: PositiveFloat = 600.0
     save_every: Positive = 10

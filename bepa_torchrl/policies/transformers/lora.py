@@ -155,32 +155,31 @@ def reset_adapters(model: torch.nn.Module) -> None:
             weight.zero_()
 
 
-def save_merged(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+def save_merged(model: Any, folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes config and merged weights, which ``from_pretrained`` reads without PEFT, into an existing folder.
 
     Args:
         model: with adapters.
         folder: exists.
-        weights: already merged, under the checkpoint's names; None: the model's.
+        weights: already merged, under the checkpoint's names, on the CPU.
     """
-    merged = dict(merged_weights(model)) if weights is None else dict(weights)
     # transformers writes a model with this flag as adapters alone
     flag, model._hf_peft_config_loaded = model._hf_peft_config_loaded, False
     try:
-        model.save_pretrained(folder, state_dict=merged)
+        model.save_pretrained(folder, state_dict=dict(weights))
     finally:
         model._hf_peft_config_loaded = flag
 
 
-def save_adapter(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+def save_adapter(model: Any, folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes the adapters in PEFT's format (adapter_config.json, adapter_model.safetensors) into a folder.
 
     Args:
         model: with adapters.
         folder: exists.
-        weights: the adapters' whole weights by parameter name; None: the model's.
+        weights: the adapters' whole weights by parameter name, on the CPU.
     """
-    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    model.save_pretrained(folder, state_dict=dict(weights))
 
 
 @torch.no_grad()

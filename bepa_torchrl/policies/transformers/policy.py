@@ -25,7 +25,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -40,6 +40,7 @@ from bepa_torchrl.policies.finite import check_finite
 from bepa_torchrl.policies.tensordict_io import ResponseDistribution, left_pad, read_rows
 from bepa_torchrl.policies.transformers.activation_checkpointing import checkpoint_activations
 from bepa_torchrl.policies.transformers.checkpoint import Checkpoint, load_checkpoint, no_progress_bars
+from bepa_torchrl.policies.transformers.host_state import state_on_cpu
 from bepa_torchrl.policies.transformers.lora import (
     Lora,
     adapter_weights,
@@ -94,6 +95,10 @@ class TransformersPolicy(TensorDictModuleBase):
         image_cache_gb: memory of the CPU for decoded, resized screenshots and their PNGs, 10^9 bytes
             (:mod:`.pixel_cache`); 0: none are kept.
         image_threads: threads that decode and resize screenshots ahead of need; 0: none.
+        max_vision_patches: maximum patches of a pass through the vision tower, to bound memory; a single screenshot may
+            have more. None: all screenshots of a forward pass at once.
+        head_dtype: in which logits are computed, in sampling and scoring, and the output embedding's gradient summed
+            within a forward pass: ``model``, the weights' dtype; or ``float32``, with a copy of that embedding.
         activation_checkpointing: whether the backward pass recomputes decoder layers and vision blocks, so that only
             their inputs are kept in memory (:mod:`.activation_checkpointing`); the results are the same.
         lora: adapters, which are then the only trained parameters (:mod:`.lora`); None: all weights are trained.
@@ -125,6 +130,8 @@ class TransformersPolicy(TensorDictModuleBase):
         image_cache_bytes: int = 1 << 28,
         image_cache_gb: float = 0.25,
         image_threads: int = 0,
+        max_vision_patches: int | None = None,
+        head_dtype: Literal["model", "float32"] = "model",
         activation_checkpointing: bool = False,
         lora: Lora | None = None,
     ) -> None:
@@ -158,7 +165,8 @@ class TransformersPolicy(TensorDictModuleBase):
         self.histories = EpisodeHistories()
         self._action_key = action_key
         weight_rows = self.model.get_output_embeddings().weight.shape[0]
-        self.encoder = ImageEncoder(self.model, processor.patcher, image_cache_bytes)
+        self.head_dtype = torch.float32 if head_dtype == "float32" else None  #: of logits; None: the weights'
+        self.encoder = ImageEncoder(self.model, processor.patcher, image_cache_bytes, max_vision_patches)
         self.sampler = TokenSampler(
             self.model,
             self.encoder,
@@ -168,6 +176,7 @@ class TransformersPolicy(TensorDictModuleBase):
             max_new_tokens=max_new_tokens,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
+            head_dtype=self.head_dtype,
         )
         self.scorer = Scorer(
             self.model,
@@ -175,6 +184,7 @@ class TransformersPolicy(TensorDictModuleBase):
             image_token_id=processor.image_token_id,
             max_batch_tokens=max_batch_tokens,
             max_rows=max_rows,
+            head_dtype=self.head_dtype,
         )
 
     @property
@@ -323,11 +333,12 @@ class TransformersPolicy(TensorDictModuleBase):
         check_finite(self.model.named_parameters(), f"{target} is not written")
         with new_folder(target) as folder:
             with no_progress_bars():
-                if adapter_weights(self.model):
-                    save_merged(self.model, folder)
-                    save_adapter(self.model, folder / ADAPTER_FOLDER)
+                state = state_on_cpu(self.model)
+                if adapters := adapter_weights(self.model):
+                    save_merged(self.model, folder, dict(merged_weights(self.model, state)))
+                    save_adapter(self.model, folder / ADAPTER_FOLDER, {name: state[name] for name in adapters})
                 else:
-                    self.model.save_pretrained(folder)
+                    self.model.save_pretrained(folder, state_dict=state)
             self.renderer.processor.tokenizer.save_pretrained(folder)
             self.renderer.processor.patcher.processor.save_pretrained(folder)
         return target

@@ -6,7 +6,7 @@ Legend: B rows of a batch, P columns of the longest prompt, V vocabulary. Tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,20 @@ def budget_batches(lengths: Sequence[int], budget: int, max_rows: int) -> Iterat
         yield batch
 
 
+#: hidden states ``[B, H]`` → logits ``[B, V]``
+Head = Callable[[Tensor], Tensor]
+
+
+def output_head(model: Any, dtype: torch.dtype | None) -> Head:
+    """The model's output head; with another ``dtype`` than the model's, with a copy of the weight in it."""
+    head = model.lm_head
+    if dtype is None or dtype == head.weight.dtype:
+        found: Head = head
+        return found
+    weight = head.weight.to(dtype)
+    return lambda hidden: torch.nn.functional.linear(hidden.to(dtype), weight)
+
+
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
     """One row's tokens, int64 ``[L]``, and their log-probs at the sampling temperature, float32 ``[L]``, nats."""
@@ -57,6 +71,7 @@ class TokenSampler:
         max_new_tokens: maximum tokens per response, including the end token.
         max_batch_tokens: maximum (prompt + response) tokens per batch; a single row may exceed it.
         max_rows: maximum rows per batch.
+        head_dtype: in which logits are computed; None: the model's.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class TokenSampler:
         max_new_tokens: int,
         max_batch_tokens: int,
         max_rows: int,
+        head_dtype: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.encoder = encoder
@@ -79,6 +95,7 @@ class TokenSampler:
         self.max_new_tokens = max_new_tokens
         self.max_batch_tokens = max_batch_tokens
         self.max_rows = max_rows
+        self.head_dtype = head_dtype
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], *, temperature: float = 1.0
@@ -105,23 +122,24 @@ class TokenSampler:
     def _sample_batch(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
     ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Of each token the device sends one thing: the chosen ids, which decide whether sampling goes on."""
         state = self._prefill(prompts)
-        count = len(prompts)
-        uniforms = np.zeros((count, self.max_new_tokens))
+        count, device = len(prompts), state.logits.device
+        drawn_uniforms = np.zeros((count, self.max_new_tokens))
         if temperature > 0:
-            uniforms = np.stack([token_uniforms(key, self.max_new_tokens) for key in keys])
+            drawn_uniforms = np.stack([token_uniforms(key, self.max_new_tokens) for key in keys])
+        uniforms = torch.from_numpy(drawn_uniforms).to(device)
         tokens = np.zeros((count, self.max_new_tokens), dtype=np.int64)
-        log_probs = np.zeros((count, self.max_new_tokens), dtype=np.float32)
+        log_probs = torch.zeros((count, self.max_new_tokens), dtype=torch.float32, device=device)
         lengths = np.full(count, self.max_new_tokens)
         live = np.ones(count, dtype=bool)
         ends = np.asarray(sorted(self.end_token_ids))
-        blocked = torch.tensor(self.blocked_ids, dtype=torch.int64, device=state.logits.device)
+        blocked = torch.tensor(self.blocked_ids, dtype=torch.int64, device=device)
+        places = torch.arange(count, device=device)  # of the rows still in the batch
         for step in range(self.max_new_tokens):
-            points = torch.from_numpy(uniforms[state.rows, step]).to(state.logits.device)
-            chosen, chosen_log_probs = choose_tokens(state.logits, points, temperature, blocked)
+            chosen, log_probs[places, step] = choose_tokens(state.logits, uniforms[places, step], temperature, blocked)
             drawn = chosen.cpu().numpy()
             tokens[state.rows, step] = drawn
-            log_probs[state.rows, step] = chosen_log_probs.cpu().numpy()
             ended = state.rows[np.isin(drawn, ends) & live[state.rows]]
             live[ended] = False
             lengths[ended] = step + 1
@@ -129,9 +147,11 @@ class TokenSampler:
                 break
             still = live[state.rows]
             if still.sum() <= 0.75 * len(still):
-                chosen = chosen[state.keep(still)]
+                kept = state.keep(still)
+                chosen, places = chosen[kept], places[kept]
             state.advance(self.model, chosen)
-        return [(tokens[i, :n].copy(), log_probs[i, :n].copy()) for i, n in enumerate(lengths)]
+        values = log_probs.cpu().numpy()
+        return [(tokens[i, :n].copy(), values[i, :n].copy()) for i, n in enumerate(lengths)]
 
     def _prefill(self, prompts: Sequence[Prompt]) -> _Decoding:
         """Runs the prompts through the model, each distinct one once."""
@@ -150,21 +170,25 @@ class TokenSampler:
         cache = DecodeCache(width + self.max_new_tokens)
         hidden = hidden_states(self.model, batch, self.encoder, past_key_values=cache, use_cache=True)
         last = torch.tensor(batch.lengths, device=device) - 1
-        logits = self.model.lm_head(hidden[torch.arange(len(firsts), device=device), last])
+        head = output_head(self.model, self.head_dtype)
+        logits = head(hidden[torch.arange(len(firsts), device=device), last])
         positions = torch.tensor(batch.next_positions, device=device)
         lengths = torch.tensor(batch.lengths, device=device)
         if len(firsts) < len(prompts):
             repeat = torch.tensor(which, device=device)
             cache.select(repeat)
             logits, positions, lengths = logits[repeat], positions[repeat], lengths[repeat]
-        return _Decoding(cache, logits, positions, lengths, width)
+        return _Decoding(cache, head, logits, positions, lengths, width)
 
 
 class _Decoding:
     """The rows still in the batch: cache, next logits, next positions. ``rows``: their original indices."""
 
-    def __init__(self, cache: DecodeCache, logits: Tensor, positions: Tensor, lengths: Tensor, width: int) -> None:
+    def __init__(
+        self, cache: DecodeCache, head: Head, logits: Tensor, positions: Tensor, lengths: Tensor, width: int
+    ) -> None:
         self.cache = cache
+        self.head = head
         self.logits = logits
         self.positions = positions
         self.rows = np.arange(len(lengths))
@@ -196,5 +220,5 @@ class _Decoding:
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state
-        self.logits = model.lm_head(hidden[:, 0])
+        self.logits = self.head(hidden[:, 0])
         self.positions = self.positions + 1

@@ -33,16 +33,25 @@ class Scorer:
         image_token_id: the token that represents a merged patch.
         max_batch_tokens: maximum tokens per forward pass, including padding; a single row may exceed it.
         max_rows: maximum rows per forward pass.
+        head_dtype: in which logits are computed; None: the model's.
     """
 
     def __init__(
-        self, model: Any, encoder: ImageEncoder, *, image_token_id: int, max_batch_tokens: int, max_rows: int
+        self,
+        model: Any,
+        encoder: ImageEncoder,
+        *,
+        image_token_id: int,
+        max_batch_tokens: int,
+        max_rows: int,
+        head_dtype: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.encoder = encoder
         self.image_token_id = image_token_id
         self.max_batch_tokens = max_batch_tokens
         self.max_rows = max_rows
+        self.head_dtype = head_dtype
 
     def score(
         self, prompts: Sequence[Prompt], responses: Sequence[Tensor], *, temperature: float = 1.0
@@ -102,6 +111,7 @@ class Scorer:
             self.model.get_output_embeddings().weight,
             packed.tokens.flatten()[positions],
             temperature=temperature,
+            dtype=self.head_dtype,
         )
         counts = [end - start for _, start, end in spans]
         return log_probs.split(counts), entropies.split(counts)

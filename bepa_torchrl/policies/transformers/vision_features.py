@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -56,12 +57,14 @@ class ImageEncoder:
         model: the conditional-generation model.
         patcher: PNG bytes → patches.
         capacity_bytes: maximum size of cached features and PNGs; the least recently used are dropped; 0: no cache.
+        max_patches: maximum patches of a pass through the tower; a single image may have more. None: no limit.
     """
 
-    def __init__(self, model: Any, patcher: ImagePatcher, capacity_bytes: int) -> None:
+    def __init__(self, model: Any, patcher: ImagePatcher, capacity_bytes: int, max_patches: int | None = None) -> None:
         self.model = model
         self.patcher = patcher
         self.capacity_bytes = capacity_bytes
+        self.max_patches = max_patches
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self._kept_bytes = 0
         self._fingerprint: tuple[tuple[int, int], ...] = ()
@@ -104,6 +107,14 @@ class ImageEncoder:
             self._kept_bytes -= len(old) + old_feature.nbytes
 
     def _encode(self, images: Sequence[bytes]) -> list[Tensor]:
+        """Features of images, in passes of at most ``max_patches``."""
+        if self.max_patches is None:
+            return self._pass(images)
+        sizes = [math.prod(self.patcher.grid(image)) for image in images]
+        passes = consecutive(sizes, self.max_patches)
+        return [features for part in passes for features in self._pass([images[i] for i in part])]
+
+    def _pass(self, images: Sequence[bytes]) -> list[Tensor]:
         self.patcher.prefetch(images)
         device = self.model.device
         grids = torch.tensor([self.patcher.grid(image) for image in images], dtype=torch.int64, device=device)
@@ -111,6 +122,17 @@ class ImageEncoder:
         output = self.model.get_image_features(values, grids, return_dict=True)
         levels = [output.pooler_output, *getattr(output, "deepstack_features", ())]
         return [torch.cat(parts, dim=-1) for parts in zip(*levels, strict=True)]
+
+
+def consecutive(sizes: Sequence[int], budget: int) -> list[range]:
+    """Divides items into runs whose sizes sum to at most ``budget``; a larger item is a run by itself."""
+    runs, start, total = [], 0, 0
+    for i, size in enumerate(sizes):
+        if i > start and total + size > budget:
+            runs.append(range(start, i))
+            start, total = i, 0
+        total += size
+    return [*runs, range(start, len(sizes))] if sizes else []
 
 
 class SharedFeatures:

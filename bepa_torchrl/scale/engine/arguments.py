@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from packaging.version import Version
+
 from bepa_torchrl.scale.engine.engine_interface import EngineSpec
-from bepa_torchrl.scale.engine.errors import engine_version
+from bepa_torchrl.scale.engine.errors import EngineVersionError, engine_version
 
 BLOCKED, MAX_TOKENS = "bepa_blocked_ids", "bepa_max_tokens"  #: of ``additional_config``
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  #: with which vLLM can be started, for adapters of at most this rank
+HEAD_DTYPE = Version("0.32")  #: first version whose ``head_dtype`` was read to apply to a generating model's head
 FREE_SHARE = 0.01  #: share of the GPU's memory that must be free when an engine starts
 _PROCESSOR = "bepa_torchrl.scale.engine.keyed_logits:KeyedSampling"
 _PROCESSOR_V2 = "bepa_torchrl.scale.engine.keyed_logits_v2:KeyedSamplingV2"
@@ -42,11 +45,23 @@ def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
         rank = next(rank for rank in LORA_RANKS if rank >= spec.lora_rank)
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         arguments["lora_target_modules"] = list(spec.lora_targets)
+    if spec.head_dtype and spec.head_dtype != spec.dtype:
+        check_head(engine_version())
+        arguments["hf_overrides"] = {"head_dtype": spec.head_dtype}
     if not on_cpu:
         arguments["gpu_memory_utilization"] = FREE_SHARE
     if engine_version().release >= (0, 28):  # patches are normalised by us: the engine would normalise them again
         arguments["mm_device_do_normalize"] = False
     return arguments
+
+
+def check_head(installed: Version) -> None:
+    """Raises EngineVersionError for a vLLM that computes logits in the model's dtype whatever it is told."""
+    if installed < HEAD_DTYPE:
+        raise EngineVersionError(
+            f"policy.head_dtype=float32 with policy.rollout=vllm requires vLLM {HEAD_DTYPE} or later, found "
+            f"{installed}; fix: pip install 'vllm>={HEAD_DTYPE}', or policy.head_dtype=model"
+        )
 
 
 def processor_for_gpu() -> str:

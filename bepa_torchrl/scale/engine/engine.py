@@ -27,6 +27,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from bepa_torchrl.policies.allocator import chosen_here
 from bepa_torchrl.policies.transformers.image_patches import ImagePatcher
 from bepa_torchrl.scale.engine.arguments import engine_arguments
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec
@@ -327,6 +328,7 @@ def engine_environment(*, compiled: bool, devices: str | None = None) -> Iterato
     if not compiled:
         defaults["TORCHDYNAMO_DISABLE"] = "1"
     added = {name: value for name, value in defaults.items() if name not in os.environ}
+    removed = {name: os.environ.pop(name) for name in chosen_here(os.environ)}
     added[OWNER] = str(os.getpid())
     if devices is not None:
         added[_DEVICES] = devices
@@ -337,5 +339,6 @@ def engine_environment(*, compiled: bool, devices: str | None = None) -> Iterato
     finally:
         for name in added:
             os.environ.pop(name, None)
+        os.environ.update(removed)
         if before is not None:
             os.environ[_DEVICES] = before

@@ -28,6 +28,7 @@ class EngineSpec:
         blocked_ids: tokens that are never sampled.
         lora_rank: largest rank of the adapters that the engine must take (:meth:`RowEngine.use_adapter`); 0: none.
         lora_targets: last parts of the names of their linear layers.
+        head_dtype: in which it computes logits, for example ``float32``; empty: ``dtype``.
     """
 
     dtype: str
@@ -40,6 +41,7 @@ class EngineSpec:
     blocked_ids: tuple[int, ...]
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
+    head_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
 from bepa_torchrl.scale.engine.errors import EngineError, check_family, engine_version
@@ -237,7 +238,10 @@ class VLLMSampler:
         started = perf_counter()
         with self._lifecycle:
             if self.adapters is None:
-                self._use(self.trainer.named_weights(), self.trainer.version)
+                weights = self.trainer.named_weights()
+                if adapter_weights(self.trainer.model):  # merged ones are copies: not all of them on the device at once
+                    weights = ((name, weight.cpu()) for name, weight in weights)
+                self._use(weights, self.trainer.version)
             else:
                 self._check_ready()
                 self.weights.use_adapters(self.trainer)
@@ -331,4 +335,5 @@ def engine_spec(
         blocked_ids=tuple(int(i) for i in trainer.sampler.blocked_ids),
         lora_rank=0 if adapters is None else adapters.rank,
         lora_targets=() if adapters is None else adapters.targets,
+        head_dtype="" if trainer.head_dtype is None else str(trainer.head_dtype).removeprefix("torch."),
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import all_gather_tensor, wait_tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 
@@ -21,19 +23,38 @@ from bepa_torchrl.policies.transformers.policy import ADAPTER_FOLDER, Transforme
 from bepa_torchrl.training.rank_failures import rank_failures
 from osworld_gym.atomic import new_folder
 
+#: bytes of the weights that one collective operation gathers, unless a single one has more
+_CHUNK = 1 << 28
+
 
 @torch.no_grad()
-def gathered_weights(policy: TransformersPolicy) -> Iterator[tuple[str, Tensor]]:
+def gathered_weights(policy: TransformersPolicy, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
     """(name, whole tensor) of every weight under the names of a saved checkpoint, tied ones under each name.
 
     Of a policy with adapters, whose other weights are frozen: of the adapters' weights alone, by parameter name.
 
-    Every rank iterates to the end, and has one whole tensor at a time, on its device.
+    Every rank iterates to the end, and has at most 0.3 GB of whole tensors at a time, or one, on its device.
+
+    Args:
+        policy: the sharded policy.
+        dtype: in which floating-point weights are sent, the same on every rank; None: their own.
 
     Raises:
         RankLostError: another rank has exited or is late.
     """
-    yield from _Gathered(adapter_weights(policy.model) or policy.model.state_dict()).items()
+    chunk: list[tuple[str, DTensor]] = []
+    for name, weight in (adapter_weights(policy.model) or policy.model.state_dict()).items():
+        if not isinstance(weight, DTensor):
+            yield name, weight.detach()
+            continue
+        sent = weight.detach().to(dtype if dtype is not None and weight.is_floating_point() else weight.dtype)
+        if chunk and (chunk[0][1].dtype != sent.dtype or sum(part.nbytes for _, part in chunk) + sent.nbytes > _CHUNK):
+            yield from _gather(chunk)
+            chunk = []
+        assert isinstance(sent, DTensor)
+        chunk.append((name, sent))
+    if chunk:
+        yield from _gather(chunk)
 
 
 @torch.no_grad()
@@ -67,17 +88,37 @@ class _Gathered(Mapping[str, Tensor]):
         return len(self._state)
 
 
+def _gather(chunk: Sequence[tuple[str, DTensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The whole tensors of weights of one dtype, by one collective operation.
+
+    The first ranks have equally many rows, one has the rest, and any further ones have none: with what is missing sent
+    as padding, all ranks' rows in order are the whole tensor and padding after it.
+    """
+    group = chunk[0][1].device_mesh.get_group()
+    ranks = dist.get_world_size(group)
+    sizes = [-(-weight.shape[0] // ranks) * math.prod(weight.shape[1:]) for _, weight in chunk]
+    parts = [weight.to_local().reshape(-1) for _, weight in chunk]
+    pad = torch.nn.functional.pad
+    sent = torch.cat([pad(part, (0, size - len(part))) for part, size in zip(parts, sizes, strict=True)])
+    with rank_failures():
+        received = wait_tensor(all_gather_tensor(sent, 0, group))
+    for (name, weight), rows in zip(chunk, received.view(ranks, -1).split(sizes, dim=1), strict=True):
+        yield name, rows.reshape(-1)[: weight.numel()].view(weight.shape)
+
+
 def export_policy(
-    policy: TransformersPolicy, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None
+    policy: TransformersPolicy, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None, wait: bool = True
 ) -> Path:
     """Writes the checkpoint folder that ``policy.save`` writes; every rank calls it, rank 0 writes.
 
-    The weights are gathered one at a time into the memory of rank 0's host. Ranks return when the folder is complete.
+    The weights are gathered one at a time into the memory of rank 0's host.
 
     Args:
         policy: the sharded policy.
         path: the folder; does not exist.
         dtype: of the written weights, read on rank 0; None: the policy's.
+        wait: whether the other ranks return when the folder is complete, not before: the disk must be fast enough for
+            the group's timeout then.
 
     Raises:
         FileExistsError: on every rank that sees ``path``; nothing is overwritten.
@@ -114,7 +155,8 @@ def export_policy(
                     _write_dtype(folder / "config.json", dtype)
                 policy.renderer.processor.tokenizer.save_pretrained(folder)
                 policy.renderer.processor.patcher.processor.save_pretrained(folder)
-        dist.barrier()
+        if wait:
+            dist.barrier()
     return target
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.data import keys as K
@@ -22,6 +23,9 @@ from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
 from bepa_torchrl.scale.sharding.split import Split, split_rows
 from bepa_torchrl.training.rank_failures import rank_failures
+
+#: after which gradients are summed over ranks
+GradientSync: TypeAlias = Literal["pass", "step"]
 
 
 class ShardedPasses:
@@ -31,10 +35,12 @@ class ShardedPasses:
 
     Args:
         mesh: the mesh of :func:`bepa_torchrl.scale.sharding.policy.shard_policy`, one dimension.
+        gradient_sync: when gradients are summed over the ranks and divided among them: after each ``pass``; or once per
+            ``step``, which sends as many bytes as one pass does, and keeps a whole gradient on every rank meanwhile.
     """
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: DeviceMesh, *, gradient_sync: GradientSync = "pass") -> None:
+        self.mesh, self.gradient_sync = mesh, gradient_sync
 
     def __call__(
         self, loss: LossModule, rows: Sequence[TensorDictBase], max_tokens: int
@@ -52,7 +58,9 @@ class ShardedPasses:
         """
         split = self._agree(rows, max_tokens)
         outputs = []
-        for pack, weight in split.padded(self.mesh.get_local_rank()):
+        passes = split.padded(self.mesh.get_local_rank())
+        for number, (pack, weight) in enumerate(passes, start=1):
+            _sync_gradients(loss, self.gradient_sync == "pass" or number == len(passes))
             with token_budget_advice(pack, loss), rank_failures():
                 output = loss(stack_rows(rows[i] for i in pack.rows)).to_tensordict()
                 terms = [value for key, value in output.items() if key.startswith("loss_")]
@@ -123,6 +131,13 @@ class ShardedPasses:
         with rank_failures():
             dist.all_reduce(on_device, group=self.mesh.get_group())
         return on_device.cpu()
+
+
+def _sync_gradients(loss: LossModule, on: bool) -> None:
+    """Whether the next backward pass sums the gradients over the ranks, with those of the passes before it."""
+    for module in loss.modules():
+        if isinstance(module, FSDPModule):
+            module.set_requires_gradient_sync(on, recurse=False)
 
 
 #: what a step reads of a row, besides its images

@@ -23,7 +23,7 @@ from bepa_torchrl.scale.sharding.checkpoints.sharded import SHARDS_FOLDER, load_
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.scale.sharding.export import export_policy, gathered_merged_weights, gathered_weights
 from bepa_torchrl.scale.sharding.followers import HINT
-from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.scale.sharding.gradient import GradientSync, ShardedPasses
 from bepa_torchrl.training.checkpoint import LoadWith
 from bepa_torchrl.training.rank_failures import RankLostError
 
@@ -53,11 +53,21 @@ class Leader:
         policy: this rank's, sharded over ``mesh``.
         mesh: of all ranks, one dimension; this process is rank 0.
         followers: the other ranks.
+        gradient_sync: as of :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`; the other ranks' must be the
+            same.
     """
 
-    def __init__(self, policy: TransformersPolicy, mesh: DeviceMesh, followers: OtherRanks) -> None:
-        self.policy, self._followers, self._passes = policy, followers, ShardedPasses(mesh)
+    def __init__(
+        self,
+        policy: TransformersPolicy,
+        mesh: DeviceMesh,
+        followers: OtherRanks,
+        *,
+        gradient_sync: GradientSync = "pass",
+    ) -> None:
+        self.policy, self._followers = policy, followers
         self._thread, self._gathering = threading.get_ident(), False
+        self._passes = ShardedPasses(mesh, gradient_sync=gradient_sync)
         self._forward, self._together = policy.scorer._forward, False
         policy.scorer._forward = self._forward_together  # type: ignore[assignment, method-assign]
 
@@ -125,13 +135,14 @@ class Leader:
             raise RuntimeError("a sharded policy is scored by all ranks; score with its whole copy (SamplingCopy.copy)")
         return self._forward(*arguments)
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) of every weight, gathered one at a time; to be iterated to the end.
+    def weights(self, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of every weight, a few at a time; to be iterated to the end.
 
-        Of a policy with adapters, of the adapters' weights alone.
+        Of a policy with adapters, of the adapters' weights alone. As
+        :func:`~bepa_torchrl.scale.sharding.export.gathered_weights`.
         """
-        with self._gathered(merged=False):
-            yield from gathered_weights(self.policy)
+        with self._gathered(merged=False, dtype=dtype):
+            yield from gathered_weights(self.policy, dtype)
 
     def merged_weights(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor on the CPU) of every weight, adapters merged; to be iterated to the end.
@@ -142,14 +153,14 @@ class Leader:
         Args:
             dtype: in which the services sample.
         """
-        with self._gathered(merged=True):
+        with self._gathered(merged=True, dtype=None):
             for name, weight in gathered_merged_weights(self.policy):
                 yield name, weight.to(dtype).cpu()
 
     @contextmanager
-    def _gathered(self, *, merged: bool) -> Iterator[None]:
+    def _gathered(self, *, merged: bool, dtype: torch.dtype | None) -> Iterator[None]:
         """The other ranks take part in gathering during the block, in which nothing else is sent to them."""
-        self._send({"do": "gather", "merged": merged})
+        self._send({"do": "gather", "merged": merged, "dtype": dtype and str(dtype).removeprefix("torch.")})
         self._gathering = True
         yield
         self._gathering = False  # not after an error, or less than the whole: the ranks would be in other operations
@@ -157,7 +168,7 @@ class Leader:
     def export(self, path: Path, *, dtype: torch.dtype) -> None:
         """Writes the policy as a checkpoint folder (:func:`bepa_torchrl.scale.sharding.export.export_policy`)."""
         self._send({"do": "export", "path": str(path.absolute())})
-        export_policy(self.policy, path, dtype=dtype)
+        export_policy(self.policy, path, dtype=dtype, wait=False)
 
     def save(self, optimizer: Optimizer, path: Path) -> None:
         """Writes the shards of the policy and the optimiser (``save_sharded``)."""

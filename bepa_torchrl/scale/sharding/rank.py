@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torchrl.objectives.common import LossModule
@@ -16,7 +17,7 @@ from bepa_torchrl.scale.sharding.broadcast import broadcast_rows
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_sharded, save_sharded
 from bepa_torchrl.scale.sharding.checkpoints.whole import load_whole_optimizer, load_whole_weights
 from bepa_torchrl.scale.sharding.export import export_policy, gathered_merged_weights, gathered_weights
-from bepa_torchrl.scale.sharding.gradient import ShardedPasses
+from bepa_torchrl.scale.sharding.gradient import GradientSync, ShardedPasses
 from bepa_torchrl.training.optimization_step import take_step
 
 #: (phase) → the loss and the optimiser of its steps
@@ -31,12 +32,19 @@ class FollowingRank:
         mesh: of all ranks, one dimension.
         make_phase: makes what rank 0 makes for the same phase.
         clip_norm: maximum gradient norm.
+        gradient_sync: as of :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`.
     """
 
     def __init__(
-        self, policy: TransformersPolicy, mesh: DeviceMesh, make_phase: MakePhase, *, clip_norm: float
+        self,
+        policy: TransformersPolicy,
+        mesh: DeviceMesh,
+        make_phase: MakePhase,
+        *,
+        clip_norm: float,
+        gradient_sync: GradientSync = "pass",
     ) -> None:
-        self.policy, self.passes = policy, ShardedPasses(mesh)
+        self.policy, self.passes = policy, ShardedPasses(mesh, gradient_sync=gradient_sync)
         self.make_phase, self.clip_norm = make_phase, clip_norm
         self.loss: LossModule | None = None
         self.optimizer: Optimizer | None = None
@@ -100,11 +108,12 @@ class FollowingRank:
         assert self.optimizer is not None
         load_whole_optimizer(self.optimizer, Path(path))
 
-    def gather(self, merged: bool) -> None:
-        """Takes part in gathering the weights."""
-        for _ in gathered_merged_weights(self.policy) if merged else gathered_weights(self.policy):
+    def gather(self, merged: bool, dtype: str | None) -> None:
+        """Takes part in gathering the weights, in a dtype by its name; None: in their own."""
+        given = None if dtype is None else getattr(torch, dtype)
+        for _ in gathered_merged_weights(self.policy) if merged else gathered_weights(self.policy, given):
             pass
 
     def export(self, path: str) -> None:
-        """Takes part in writing the whole policy."""
-        export_policy(self.policy, Path(path))
+        """Takes part in writing the whole policy: gives its part; the next command is awaited without a time limit."""
+        export_policy(self.policy, Path(path), wait=False)

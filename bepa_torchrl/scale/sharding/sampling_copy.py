@@ -26,14 +26,15 @@ class SamplingCopy:
             what samples: the copy, or an inference engine that gets its weights from the copy. The context ends what
             it has made.
         trained: the sharded policy.
-        weights: returns the sharded policy's whole weights, one at a time; those of its adapters if it has any.
+        weights: (dtype) → the sharded policy's whole weights, sent in this dtype or (None) their own, a few at a time;
+            those of its adapters if it has any.
     """
 
     def __init__(
         self,
         make: Callable[[], AbstractContextManager[tuple[TransformersPolicy, ModelSampler]]],
         trained: TransformersPolicy,
-        weights: Callable[[], Iterator[tuple[str, Tensor]]],
+        weights: Callable[[torch.dtype | None], Iterator[tuple[str, Tensor]]],
     ) -> None:
         self._make, self.trained, self._weights = make, trained, weights
         self._context: AbstractContextManager[tuple[TransformersPolicy, ModelSampler]] | None = None
@@ -80,7 +81,7 @@ class SamplingCopy:
         self.version = version
 
     def sync(self) -> None:
-        """Copies the weights in training, one at a time, if the copy has others; then updates the engine, if any.
+        """Copies the weights in training, a few at a time, if the copy has others; then updates the engine, if any.
 
         Weights are considered equal if their versions are.
 
@@ -118,7 +119,8 @@ class SamplingCopy:
     @torch.no_grad()
     def _copy(self) -> None:
         own = adapter_weights(self.copy.model) or base_weights(self.copy.model)
-        for name, weight in self._weights():
+        dtypes = {weight.dtype for weight in own.values()}
+        for name, weight in self._weights(dtypes.pop() if len(dtypes) == 1 else None):
             own[name].copy_(weight)
         self.copy.encoder.forget()
         self.copy.version = self.trained.version

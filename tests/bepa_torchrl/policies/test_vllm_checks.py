@@ -82,6 +82,17 @@ def test_an_engine_is_started_for_adapters_of_the_next_rank_that_vllm_has(
     assert found["lora_target_modules"] == ["q_proj", "o_proj"]
 
 
+def test_a_float32_head_is_an_override_of_the_models_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "engine_version", lambda: Version("0.32.0"))
+    assert "hf_overrides" not in arguments.engine_arguments(SPEC, on_cpu=False)
+    precise = replace(SPEC, dtype="bfloat16", head_dtype="float32")
+    assert arguments.engine_arguments(precise, on_cpu=False)["hf_overrides"] == {"head_dtype": "float32"}
+    assert "hf_overrides" not in arguments.engine_arguments(replace(precise, dtype="float32"), on_cpu=False)
+    monkeypatch.setattr(arguments, "engine_version", lambda: Version("0.28.0"))
+    with pytest.raises(EngineVersionError, match=r"requires vLLM 0\.32 or later, found 0\.28\.0"):
+        arguments.engine_arguments(precise, on_cpu=False)
+
+
 SHAPES = {"model.embed_tokens.weight": (5, 2), "model.norm.weight": (2,), "lm_head.weight": (5, 2)}
 WEIGHTS = {name: torch.full(shape, float(i)) for i, (name, shape) in enumerate(SHAPES.items())}
 

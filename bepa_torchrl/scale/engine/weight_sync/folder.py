@@ -88,11 +88,21 @@ def write_checkpoint(
         config.save_pretrained(target)
         tokenizer.save_pretrained(target)
         image_processor.save_pretrained(target)
-        # copies: safetensors refuses tensors that share memory
-        floats = {name: dtype if weight.is_floating_point() else weight.dtype for name, weight in weights.items()}
-        tensors = {name: w.detach().to("cpu", floats[name], copy=True).contiguous() for name, w in weights.items()}
-        save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+        save_file(_to_write(weights, dtype), target / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def _to_write(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, which share no memory with each other, as safetensors requires."""
+    written: dict[str, Tensor] = {}
+    addresses: set[int] = set()
+    for name, weight in weights.items():
+        tensor = weight.detach().to("cpu", dtype if weight.is_floating_point() else weight.dtype).contiguous()
+        if tensor.data_ptr() in addresses:
+            tensor = tensor.clone()
+        addresses.add(tensor.data_ptr())
+        written[name] = tensor
+    return written
 
 
 @contextmanager

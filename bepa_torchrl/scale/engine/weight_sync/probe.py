@@ -5,7 +5,8 @@ one of the three. The prompts never change, so that a prefix cache that was not 
 
 Engine and trainer compute with different kernels, so that in half precision single log-probs differ by rounding: a
 bfloat16 logit between 16 and 32 has steps of 0.125. The check therefore looks at means over many tokens, which rounding
-hardly moves and a wrong weight does (``benchmarks.sync_rounding`` has the figures behind the tolerances).
+hardly moves and a wrong weight does (``benchmarks.sync_rounding`` has the figures behind the tolerances,
+``benchmarks.sync_perturbations`` the smallest wrong weights that are noticed).
 """
 
 from __future__ import annotations

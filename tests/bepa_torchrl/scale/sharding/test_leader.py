@@ -65,7 +65,7 @@ def test_services_get_whole_weights_with_adapters_merged() -> None:
     assert not any("lora" in name for name in given)
     for name, weight in expected.items():
         torch.testing.assert_close(given[name], weight.bfloat16())
-    assert dict(leader.weights()).keys() == adapter_weights(policy.model).keys()
+    assert dict(leader.weights(None)).keys() == adapter_weights(policy.model).keys()
     assert others.commands == ["gather", "gather"]
 
 

@@ -23,7 +23,7 @@ class Trained(ShortPromptPolicy):
 
     gathered = 0
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, _dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
         self.gathered += 1
         yield from self.named_weights()
 
@@ -81,7 +81,7 @@ def test_a_copy_with_adapters_gets_the_adapters_alone() -> None:
     trained, copy = (ShortPromptPolicy(max_new_tokens=4, lora=lora) for _ in range(2))
     given: list[str] = []
 
-    def weights() -> Iterator[tuple[str, Tensor]]:
+    def weights(_dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
         for name, weight in adapter_weights(trained.model).items():
             given.append(name)
             yield name, weight.detach()

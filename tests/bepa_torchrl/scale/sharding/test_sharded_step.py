@@ -11,6 +11,7 @@ import torch
 from process_groups import errors_of, run_ranks
 from safetensors.torch import load_file
 from sharded_training import (
+    gather_weights,
     made_batches,
     made_policy,
     meet_a_gradient_that_is_not_finite,
@@ -68,6 +69,26 @@ def test_the_terms_of_two_ranks_are_those_of_one_process(tmp_path: Path) -> None
             assert ours[name] == pytest.approx(alone[name], abs=1e-5), name
     assert expected[0]["kl_to_ref"] == pytest.approx(0.0, abs=1e-6)
     assert expected[1]["kl_to_ref"] > 1e-6
+
+
+def test_gradients_may_be_summed_once_per_step(tmp_path: Path) -> None:
+    """The same scalars and weights, of steps with more passes than one."""
+    arguments: tuple[dict[str, Any], None, str] = ({}, None, "step")
+    assert run_ranks(train_sharded, 2, tmp_path, *arguments) == [0, 0], errors_of(tmp_path)
+    expected, weights = train_alone({})
+    found = json.loads((tmp_path / "outputs-0.json").read_text())
+    for ours, alone in zip(found, expected, strict=True):
+        for name in alone.keys() - {"micro_batches"}:
+            assert ours[name] == pytest.approx(alone[name], abs=1e-5), name
+    trained = load_file(tmp_path / "weights.safetensors")
+    assert max(float((trained[name] - weights[name]).abs().max()) for name in weights) < 1e-5
+    assert sum(output["passes_per_rank"] for output in found) > len(found)
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": Lora(rank=4, alpha=8)}, {"train_vision": False}])
+def test_whole_weights_are_gathered_in_a_few_parts(tmp_path: Path, options: dict[str, Any]) -> None:
+    """On 3 ranks, over which no number of rows is divided evenly."""
+    assert run_ranks(gather_weights, 3, tmp_path, options) == [0] * 3, errors_of(tmp_path)
 
 
 def test_half_precision_passes_keep_the_weights_precision(tmp_path: Path) -> None:
