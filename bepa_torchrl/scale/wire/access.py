@@ -104,7 +104,7 @@ def read_ca(path: Path | None, option: str) -> str | None:
     text = path.expanduser().read_bytes().decode("ascii", errors="replace")
     try:
         client_context(text)
-    except (ssl.SSLError, ValueError) as error:
+    except (ssl.SSLError, TypeError, ValueError) as error:
         raise ValueError(f"{option}={path}: expected certificates in PEM: {_reason(error)}") from error
     return text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
@@ -64,6 +65,7 @@ class WireClient:
             },
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
         )
+        self.close = weakref.finalize(self, self._http.close)  #: ends the connections
 
     def ask(self, kind: str, fields: Mapping[str, Any], blobs: Blobs | None = None) -> dict[str, Any]:
         """The answer to one request; content that the server has is not sent again.
@@ -130,10 +132,6 @@ class WireClient:
     def watch(self, timeout: float) -> None:
         """Returns after ``timeout`` seconds. Raises RunEndedError at once when the server ends, else as :meth:`ask`."""
         self._ask("watch", {"timeout": timeout}, {}, [], timeout, raw=True)
-
-    def close(self) -> None:
-        """Ends the connections."""
-        self._http.close()
 
     # ------------------------------------------------------------------------------------------------------------
 

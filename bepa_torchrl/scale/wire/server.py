@@ -40,7 +40,9 @@ IDLE_SECONDS = 60.0  #: without a byte of a request's body, or without a new wat
 CHUNK = 1 << 20  #: bytes of streamed content
 _CLOSE_SECONDS = 5.0
 _CONNECTIONS = 2048  #: of all clients; further ones are answered 503
-_STATUS = {"token": 401, "version": 426, "unknown": 404, "large": 413, "ended": 410, "failed": 500}
+_STATUS = {"token": 401, "version": 426, "unknown": 404, "slow": 408, "large": 413, "ended": 410, "failed": 500}
+
+_UNREAD = ("token", "version", "slow", "large")  #: errors before the whole body was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +273,10 @@ class WireServer:
                 last.left.set()
                 self._forget(name, last, "it has left")
             return self._answer({})
+        timeout = min(MAX_WAIT, float(fields["timeout"]))
         if last is None:
             self._note(f"a rollout cluster at {_peer(request)} is connected")
         watch = self._peers[name] = _Watch(_peer(request), asyncio.Event())
-        timeout = min(MAX_WAIT, float(fields["timeout"]))
         gone, *_ = await self._first(_disconnected(request), self._ended.wait(), watch.left.wait(), timeout=timeout)
         if self._ended.is_set():
             self._peers.pop(name, None)
@@ -329,7 +331,8 @@ class WireServer:
 
     def _error(self, kind: str, message: str) -> Response:
         body = json.dumps({"error": kind, "message": message})
-        return Response(body, _STATUS.get(kind, 400), headers=self._headers, media_type="application/json")
+        headers = self._headers | ({"connection": "close"} if kind in _UNREAD else {})
+        return Response(body, _STATUS.get(kind, 400), headers=headers, media_type="application/json")
 
 
 def _take_back(result: Future[Mapping[str, Any]], undo: Callable[[Mapping[str, Any]], None]) -> None:
@@ -352,7 +355,7 @@ async def _parts(request: Request) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise Refusal("refused", f"no byte of the body for {IDLE_SECONDS:g} s") from None
+            raise Refusal("slow", f"no byte of the body for {IDLE_SECONDS:g} s") from None
 
 
 def _name(request: Request) -> bytes:

@@ -94,10 +94,6 @@ class EngineClient:
 
             self._again(send)
 
-    def close(self) -> None:
-        """Ends the connections."""
-        self._wire.close()
-
     def _again(self, attempt: Callable[[], T]) -> T:
         end = monotonic() + PATIENCE
         with _engine_errors():

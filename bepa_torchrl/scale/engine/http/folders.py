@@ -15,6 +15,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,7 @@ def _boundaries(path: Path, data: mmap.mmap) -> list[tuple[int, int]]:
         tensors = json.loads(data[8:first])
         starts |= {first + entry["data_offsets"][0] for name, entry in tensors.items() if name != "__metadata__"}
     edges = [*sorted(start for start in starts if start < len(data)), len(data)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 class UploadedFolders:
@@ -98,13 +99,15 @@ class UploadedFolders:
         """Prepares a folder's files from what is here; returns the hashes of what must be sent.
 
         Raises:
-            Refusal: a name that is none of a checkpoint's.
+            Refusal: a name that is none of a checkpoint's, or no segments.
         """
         listed: dict[str, Segments] = {
             file: [(bytes(content), int(size)) for content, size in parts] for file, parts in files.items()
         }
-        for file in listed:
+        for file, parts in listed.items():
             self._path(name, file)
+            if any(size < 0 or len(content) != 32 for content, size in parts):
+                raise Refusal("refused", f"expected sizes and hashes of the segments of {file}")
         with self._lock:
             self._wanted.clear()  # of a folder that was given up
             known = self._files.get(name, {})
