@@ -18,7 +18,6 @@ from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
-from bepa_torchrl.scale.rollouts.remote.collector import SharedQueue, served_collector
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS
 from bepa_torchrl.scale.wire.access import parse_address, read_tls, read_token
 from osworld_gym.extensions import call_with_imports
@@ -27,6 +26,7 @@ from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
     from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts
+    from bepa_torchrl.scale.rollouts.remote.collector import SharedQueue
 
 
 def async_collector(
@@ -109,6 +109,8 @@ def _listening_collector(
     order: str,
     **options: Any,
 ) -> AsyncGroupCollector:
+    from bepa_torchrl.scale.rollouts.remote.collector import served_collector  # requires the extra ``wire``
+
     cluster = settings.cluster
     assert cluster.listen is not None
     bounds = {"batch_groups": settings.collect.groups, "max_staleness": max_staleness, "order": order}
@@ -135,7 +137,7 @@ def _shared_queue(address: str | None, **options: Any) -> tuple[SharedQueue, Cal
     from bepa_torchrl.scale.rollouts.ray_rollouts import ray_queue  # requires the extra ``ray``
 
     queue, end = ray_queue(address, **options)
-    return cast(SharedQueue, queue), end
+    return cast("SharedQueue", queue), end
 
 
 def _notice(line: str) -> None:

@@ -51,7 +51,7 @@ class WireClient:
             **errors,
         }
         self.instance: str | None = None  #: of the server's process that has answered last
-        self.content: str | None = None  #: of what the server serves; with another one it refuses requests
+        self._content = ""  #: what the server served at first; if it serves another, it refuses requests
         self._known = KnownBlobs()
         secure = access.url.startswith("https://")
         self._http = httpx2.Client(
@@ -151,7 +151,7 @@ class WireClient:
     ) -> Iterator[httpx2.Response]:
         """The answer, whose body is not read yet, unless it is an error."""
         timeout = httpx2.Timeout(SILENCE, connect=_CONNECT_SECONDS, read=SILENCE + waits)
-        headers = (headers or {}) | ({} if self.content is None else {"bepa-content": self.content})
+        headers = (headers or {}) | {"bepa-content": self._content}
         try:
             with self._http.stream(
                 method, self.url + path, content=content, headers=headers, timeout=timeout
@@ -183,13 +183,15 @@ class WireClient:
         check_version(version, self.url)
         self.instance = answer.headers.get("bepa-instance", "")
         if answer.status_code == 200:
+            self._content = self._content or answer.headers.get("bepa-content", "")
             return
         try:
             stated = httpx2.Response(200, content=self._read(answer, monotonic() + ANSWER_SECONDS)).json()
             kind, message = str(stated["error"]), str(stated["message"])
         except (ValueError, KeyError, TypeError):
             kind, message = "refused", f"status {answer.status_code}"
-        raise self._errors.get(kind, self._errors.get("refused", ProtocolError))(f"{self.url}: {message}")
+        error = self._errors.get(kind, self._errors.get("refused", ProtocolError))
+        raise error(message if error is RunEndedError else f"{self.url}: {message}")
 
     def _explained(self, error: httpx2.TransportError) -> Exception:
         """A ProtocolError if another attempt would fail, too; else a BrokenConnectionError."""

@@ -81,7 +81,7 @@ class WireServer:
         option: the setting or option with the address, for the error.
         tls: certificate and key; None: HTTP.
         instance: identifies this process for clients.
-        content: what clients may require to be the same as before (:attr:`.client.WireClient.content`).
+        content: identifies what is served; a client that has seen another is refused as after the end. "": nothing.
         waiting: kinds of requests that wait for something, with what takes back a result that its client did not get.
         threads: maximum numbers of simultaneous requests that wait, and of others.
         send: content for ``GET``. receive: takes that of ``PUT``.
@@ -118,7 +118,7 @@ class WireServer:
         self._send, self._receive, self._max_body, self._note = send, receive, max_body, note
         self.blobs = BlobStore(blob_bytes)
         self._slow, self._quick = (ThreadPoolExecutor(number, "wire") for number in threads)
-        self._headers = {VERSION_HEADER: VERSION, "bepa-instance": instance}
+        self._headers = {VERSION_HEADER: VERSION, "bepa-instance": instance, "bepa-content": content}
         self._peers: dict[str, _Watch] = {}  # by the client's name
         self._ready, self._told = threading.Event(), threading.Event()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -218,7 +218,7 @@ class WireServer:
         except ProtocolError as error:
             self._note(f"a request from {_peer(request)} is refused: {error}")
             raise Refusal("version", str(error)) from error
-        if request.headers.get("bepa-content", self._content) != self._content:
+        if (request.headers.get("bepa-content") or self._content) != self._content:
             raise Refusal("ended", f"another run listens at {request.headers.get('host')} now; start again to play it")
 
     async def _act(self, request: Request) -> Response:
@@ -247,13 +247,18 @@ class WireServer:
     ) -> Mapping[str, Any]:
         """The result; if the client has gone or the server ends before there is one, it is taken back."""
         ready = asyncio.Event()
-        result.add_done_callback(lambda _: self._loop.call_soon_threadsafe(ready.set))
+        result.add_done_callback(lambda _: self._unless_ended(self._loop.call_soon_threadsafe, ready.set))
         gone, *_ = await self._first(_disconnected(request), ready.wait(), self._ended.wait())
         if gone or not result.done():
-            result.add_done_callback(lambda done: self._quick.submit(_take_back, done, undo))
+            result.add_done_callback(lambda done: self._unless_ended(self._quick.submit, _take_back, done, undo))
             self._check_open()
             raise ClientDisconnect
         return result.result()
+
+    def _unless_ended(self, schedule: Callable[..., object], *arguments: object) -> None:
+        """Schedules something, unless this server has ended meanwhile."""
+        with suppress(RuntimeError):
+            schedule(*arguments)
 
     async def _first(self, *events: Coroutine[Any, Any, object], timeout: float | None = None) -> list[bool]:
         """Which of these have happened when the first one does, or after ``timeout`` seconds."""

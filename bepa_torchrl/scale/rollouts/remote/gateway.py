@@ -130,7 +130,7 @@ class RolloutGateway:
 
     def run(self) -> Mapping[str, Any]:
         """The run's ``plan`` and ``settings``. Raises as :meth:`next_weights`."""
-        run: Mapping[str, Any] = json.loads(self._link.join(patience=_WEIGHTS_PATIENCE)["run"])
+        run: Mapping[str, Any] = json.loads(self._link.request("run", {}, patience=_WEIGHTS_PATIENCE)["run"])
         return run
 
     def next_weights(self, loaded: WeightsTag | None, held: Collection[bytes], timeout: float) -> Weights | None:

@@ -64,12 +64,6 @@ class TrainerLink:
         waits = float(fields.get("timeout", 0.0))
         return self._again(lambda: self._client.ask(kind, fields, blobs), patience + waits)
 
-    def join(self, *, patience: float) -> Mapping[str, Any]:
-        """What the trainer says of its run, which must be the same from now on. Raises as :meth:`request`."""
-        found = self.request("run", {}, patience=patience)
-        self._client.content = str(found["content"])
-        return found
-
     def download(self, name: bytes, size: int, *, patience: float) -> bytes | None:
         """Content by its hash; None if the trainer has it no more. Raises as :meth:`request`."""
         data = bytearray()

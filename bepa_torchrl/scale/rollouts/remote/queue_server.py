@@ -77,7 +77,7 @@ class QueueServer:
         content = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
         self.wire = WireServer(
             {
-                "run": lambda _: {"run": json.dumps(run), "content": content},
+                "run": lambda _: {"run": json.dumps(run)},
                 "lease": self._stated(self._lease),
                 "renew": self._stated(self._renew),
                 "complete": self._stated(self._complete),

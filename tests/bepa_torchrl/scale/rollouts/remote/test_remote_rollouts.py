@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 import torch
+import trustme
 from cut_relay import CutRelay
 from lamp_rollouts import Learner, play, wins
 from polling import until
 from repository import ROOT
 
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
@@ -34,11 +38,12 @@ from bepa_torchrl.scale.rollouts.remote.plans import decode_plan
 from bepa_torchrl.scale.rollouts.remote.queue_server import QueueServer
 from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag, decode_weights
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
-from bepa_torchrl.scale.wire.access import Access
+from bepa_torchrl.scale.wire import client as wire_client
+from bepa_torchrl.scale.wire.access import Access, Tls
 from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError, RunEndedError, TrainerGoneError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
 from osworld_gym.errors import FailureReason
-from osworld_gym.types import StopReason
+from osworld_gym.types import StopReason, Verdict
 
 TOKEN = b"a token of this test"
 GROUPS, SIZE = 2, 3
@@ -374,7 +379,7 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
 def test_another_run_at_the_same_address_is_not_played(gateways: Gateways) -> None:
     with Served("first") as served:
         gateway = gateways(served)
-        gateway.run()
+        gateway.demand()  # any answer, as also to a gateway that is an actor and is not asked for the plan
         port = served.server.address[1]
         kill(served.server)
         other = RolloutPlan(PLAN.tasks, RolloutSeeds(4, "group"), 1.0, 2)
@@ -395,6 +400,64 @@ def test_the_end_of_the_run_and_a_trainer_that_is_gone(gateways: Gateways) -> No
     gone = gateways(served, wait=0.1)
     with pytest.raises(TrainerGoneError, match=r"no trainer at 127\.0\.0\.1:\d+ for 0\.1 s"):
         gone.next_weights(None, (), 1.0)
+
+
+def test_weights_and_results_cross_with_tls_and_what_is_known_crosses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first screenshot of a group's episodes is the same, and so is a tensor that an update did not change."""
+    authority, sent = trustme.CA(), list[int]()
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
+    tls = Tls(tmp_path / "both.pem", tmp_path / "both.pem")
+    queue, weights = QueueService(batch_groups=1, max_staleness=9), PublishedWeights("run")
+    server = QueueServer(queue, weights, PLAN, {}, address=("127.0.0.1", 0), token=TOKEN, tls=tls, note=print)
+    gateway = RolloutGateway(Access(server.url, TOKEN, authority.cert_pem.bytes().decode()))
+    whole = torch.randn(300_000)
+    weights.publish([("a", whole), ("b", torch.ones(1))], 0)
+    first = gateway.next_weights(None, (), 30.0)
+    assert first is not None
+    held = decode_weights(first, {})
+    assert torch.equal(held[first.names["a"]], whole)
+    weights.publish([("a", whole), ("b", torch.zeros(1))], 1)
+    second = gateway.next_weights(first.tag, held.keys(), 30.0)
+    assert second is not None
+    assert second.tensors.keys() == {second.names["b"]}
+    gateway.next_weights(second.tag, (), 0.0)
+
+    pack = wire_client.pack
+    monkeypatch.setattr(wire_client, "pack", lambda fields: sent.append(len(fields.get("blobs", ()))) or pack(fields))
+    queue.admit([0, 0], 2)
+    leases = gateway.lease("w", 2, 30.0)
+    shots = [b"\x89PNG\r\n\x1a\n" + bytes([number]) for number in range(3)]
+    for lease, second_shot in zip(leases, shots[1:], strict=True):
+        gateway.complete(lease.ticket, result_of(lease, shots[0], second_shot))
+    group = queue.next_group(1.0)
+    assert group is not None
+    assert [row_list(result.rows)[1][K.IMAGES] for result in group.results] == [tuple(shots[:2]), (shots[0], shots[2])]
+    assert sent[-2:] == [2, 1]
+    gateway.close()
+    server.close()
+
+
+def result_of(lease: Any, *shots: bytes) -> EpisodeResult:
+    """An episode whose prompts show all screenshots so far."""
+    response = Response("r", torch.arange(2), torch.full((2,), -0.5))
+    turns = [Turn(shot, Prompt(torch.arange(4), shots[: step + 1]), response) for step, shot in enumerate(shots)]
+    job = PLAN.job(lease.group, lease.slot, lease.task)
+    rows = episode_rows(
+        turns,
+        task_id=job.task.id,
+        instruction="i",
+        group_id=job.group_id,
+        slot=job.slot,
+        source=K.Source.on_policy,
+        policy_version=1,
+        reward=1.0,
+        stop=StopReason.finished,
+        plan_free=True,
+    )
+    return EpisodeResult(job, rows, StopReason.finished, Verdict(1.0))
 
 
 def test_a_wrong_token_and_an_unknown_request_are_refused(gateways: Gateways) -> None:
