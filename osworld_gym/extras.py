@@ -21,6 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "lora": ("peft",),
     "adam8bit": ("bitsandbytes",),
     "ray": ("ray",),
+    "wire": ("httpx2", "msgpack", "starlette", "uvicorn"),
     "endpoint": ("openai",),
     "view": ("plotly", "yaml", "tokenizers", "safetensors"),
 }

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from osworld_gym.extras import require_extra
+
 if TYPE_CHECKING:
     from bepa_torchrl.scale.engine.engine_interface import EngineSpec, RowEngine
 
@@ -26,6 +28,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--listen", default="127.0.0.1:7400", metavar="HOST:PORT", help="where it listens (default: %(default)s)"
     )
     parser.add_argument("--token-file", type=Path, help="the secret of the runs; else in BEPA_ENGINE_TOKEN")
+    parser.add_argument("--tls-certificate", metavar="FILE", help="certificate with its chain, PEM (default: no TLS)")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
     parser.add_argument(
         "--argument",
         action="append",
@@ -44,12 +48,14 @@ def engine(options: argparse.Namespace) -> int:
         ValueError: bad input, or no supported vLLM. OSError: infrastructure.
     """
     from bepa_torchrl.scale.engine.errors import engine_version
-    from bepa_torchrl.scale.rollouts.channel.handshake import ENGINE_TOKEN, parse_address, read_token
+    from bepa_torchrl.scale.wire.access import ENGINE_TOKEN, parse_address, plain_warning, read_tls, read_token
 
+    require_extra("wire", "bepa engine")
     arguments = _arguments(options.argument)
     address, token = parse_address(options.listen), read_token(options.token_file, variable=ENGINE_TOKEN)
+    tls = read_tls(options.tls_certificate, options.tls_key, ("--tls-certificate", "--tls-key"))
     version = str(engine_version())
-    from bepa_torchrl.scale.engine.http_engine.server import EngineServer
+    from bepa_torchrl.scale.engine.http.server import EngineServer
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -57,9 +63,11 @@ def engine(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="bepa-engine-") as temporary:
             folder = Path(temporary) / "weights" if options.folder is None else options.folder
             make_engine = partial(_make_engine, arguments)
-            server = EngineServer(address, token, folder=folder, make_engine=make_engine, version=version)
+            server = EngineServer(address, token, folder=folder, make_engine=make_engine, version=version, tls=tls)
             try:
-                print(f"vLLM {version} at http://{server.address[0]}:{server.address[1]}", flush=True)
+                if warning := plain_warning(server.address, tls, "give --tls-certificate and --tls-key"):
+                    print(warning, file=sys.stderr, flush=True)
+                print(f"vLLM {version} at {server.url}", flush=True)
                 threading.Event().wait()
             finally:
                 server.close()

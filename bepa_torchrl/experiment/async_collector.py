@@ -13,21 +13,22 @@ from torchrl.envs import EnvBase
 
 from bepa_torchrl.experiment.gpus import trainer_gpus, visible_gpus
 from bepa_torchrl.experiment.method_handle import NOTICE
+from bepa_torchrl.experiment.preflight import TLS_SETTINGS
 from bepa_torchrl.experiment.rollout_side import shared_settings
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
-from bepa_torchrl.scale.rollouts.channel.collector import SharedQueue, served_collector
-from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS
+from bepa_torchrl.scale.wire.access import parse_address, read_tls, read_token
 from osworld_gym.extensions import call_with_imports
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
     from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts
+    from bepa_torchrl.scale.rollouts.remote.collector import SharedQueue
 
 
 def async_collector(
@@ -113,6 +114,8 @@ def _listening_collector(
     order: str,
     **options: Any,
 ) -> AsyncGroupCollector:
+    from bepa_torchrl.scale.rollouts.remote.collector import served_collector  # requires the extra ``wire``
+
     cluster = settings.cluster
     assert cluster.listen is not None
     bounds = {"batch_groups": settings.collect.groups, "max_staleness": max_staleness, "order": order}
@@ -124,6 +127,7 @@ def _listening_collector(
         queue=queue,
         address=parse_address(cluster.listen),
         token=read_token(None if cluster.token_file is None else Path(cluster.token_file)),
+        tls=read_tls(cluster.tls_certificate, cluster.tls_key, TLS_SETTINGS),
         settings=shared_settings(settings, policy.renderer.image_scaling),
         on_end=end,
         note=_notice,
@@ -138,7 +142,7 @@ def _shared_queue(address: str | None, **options: Any) -> tuple[SharedQueue, Cal
     from bepa_torchrl.scale.rollouts.ray_rollouts import ray_queue  # requires the extra ``ray``
 
     queue, end = ray_queue(address, **options)
-    return cast(SharedQueue, queue), end
+    return cast("SharedQueue", queue), end
 
 
 def _notice(line: str) -> None:

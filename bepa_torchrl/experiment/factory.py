@@ -21,7 +21,7 @@ from bepa_torchrl.endpoint import Endpoint
 from bepa_torchrl.evaluation.web.verifier import WebJudge
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
-from bepa_torchrl.experiment.preflight import engine_token
+from bepa_torchrl.experiment.preflight import engine_access
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import Method
 from bepa_torchrl.policies.allocator import set_allocator
@@ -118,8 +118,7 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own
         start_timeout=engine.timeout,
         stall_timeout=engine.timeout,
         adapters=engine.adapters,
-        url=engine.url,
-        token=b"" if engine.url is None else engine_token(engine),
+        access=None if engine.url is None else engine_access(engine),
     )
 
 

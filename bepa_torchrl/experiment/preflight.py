@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bepa_torchrl.checkpoints import SHIPPED, checkpoint_folder
 from bepa_torchrl.experiment.settings import EngineSettings, Settings
@@ -19,6 +20,10 @@ from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, is_web_file, suite_folder
 
+if TYPE_CHECKING:
+    from bepa_torchrl.scale.wire.access import Access
+
+TLS_SETTINGS = ("cluster.tls_certificate", "cluster.tls_key")
 REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 #: provider → the extra of this package that installs its Python packages
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
@@ -133,12 +138,14 @@ def engine(settings: Settings) -> None:
     if settings.policy.rollout != "vllm":
         return
     from bepa_torchrl.scale.engine.errors import engine_version
-    from bepa_torchrl.scale.engine.http_engine.client import EngineClient
 
     if options.url is None:
         engine_version()
-    else:
-        EngineClient(options.url, engine_token(options)).state()
+        return
+    require_extra("wire", "policy.engine.url")
+    from bepa_torchrl.scale.engine.http.client import EngineClient
+
+    EngineClient(engine_access(options)).state()
 
 
 def engine_cache(settings: Settings) -> str | None:
@@ -187,13 +194,15 @@ def cluster(settings: Settings) -> str | None:
         check_head(options.address)
     if options.listen is None:
         return None
-    from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
+    from bepa_torchrl.scale.wire.access import parse_address, read_tls, read_token
 
     try:
         parse_address(options.listen)
     except ValueError as error:
         return f"cluster.listen: {error}"
+    require_extra("wire", "cluster.listen")
     read_token(None if options.token_file is None else Path(options.token_file))
+    read_tls(options.tls_certificate, options.tls_key, TLS_SETTINGS)
     return None
 
 
@@ -240,9 +249,17 @@ def without_ray(check: Check) -> Check:
     return lambda settings: check(settings) if settings.cluster.address is None else None
 
 
-def engine_token(engine: EngineSettings) -> bytes:
-    """The token of ``policy.engine.url``. Raises ValueError if there is none, OSError if it cannot be read."""
-    from bepa_torchrl.scale.rollouts.channel.handshake import ENGINE_TOKEN, read_token
+def engine_access(engine: EngineSettings) -> Access:
+    """How ``policy.engine.url`` is reached.
 
-    path = None if engine.token_file is None else Path(engine.token_file)
-    return read_token(path, variable=ENGINE_TOKEN)
+    Raises:
+        ValueError: no URL, no token or no certificates. OSError: a file cannot be read.
+    """
+    from bepa_torchrl.scale.wire.access import ENGINE_TOKEN, Access, check_url, read_ca, read_token
+
+    token, ca = (None if name is None else Path(name) for name in (engine.token_file, engine.tls_ca))
+    return Access(
+        check_url(str(engine.url), "policy.engine.url"),
+        read_token(token, variable=ENGINE_TOKEN),
+        read_ca(ca, "policy.engine.tls_ca"),
+    )

@@ -22,7 +22,8 @@ from bepa_torchrl.experiment.config import (
 )
 from bepa_torchrl.experiment.run_folder import key_of
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
+from bepa_torchrl.scale.wire.access import Access
+from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym.uitars.coords import ImageScaling
 
 #: what the rollout side gets of the trainer's settings
@@ -49,6 +50,7 @@ LOCAL = (
     "policy.engine.timeout",
     "policy.engine.url",
     "policy.engine.token_file",
+    "policy.engine.tls_ca",
     "cluster.address",
     "cluster.workers",
     "cluster.replicas",
@@ -56,6 +58,8 @@ LOCAL = (
     "cluster.shrink_after",
     "threads",
 )
+
+_ENGINE_SERVER = ("policy.engine.url", "policy.engine.token_file", "policy.engine.tls_ca")
 
 
 def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
@@ -104,14 +108,13 @@ def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
             f"the trainer's settings cannot be read ({error}); install the same version of this package on both sides"
         ) from error
     # an engine behind a URL serves one program: the trainer's is not this side's, nor are its GPUs
-    own = {"policy.engine.url": None, "policy.engine.token_file": None, "policy.engine.devices": None}
+    own = dict.fromkeys((*_ENGINE_SERVER, "policy.engine.devices"))
     settings = with_changes(theirs, own | dict(changes))
     return settings, scaling
 
 
 def play_run(
-    address: tuple[str, int],
-    token: bytes,
+    access: Access,
     changes: Mapping[str, Any],
     *,
     wait: float,
@@ -120,8 +123,7 @@ def play_run(
     """Plays a run until it ends.
 
     Args:
-        address: (host, port) at which the trainer listens.
-        token: the shared secret.
+        access: to the trainer.
         changes: values of the settings that this side determines, of :func:`local_changes`.
         wait: seconds without a connection after which the trainer is given up.
         note: gets a line when something changes.
@@ -134,11 +136,11 @@ def play_run(
 
     from bepa_torchrl.experiment.async_collector import ray_rollouts, sampling
     from bepa_torchrl.experiment.factory import make_sampler, vector_maker
-    from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
-    from bepa_torchrl.scale.rollouts.channel.plans import decode_plan
-    from bepa_torchrl.scale.rollouts.channel.rollout_side import play_in_threads
+    from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
+    from bepa_torchrl.scale.rollouts.remote.plans import decode_plan
+    from bepa_torchrl.scale.rollouts.remote.rollout_side import play_in_threads
 
-    gateway = RolloutGateway(address, token, wait=wait, note=note)
+    gateway = RolloutGateway(access, wait=wait, note=note)
     try:
         run = gateway.run()
         plan = decode_plan(run["plan"])
@@ -160,6 +162,6 @@ def play_run(
             return
     finally:
         gateway.close()
-    from bepa_torchrl.scale.rollouts.channel.ray_rollout_side import play_on_ray  # requires the extra ``ray``
+    from bepa_torchrl.scale.rollouts.remote.ray_rollout_side import play_on_ray  # requires the extra ``ray``
 
-    play_on_ray(address, token, plan, rollouts=ray_rollouts(settings, make_policy, make_vector), wait=wait, note=note)
+    play_on_ray(access, plan, rollouts=ray_rollouts(settings, make_policy, make_vector), wait=wait, note=note)

@@ -10,7 +10,9 @@ from pathlib import Path
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.scale.engine.engine_interface import EngineOutput, EngineRow, EngineSpec
-from bepa_torchrl.scale.engine.http_engine.server import EngineServer
+from bepa_torchrl.scale.engine.http.client import EngineClient
+from bepa_torchrl.scale.engine.http.server import EngineServer
+from bepa_torchrl.scale.wire.access import Access
 
 TOKEN = b"0123456789abcdef"
 
@@ -83,6 +85,11 @@ def served(folder: Path, *, port: int = 0, kind: type[BuiltInEngine] = BuiltInEn
         server.close()
 
 
-def url_of(server: EngineServer) -> str:
-    """Where the server is."""
-    return f"http://127.0.0.1:{server.address[1]}"
+def access_to(server: EngineServer, token: bytes = TOKEN) -> Access:
+    """How the server is reached."""
+    return Access(server.url, token)
+
+
+def client_of(server: EngineServer, token: bytes = TOKEN) -> EngineClient:
+    """A client of the server."""
+    return EngineClient(access_to(server, token))

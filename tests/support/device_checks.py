@@ -32,7 +32,7 @@ from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.adapters import AdapterSync, write_adapter
 from bepa_torchrl.scale.engine.weight_sync.folder import complete_weights, fingerprint, write_checkpoint
 from bepa_torchrl.scale.rollouts import ray_cluster, ray_services
-from bepa_torchrl.scale.rollouts.channel.weights import decode_weights, encode_weights
+from bepa_torchrl.scale.rollouts.remote.weights import WeightsTag, decode_weights, encode_weights
 from bepa_torchrl.scale.sharding.broadcast import decode_rows, encode_rows
 from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
 from bepa_torchrl.storage.plain import plain_row
@@ -271,14 +271,16 @@ def _check_weights_leave(pair: Pair) -> None:
         pool.stop()
     (sent,) = ray.put_values
     own = dict(policy.named_weights())
-    by_channel = decode_weights(encode_weights(policy.named_weights(), part_bytes=100_000))
-    for weights in (dict(sent), by_channel):
+    encoded = encode_weights(WeightsTag("run", 3), policy.named_weights())
+    tensors = decode_weights(encoded, {})
+    by_wire = {name: tensors[key] for name, key in encoded.names.items()}
+    for weights in (dict(sent), by_wire):
         assert weights.keys() == own.keys()
         assert_on_cpu(*weights.values())
         assert all(torch.equal(weight, own[name].cpu()) for name, weight in weights.items())
     receiver = pair.load("cpu")
     receiver.load_weights(on_cpu(policy.named_weights()), version=3)
-    receiver.load_weights(by_channel.items(), version=4)
+    receiver.load_weights(by_wire.items(), version=4)
     assert not any(on_device(weight) for weight in receiver.model.parameters())
 
 

@@ -50,6 +50,8 @@ class ClusterSettings:
         listen: HOST:PORT at which the training process waits for rollout clusters (``bepa rollouts``), which then play
             all rollouts; None: nowhere. With ``listen``, ``address`` is where the queue is.
         token_file: file with the token of ``listen``; None: it is in the environment variable BEPA_CHANNEL_TOKEN.
+        tls_certificate: file with the certificate of ``listen`` and its chain, PEM; None: without TLS.
+        tls_key: file with the key of that certificate.
         workers: actors with desktops, which share ``env.desktops``; None: one per node with Ray's resource
             ``desktops``. Each then has as many desktops as its node has of the resource, also on nodes that join.
         replicas: copies of the policy that sample.
@@ -61,6 +63,8 @@ class ClusterSettings:
     address: Text | None = None
     listen: Text | None = None
     token_file: Text | None = None
+    tls_certificate: Text | None = None
+    tls_key: Text | None = None
     workers: Positive | None = 1
     replicas: Positive = 1
     gpus_per_replica: NonNegativeFloat = 0.0

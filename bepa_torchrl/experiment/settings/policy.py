@@ -46,8 +46,10 @@ class EngineSettings:
             ``merged``, with all weights; ``auto``, alone if nothing else is trained and vLLM can have them. In rollout
             services (``collect.mode=async``) always merged.
         timeout: seconds for its start, for a weight sync, and between two finished responses.
-        url: address http://HOST:PORT of a ``bepa engine`` on another machine; None: a process of this machine.
+        url: address http://HOST:PORT, or https://, of a ``bepa engine`` on another machine; None: a process of this
+            machine.
         token_file: file with the token of that ``bepa engine``; None: the variable BEPA_ENGINE_TOKEN has it.
+        tls_ca: file with the certificates, PEM, of which one has signed that of ``url``; None: those of this machine.
     """
 
     kv_cache_gb: PositiveFloat = 4.0
@@ -60,6 +62,7 @@ class EngineSettings:
     timeout: PositiveFloat = 600.0
     url: Text | None = None
     token_file: Text | None = None
+    tls_ca: Text | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Tokens and log-probs equal those of :class:`bepa_torchrl.policies.transformers.p
 weights, prompts and seed keys: prompts are its token ids and patches (:mod:`.inputs`), tokens are selected by the same
 arithmetic (:mod:`.keyed_logits`).
 
-The engine is in a process of this machine, or behind ``bepa engine`` on another one (:mod:`.http_engine`), where this
+The engine is in a process of this machine, or behind ``bepa engine`` on another one (:mod:`.http`), where this
 module needs no vLLM.
 """
 
@@ -26,8 +26,8 @@ from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
 from bepa_torchrl.scale.engine.errors import EngineError, check_family, engine_version
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient
-from bepa_torchrl.scale.engine.http_engine.remote import RemoteEngine
+from bepa_torchrl.scale.engine.http.client import EngineClient
+from bepa_torchrl.scale.engine.http.remote import RemoteEngine
 from bepa_torchrl.scale.engine.metrics import EngineMetrics
 from bepa_torchrl.scale.engine.weight_sync.adapters import AdapterSync, EngineAdapters, engine_adapters
 from bepa_torchrl.scale.engine.weight_sync.engine_weights import EngineWeights
@@ -41,6 +41,7 @@ from bepa_torchrl.scale.engine.weight_sync.probe import (
     check_same_weights,
     probe_prompts,
 )
+from bepa_torchrl.scale.wire.access import Access
 
 _log = logging.getLogger(__name__)
 
@@ -67,13 +68,12 @@ class VLLMSampler:
         stall_timeout: seconds without a finished row until the engine counts as exited.
         adapters: how the trainer's LoRA adapters reach the engine: ``separate``, alone, added to weights that it keeps;
             ``merged``, with all weights; ``auto``, alone if :func:`.weight_sync.adapters.engine_adapters` allows.
-        arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours; not with ``url``.
-        devices: the GPUs that the engine's processes see, as CUDA_VISIBLE_DEVICES; not with ``url``. None: as here.
-        url: ``http://HOST:PORT`` of a ``bepa engine``; None: an engine in a process of this machine.
-        token: the secret that this ``bepa engine`` requires.
+        arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours; not with ``access``.
+        devices: the GPUs that the engine's processes see, as CUDA_VISIBLE_DEVICES; not with ``access``. None: as here.
+        access: to a ``bepa engine``; None: an engine in a process of this machine.
 
     Raises:
-        EngineVersionError: vLLM is not installed or has an unsupported version; not with ``url``.
+        EngineVersionError: vLLM is not installed or has an unsupported version; not with ``access``.
         ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length; an OpenCUA checkpoint; or
             ``adapters=separate``, but they cannot be sent alone.
     """
@@ -93,8 +93,7 @@ class VLLMSampler:
         adapters: AdapterSync = "auto",
         arguments: dict[str, Any] | None = None,
         devices: str | None = None,
-        url: str | None = None,
-        token: bytes = b"",
+        access: Access | None = None,
     ) -> None:
         check_family(trainer.model.config.model_type)
         self.trainer, self.renderer = trainer, trainer.renderer
@@ -107,7 +106,7 @@ class VLLMSampler:
         spec = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows, adapters=self.adapters)
         timeouts = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         self.engine: RowEngine
-        if url is None:
+        if access is None:
             engine_version()
             from bepa_torchrl.scale.engine.engine import Engine  # imports vLLM
 
@@ -120,7 +119,7 @@ class VLLMSampler:
                 f"an engine by HTTP takes no further arguments of vLLM, got {names}; give them to its `bepa engine`"
             )
         else:
-            self.engine = RemoteEngine(EngineClient(url, token), spec, **timeouts)
+            self.engine = RemoteEngine(EngineClient(access), spec, **timeouts)
         self._folders = ExitStack()
         folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
         self.weights = EngineWeights(self.engine, trainer, folder)  #: what the engine was given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from bepa_torchrl.scale.rollouts.channel.handshake import parse_address
+from bepa_torchrl.scale.wire.access import parse_address
 from osworld_gym.errors import DesktopError, FailureReason
 
 FIX = "start its head with `ray start --head`, or correct the address"

@@ -14,7 +14,7 @@ from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.checks import MACHINE, ROLLOUT_SIDE
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, setting_names
 from bepa_torchrl.experiment.rollout_side import LOCAL, local_changes, merged_settings, shared_settings
-from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
+from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym.uitars.coords import ImageScaling
 
 LISTEN = "cluster.listen=127.0.0.1:0"
@@ -46,6 +46,10 @@ def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytes
         check(load_config([*LISTENS, "cluster.token_file=none/token"]), MACHINE)
     monkeypatch.setenv("BEPA_CHANNEL_TOKEN", "a token of this test")
     check(load_config(LISTENS), MACHINE)
+    with pytest.raises(ValueError, match=r"cluster\.tls_certificate requires cluster\.tls_key, too"):
+        check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem"]), MACHINE)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pem"):
+        check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem", "cluster.tls_key=nowhere.key"]), MACHINE)
 
 
 def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> None:
@@ -118,12 +122,19 @@ def test_errors_of_the_command_are_one_line(
     assert main(["rollouts", "--connect", "127.0.0.1", "--token-file", str(token)]) == 2
     assert main(["rollouts", "--connect", "127.0.0.1:1", "--token-file", str(token), "seed=1"]) == 2
     assert main(["rollouts", "--connect", "127.0.0.1:1", "--token-file", str(token), "--wait", "0.1"]) == 3
+    secure = ["rollouts", "--token-file", str(token), "--tls-ca", str(token), "--connect"]
+    assert main([*secure, "127.0.0.1:1"]) == 2
+    assert main([*secure, "http://127.0.0.1:1"]) == 2
+    assert main(["rollouts", "--connect", "ftp://127.0.0.1:1", "--token-file", str(token)]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 4
+    assert len(errors) == 7
     assert "expected a token" in errors[0]
     assert "expected HOST:PORT" in errors[1]
     assert "seed is determined by the trainer" in errors[2]
     assert "no trainer at 127.0.0.1:1 for 0.1 s" in errors[3]
+    assert f"--tls-ca={token}: expected certificates in PEM" in errors[4]
+    assert "--tls-ca is for https, got --connect http://127.0.0.1:1" in errors[5]
+    assert "--connect: expected http://HOST:PORT or https://HOST:PORT" in errors[6]
 
 
 def free_port() -> int:

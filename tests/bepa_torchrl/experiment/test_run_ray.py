@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from async_runs import ALGO, ASYNC, timeless, work
-from built_in_engine import TOKEN, served, url_of
+from built_in_engine import TOKEN, client_of, served
 from ray_heads import loaded_machine
 from run_metrics import comparable
-
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 ROOT = Path(__file__).parents[3]
@@ -45,9 +43,9 @@ def test_a_rollout_service_on_ray_samples_with_an_engine(
     own = (*overrides, ALGO, "train.old_log_probs=all")
     straight = work(folder, "own", *own, "eval.every=0")
     with served(tmp_path / "weights") as server:
-        engine = ("policy.rollout=vllm", f"policy.engine.url='{url_of(server)}'")
+        engine = ("policy.rollout=vllm", f"policy.engine.url='{server.url}'")
         found = work(folder, "engine", *own, *ASYNC, *engine, "cluster.address=local", "cluster.workers=2")
-        assert EngineClient(url_of(server), TOKEN).state()["weights"] is None, "the engine was not ended"
+        assert client_of(server).state()["weights"] is None, "the engine was not ended"
     for one, other in zip(straight, found, strict=True):
         expected, metrics = comparable(timeless(one)), comparable(timeless(other))
         same = expected.keys() & metrics.keys()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from built_in_engine import TOKEN, served, url_of
+from built_in_engine import TOKEN, served
 from run_metrics import comparable
 from safetensors.torch import load_file
 
@@ -36,7 +36,7 @@ def test_the_run_equals_one_that_samples_by_itself(mode: str, tmp_path: Path, mo
     run = [*SETTINGS, f"runs={tmp_path}"]
     assert main([*run, "name=own"]) == 0
     with served(tmp_path / "weights") as server:
-        remote = ["policy.rollout=vllm", f"policy.engine.url='{url_of(server)}'", f"collect.mode={mode}"]
+        remote = ["policy.rollout=vllm", f"policy.engine.url='{server.url}'", f"collect.mode={mode}"]
         assert main([*run, *remote, "name=remote"]) == 0
     own, other = (tmp_path / name / "level2" for name in ("own", "remote"))
     lines, expected = (read_lines(folder / "iterations.jsonl") for folder in (other, own))

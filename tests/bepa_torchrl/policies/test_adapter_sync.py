@@ -5,14 +5,13 @@ The server is real; behind it is the built-in sampler instead of vLLM, so that t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from built_in_engine import TOKEN, BuiltInEngine, served, url_of
+from built_in_engine import BuiltInEngine, access_to, client_of, served
 from vllm_engine import change, make_trainer
 
 from bepa_torchrl.data.prompt import Prompt, Response
@@ -20,8 +19,9 @@ from bepa_torchrl.experiment.config import ConfigError, load_config
 from bepa_torchrl.policies.transformers.lora import DECODER, Lora, adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineRefusedError
-from bepa_torchrl.scale.engine.http_engine.server import EngineServer
+from bepa_torchrl.scale.engine.http import client as client_module
+from bepa_torchrl.scale.engine.http.client import EngineRefusedError
+from bepa_torchrl.scale.engine.http.server import EngineServer
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.adapters import EngineAdapters, engine_adapters
 from bepa_torchrl.testing import picture
@@ -50,7 +50,8 @@ class RecordingEngine(BuiltInEngine):
 
 @pytest.fixture(autouse=True)
 def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the engines of a test are given."""
+    """What the engines of a test are given. A server that is gone is noticed soon."""
+    monkeypatch.setattr(client_module, "PATIENCE", 2.0)
     found: list[str] = []
     monkeypatch.setattr(RecordingEngine, "given", found)
     return found
@@ -58,7 +59,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMSampler:
     trainer = trainer or make_trainer(lora=LORA)
-    return VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
+    return VLLMSampler(trainer, access=access_to(server), start_timeout=20.0, **options)
 
 
 def rows(policy: VLLMSampler, count: int = 2) -> tuple[list[Prompt], list[tuple[int, ...]]]:
@@ -95,10 +96,10 @@ def test_weights_are_sent_once_and_then_adapters_alone(tmp_path: Path, given: li
             assert any(not torch.equal(a.log_probs, b.log_probs) for a, b in zip(before, found, strict=True))
             before = found
         assert given == ["start", "adapter", "adapter", "adapter"]
-        state = EngineClient(url_of(server), TOKEN).state()["weights"]
+        state = client_of(server).state()["weights"]
         assert state.endswith("-adapter-4")
         policy.close()
-        assert EngineClient(url_of(server), TOKEN).state()["weights"] is None
+        assert client_of(server).state()["weights"] is None
 
 
 def test_merged_adapters_are_sent_with_all_weights(tmp_path: Path, given: list[str]) -> None:
@@ -191,11 +192,10 @@ def test_refused_adapters_end_the_sync(tmp_path: Path) -> None:
 
 def test_adapters_of_another_run_or_incomplete_ones_are_refused(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
-        client = EngineClient(url_of(server), TOKEN)
+        client = client_of(server)
 
         def ask(**changes: Any) -> dict[str, Any]:
-            request = {"weights": "a", "adapter": "b", "files": {"adapter_config.json": 3}} | changes
-            return client.ask("POST", "/adapter", json.dumps(request).encode())
+            return client.run("adapter", {"weights": "a", "adapter": "b"} | changes)
 
         assert ask() == {"exited": "it has no weights"}
         first, second = connected(server), connected(server)
@@ -208,11 +208,10 @@ def test_adapters_of_another_run_or_incomplete_ones_are_refused(tmp_path: Path) 
         with pytest.raises(WeightSyncError, match="of another run"):
             first.sync()
         own = server._model
-        with pytest.raises(WeightSyncError, match=r"adapter_config\.json was not uploaded whole"):
+        with pytest.raises(WeightSyncError, match=r"b was not uploaded whole"):
             ask(weights=own)
-        for changes in ({"files": None}, {"files": 3}):
-            with pytest.raises(EngineRefusedError, match="no request of schema 2"):
-                ask(weights=own, **changes)
+        with pytest.raises(EngineRefusedError, match="KeyError: 'weights'"):
+            client.run("adapter", {"adapter": "b"})
         assert_as_trainer(second)
 
 

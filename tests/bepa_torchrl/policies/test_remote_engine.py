@@ -5,24 +5,25 @@ The server is real; behind it is the built-in sampler instead of vLLM, so that t
 
 from __future__ import annotations
 
-import http.client
-import json
+import io
 import pickle
 import socket
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from built_in_engine import TOKEN, BuiltInEngine, served, url_of
+from built_in_engine import TOKEN, BuiltInEngine, access_to, client_of, served
+from cut_relay import CutRelay
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
 from property_tests import examples
+from safetensors.torch import save_file
 from vllm_engine import make_trainer
 
 from bepa_torchrl.commands.train import main
@@ -32,27 +33,30 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine import sampler as sampler_module
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
-from bepa_torchrl.scale.engine.http_engine import client as client_module
-from bepa_torchrl.scale.engine.http_engine import remote as remote_module
-from bepa_torchrl.scale.engine.http_engine import server as server_module
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineRefusedError, EngineUnreachableError
-from bepa_torchrl.scale.engine.http_engine.server import EngineServer
-from bepa_torchrl.scale.engine.http_engine.wire import (
-    build_rows,
-    decode_outputs,
-    decode_rows,
-    encode_outputs,
-    encode_rows,
-)
+from bepa_torchrl.scale.engine.http import client as client_module
+from bepa_torchrl.scale.engine.http.client import EngineClient, EngineRefusedError, EngineUnreachableError
+from bepa_torchrl.scale.engine.http.folders import manifest
+from bepa_torchrl.scale.engine.http.rows import decode_outputs, decode_rows, encode_outputs, encode_rows
+from bepa_torchrl.scale.engine.http.server import EngineServer
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.folder import temporary_folder
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
+from bepa_torchrl.scale.wire import client as wire_client
+from bepa_torchrl.scale.wire.access import Access
+from bepa_torchrl.scale.wire.content import content_hash, pack, unpack
+from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError
 from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is gone is noticed soon."""
+    monkeypatch.setattr(client_module, "PATIENCE", 2.0)
+
+
 def connected(server: EngineServer, trainer: TransformersPolicy | None = None, **options: Any) -> VLLMSampler:
-    return VLLMSampler(trainer or make_trainer(), url=url_of(server), token=TOKEN, start_timeout=20.0, **options)
+    return VLLMSampler(trainer or make_trainer(), access=access_to(server), start_timeout=20.0, **options)
 
 
 def rows(policy: VLLMSampler | TransformersPolicy, count: int = 3) -> tuple[list[Prompt], list[tuple[int, ...]]]:
@@ -100,7 +104,7 @@ def test_it_samples_with_the_trainers_weights_of_each_version(tmp_path: Path) ->
         assert_equal(policy.sample(prompts, keys, temperature=0.0), policy.trainer.sample(prompts, keys, temperature=0))
         assert policy.drain_metrics()["engine/restarts"] == 0
         policy.close()
-        assert EngineClient(url_of(server), TOKEN).state()["weights"] is None
+        assert client_of(server).state()["weights"] is None
     assert not (tmp_path / "weights").exists()
 
 
@@ -121,7 +125,7 @@ def test_a_replica_gets_its_weights_also_others_of_the_same_version(tmp_path: Pa
         service = RolloutService(policy)
         assert service.sample(prompts, keys, 1.0)[1] == 2
         service.close()
-        assert EngineClient(url_of(server), TOKEN).state()["weights"] is None
+        assert client_of(server).state()["weights"] is None
 
 
 def test_a_replica_samples_nothing_without_weights(tmp_path: Path) -> None:
@@ -191,7 +195,7 @@ def test_a_policy_that_is_closed_during_a_restart_leaves_no_engine(
             with pytest.raises(EngineError, match="the policy is closed"):
                 turn.result(20.0)
             closing.result(20.0)
-        assert EngineClient(url_of(server), TOKEN).state()["weights"] is None
+        assert client_of(server).state()["weights"] is None
         with pytest.raises(EngineError, match="the policy is closed"):
             policy.sample(prompts, keys)
 
@@ -224,21 +228,20 @@ def test_images_are_sent_once_and_again_when_the_server_has_dropped_them(
         policy.sync()
         prompts, keys = rows(policy)
         sent: list[int] = []
-        encode = remote_module.encode_rows
 
-        def counted(*args: Any) -> bytes:
-            body = encode(*args)
-            sent.append(len(decode_rows(body)[3]))
-            return body
+        def counted(fields: dict[str, Any]) -> bytes:
+            if "rows" in fields.get("fields", {}):
+                sent.append(len(fields["blobs"]))
+            return pack(fields)
 
-        monkeypatch.setattr(remote_module, "encode_rows", counted)
+        monkeypatch.setattr(wire_client, "pack", counted)
         first = policy.sample(prompts, keys)
         assert_equal(policy.sample(prompts, keys), first)
-        assert sent == [4, 0]  # one picture is in all three prompts
-        server._images.clear()
+        assert sent == [4, 0]  # one picture is in all three prompts, and the probe's are others
+        server.wire.blobs.clear()
         assert_equal(policy.sample(prompts, keys), first)
         assert sent == [4, 0, 0, 4]
-        server._image_bytes = 1
+        server.wire.blobs.limit = 1
         assert_equal(policy.sample(prompts[:1], keys[:1]), first[:1])
         assert_equal(policy.sample(prompts[:1], keys[:1]), first[:1])
         policy.close()
@@ -306,37 +309,48 @@ def test_rows_that_an_engine_finished_before_its_exit_are_not_sampled_again(tmp_
 
 
 class SlowEngine(BuiltInEngine):
-    """Takes longer than the time between two bytes of an answer."""
+    """Takes longer than one request waits."""
+
+    calls = 0
+    during: ClassVar[Callable[[], None]] = lambda: None
 
     def generate(self, rows: Sequence[EngineRow]) -> list[EngineOutput]:
-        threading.Event().wait(0.5)
+        SlowEngine.calls += 1
+        threading.Event().wait(0.3)
+        type(self).during()
+        threading.Event().wait(0.3)
         return super().generate(rows)
 
 
-def test_an_engine_that_works_sends_bytes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_BEAT", 0.05)
+def test_a_batch_is_waited_for_by_several_requests_and_sampled_once_whatever_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_POLL", 0.05)
+    monkeypatch.setattr(client_module, "_PAUSE", 0.02)
+    monkeypatch.setattr(client_module, "PATIENCE", 20.0)
     with served(tmp_path / "weights", kind=SlowEngine) as server:
-        policy = connected(server)
+        relay = CutRelay(server.address)
+        trainer = make_trainer()
+        policy = VLLMSampler(trainer, access=Access(f"http://127.0.0.1:{relay.address[1]}", TOKEN), start_timeout=20.0)
         policy.sync()
-        prompts, keys = rows(policy, 1)
-        body = encode_rows(policy.engine._weights, [EngineRow(prompts[0], keys[0], 1.0, 16)], set())  # type: ignore[attr-defined]
-        connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=60)
-        connection.request("POST", "/generate", body, {"Authorization": f"Bearer {TOKEN.decode()}"})
-        answer = connection.getresponse().read()
-        connection.close()
-        assert answer.startswith(b" ")
-        (output,) = decode_outputs(json.loads(answer)["outputs"]).values()
-        (expected,) = policy.trainer.sample(prompts, keys)
-        assert output.tokens.tolist() == expected.tokens.tolist()
+        prompts, keys = rows(policy)
+        before = SlowEngine.calls
+        monkeypatch.setattr(SlowEngine, "during", relay.cut)
+        assert_equal(policy.sample(prompts, keys), policy.trainer.sample(prompts, keys))
+        assert relay.cuts
+        assert SlowEngine.calls == before + 1
+        assert policy.drain_metrics()["engine/restarts"] == 0
+        policy.close()
+        relay.close()
 
 
 def test_a_silent_server_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "SILENCE", 0.2)
+    monkeypatch.setattr(wire_client, "SILENCE", 0.2)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,  # connections are accepted, nothing is ever sent
         pytest.raises(EngineUnreachableError, match=r"no answer from http.*timed out"),
     ):
-        EngineClient(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN).state()
+        EngineClient(Access(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN)).state()
 
 
 def test_another_run_takes_the_engine_and_the_first_one_ends_with_the_reason(tmp_path: Path) -> None:
@@ -352,68 +366,123 @@ def test_another_run_takes_the_engine_and_the_first_one_ends_with_the_reason(tmp
 
 
 def test_another_token_is_refused_in_every_request(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
     with served(tmp_path / "weights") as server:
-        client = EngineClient(url_of(server), b"another token 123")
-        for method, path in (("GET", "/state"), ("PUT", "/weights/a/x.json"), ("POST", "/load"), ("POST", "/generate")):
-            with pytest.raises(EngineRefusedError, match="another token than the server's"):
-                client.ask(method, path, None if method == "GET" else b"{}")
+        client = client_of(server, b"another token 123")
+        for attempt in (
+            client.state,
+            lambda: client.run("load", {}),
+            lambda: client.run("generate", {}),
+            lambda: client.upload("a", tmp_path / "model"),
+            lambda: client._wire.upload(bytes(32), 0, io.BytesIO()),
+        ):
+            with pytest.raises((EngineRefusedError, ProtocolError), match="another token than the server's"):
+                attempt()
         assert not list((tmp_path / "weights").iterdir())
         with pytest.raises(ValueError, match="expected a token"):
             EngineServer(("127.0.0.1", 0), b"", folder=tmp_path, make_engine=BuiltInEngine, version="")
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "message"),
+    ("kind", "fields", "message"),
     [
-        ("PUT", "/weights/../x.json", b"", r"\.\./x\.json is no file of a checkpoint"),
-        ("PUT", "/weights/a/..", b"", "is no file of a checkpoint"),
-        ("PUT", "/weights/a/model.pt", b"", r"expected \*\.json, \*\.safetensors"),
-        ("PUT", "/weights/a/b/c.json", b"", "unknown request PUT"),
-        ("GET", "/other", None, "unknown request GET /other"),
-        ("POST", "/load", b"[1]", "expected a JSON object"),
-        ("POST", "/load", b"{", "no JSON"),
-        ("POST", "/load", b"{}", "no request of schema 2: 'spec'"),
-        ("POST", "/generate", b"x", "no rows of schema 2"),
+        ("folder", {"name": "..", "files": {"x.json": []}}, r"\.\./x\.json is no file of a checkpoint"),
+        ("folder", {"name": "a", "files": {"..": []}}, "is no file of a checkpoint"),
+        ("folder", {"name": "a", "files": {"model.pt": []}}, r"expected \*\.json, \*\.safetensors"),
+        ("folder", {"name": "a", "files": {"b/c.json": []}}, "is no file of a checkpoint"),
+        ("folder", {"name": "a", "files": {"c.json": [[3, "x"]]}}, "ValueError"),
+        ("folder", {"name": "a", "files": {"c.json": [[bytes(32), -1]]}}, "expected sizes"),
+        ("folder", {"name": "a"}, "KeyError: 'files'"),
+        ("other", {}, "unknown request POST 'other'"),
+        ("load", {}, "KeyError: 'spec'"),
+        ("load", {"spec": {"end_token_ids": [], "blocked_ids": [], "lora_targets": []}}, "KeyError|TypeError"),
+        ("generate", {"weights": "a", "rows": [{}]}, "expected rows to sample: KeyError: 'tokens'"),
+        ("generate", {"weights": "a", "rows": [{"tokens": b"x", "images": []}]}, "expected an array of <i8"),
     ],
 )
-def test_faulty_requests_are_refused(method: str, path: str, body: bytes | None, message: str, tmp_path: Path) -> None:
+def test_faulty_requests_are_refused(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         with pytest.raises(EngineRefusedError, match=message):
-            EngineClient(url_of(server), TOKEN).ask(method, path, body)
+            client_of(server).run(kind, fields)
         assert not list((tmp_path / "weights").iterdir())
 
 
 def test_weights_that_did_not_arrive_whole_are_not_loaded(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
     with served(tmp_path / "weights") as server:
         policy = connected(server)
         spec = policy.engine.spec  # type: ignore[attr-defined]
-        client = EngineClient(url_of(server), TOKEN)
-        client.ask("PUT", "/weights/a/config.json", b"{}")
+        client = client_of(server)
         fields = {name: getattr(spec, name) for name in spec.__slots__}
-        request = {"weights": "a", "files": {"config.json": 3}, "spec": fields, "start": True}
-        body = json.dumps(request | {"start_timeout": 1, "stall_timeout": 1}).encode()
-        with pytest.raises(WeightSyncError, match=r"config\.json was not uploaded whole"):
-            client.ask("POST", "/load", body)
+        request = {"weights": "a", "spec": fields, "start": True, "start_timeout": 1, "stall_timeout": 1}
+        for _ in range(2):  # nothing was announced, or not sent
+            with pytest.raises(WeightSyncError, match="a was not uploaded whole; send the weights again"):
+                client.run("load", request)
+            files, places = manifest(model)
+            (content,) = client._wire.ask("folder", {"name": "a", "files": files})["wanted"]
+        assert places[content].size == 2
+        with pytest.raises(WeightSyncError, match="expected a segment of 2 bytes, got more"):
+            client._wire.upload(content, 3, io.BytesIO(b"{ }"))
+        with pytest.raises(BrokenConnectionError, match="was changed or cut on its way"):
+            client._wire.upload(content, 2, io.BytesIO(b"[]"))
+        with pytest.raises(WeightSyncError, match="this content is not expected"):
+            client._wire.upload(bytes(32), 2, io.BytesIO(b"{}"))
+        with pytest.raises(WeightSyncError, match="a was not uploaded whole"):
+            client.run("load", request)
 
 
-def test_an_older_server_and_no_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_that_did_not_change_crosses_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    upload = wire_client.WireClient.upload
+
+    def counted(self: wire_client.WireClient, name: bytes, size: int, data: Any) -> None:
+        sent.append(size)
+        upload(self, name, size, data)
+
+    monkeypatch.setattr(wire_client.WireClient, "upload", counted)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    first = {"a": torch.zeros(100), "b": torch.ones(50), "tied": torch.ones(50), "empty": torch.zeros(0)}
+
+    def cross(name: str, weights: dict[str, torch.Tensor]) -> list[int]:
+        sent.clear()
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text("{}")
+        (folder / "chat_template.jinja").write_text("")
+        client.upload(name, folder)
+        for path in folder.iterdir():
+            assert (server.folders.finish(name) / path.name).read_bytes() == path.read_bytes()
+        server.folders.keep(name)
+        return sorted(sent)
+
     with served(tmp_path / "weights") as server:
-        monkeypatch.setattr(server_module, "SCHEMA", 0)
-        with pytest.raises(EngineRefusedError, match="has schema 0, expected 2; install the same version"):
-            EngineClient(url_of(server), TOKEN).state()
+        client = client_of(server)
+        found = cross("one", first)
+        assert (len(found), {2, 200, 400} - set(found)) == (4, set())  # configuration, b and tied, a; and a header
+        assert cross("two", first) == []
+        assert cross("two", first) == []
+        assert cross("three", first | {"b": torch.zeros(50)}) == [200]
+        (header,) = set(cross("four", {"a": first["a"]}))
+        assert header < 200
+        assert [path.name for path in (tmp_path / "weights").iterdir()] == ["four"]
+
+
+def test_another_version_and_no_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path / "weights") as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(wire_client, "VERSION", "4/0.0.1")
+            older = client_of(server)
+        with pytest.raises(EngineRefusedError, match=r"has schema 4 and version 0\.0\.1; install the same version"):
+            older.state()
     with pytest.raises(EngineUnreachableError, match="no answer from http"):
-        EngineClient(url_of(server), TOKEN).state()
-    for url in ("10.0.0.1:7400", "ftp://x:1", "http://:80", "http://x:1/path"):
-        with pytest.raises(ValueError, match=r"policy\.engine\.url: expected http://HOST:PORT"):
-            EngineClient(url, TOKEN)
-    with served(tmp_path / "weights") as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=10)
-        connection.putrequest("POST", "/load")
-        connection.putheader("Authorization", f"Bearer {TOKEN.decode()}")
-        connection.endheaders()
-        assert "expected a Content-Length" in connection.getresponse().read().decode()
-        connection.close()
-    with pytest.raises(ValueError, match="takes no further arguments of vLLM, got seed"):
+        client_of(server).state()
+    with (
+        served(tmp_path / "weights") as server,
+        pytest.raises(ValueError, match="takes no further arguments of vLLM, got seed"),
+    ):
         connected(server, arguments={"seed": 1})
 
 
@@ -422,7 +491,7 @@ def test_a_run_checks_the_server_before_its_folder_is_made(
 ) -> None:
     with served(tmp_path / "weights") as server:
         run = ["policy.rollout=vllm", "train.old_log_probs=all", f"runs={tmp_path / 'runs'}"]
-        run.append(f"policy.engine.url='{url_of(server)}'")
+        run.append(f"policy.engine.url='{server.url}'")
         monkeypatch.delenv("BEPA_ENGINE_TOKEN", raising=False)
         assert main(run, prog="bepa train") == 2
         assert "expected a token in a file, or in BEPA_ENGINE_TOKEN" in capsys.readouterr().err
@@ -441,9 +510,9 @@ def test_rows_and_outputs_survive_the_wire(drawn: list[tuple[list[int], list[byt
         EngineRow(Prompt(torch.tensor(ids, dtype=torch.int64), tuple(images)), (1, number), 0.5, 7)
         for number, (ids, images) in enumerate(drawn)
     ]
-    name, listed, tokens, images = decode_rows(encode_rows("w", given_rows, set()))
-    found = build_rows(listed, tokens, images)
-    assert name == "w"
+    encoded, images = encode_rows(given_rows)
+    assert images == {content_hash(png): png for png in images.values()}
+    found = decode_rows(unpack(pack({"rows": encoded}))["rows"], images)
     assert [row.prompt.tokens.tolist() for row in found] == [ids for ids, _ in drawn]
     assert [list(row.prompt.images) for row in found] == [images for _, images in drawn]
     assert [(row.key, row.temperature, row.max_tokens) for row in found] == [
@@ -453,7 +522,7 @@ def test_rows_and_outputs_survive_the_wire(drawn: list[tuple[list[int], list[byt
         number: EngineOutput(row.prompt.tokens, torch.rand(len(row.prompt.tokens)) * -9, 3, 1)
         for number, row in enumerate(given_rows)
     }
-    back = decode_outputs(json.loads(json.dumps(encode_outputs(outputs))))
+    back = decode_outputs(unpack(pack({"outputs": encode_outputs(outputs)}))["outputs"])
     for number, output in outputs.items():
         assert torch.equal(back[number].tokens, output.tokens)
-        assert torch.equal(back[number].log_probs, output.log_probs)  # JSON's numbers are exact
+        assert torch.equal(back[number].log_probs, output.log_probs)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from built_in_engine import TOKEN, BuiltInEngine, served, url_of
+from built_in_engine import BuiltInEngine, access_to, served
 from vllm_engine import OPTIONS
 
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
@@ -56,7 +56,7 @@ def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: 
     tolerance = TOLERANCES[torch.bfloat16]
     with served(tmp_path / "weights", kind=StaleEngine) as server:
         trainer = trainer_of(dtype, tmp_path)
-        policy = VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0, tolerance=tolerance)
+        policy = VLLMSampler(trainer, access=access_to(server), start_timeout=20.0, tolerance=tolerance)
         policy.sync()
         trainer.version += 1  # equal weights: nothing is wrong with an engine that does not change
         policy.sync()
@@ -74,7 +74,7 @@ def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: 
 def test_an_engine_that_loads_them_passes(dtype: torch.dtype, tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         trainer = trainer_of(dtype, tmp_path)
-        policy = VLLMSampler(trainer, url=url_of(server), token=TOKEN, start_timeout=20.0)
+        policy = VLLMSampler(trainer, access=access_to(server), start_timeout=20.0)
         for rate in (0.0, 1e-6, 1e-5, 0.0, 1e-6):
             step(trainer, rate)
             policy.sync()

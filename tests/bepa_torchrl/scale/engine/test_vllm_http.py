@@ -17,8 +17,9 @@ from vllm_engine import change, make_trainer
 
 from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.transformers.lora import Lora
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient
+from bepa_torchrl.scale.engine.http.client import EngineClient
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
+from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.testing import picture
 from osworld_gym.types import PromptContext
 
@@ -57,14 +58,14 @@ def test_it_samples_syncs_restarts_and_ends(
 ) -> None:
     url, process = server
     trainer = make_trainer(lora=lora)
-    policy = VLLMSampler(trainer, url=url, token=TOKEN, folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
+    policy = VLLMSampler(trainer, access=Access(url, TOKEN), folder=tmp_path, kv_cache_gb=0.25, max_rows=8)
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(3)]
     prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     keys = [(11, 0, i, 0, 0) for i in range(3)]
     assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
     change(trainer, "" if lora is None else "lora_")
     policy.sync()  # verified by the probe
-    assert ("adapter" in EngineClient(url, TOKEN).state()["weights"]) == (lora is not None)
+    assert ("adapter" in EngineClient(Access(url, TOKEN)).state()["weights"]) == (lora is not None)
     expected = trainer.sample(prompts, keys)
     assert_equal(policy.sample(prompts, keys), expected)
 
@@ -77,7 +78,7 @@ def test_it_samples_syncs_restarts_and_ends(
     assert policy.drain_metrics()["engine/restarts"] == 1
 
     policy.close()
-    assert EngineClient(url, TOKEN).state()["weights"] is None
+    assert EngineClient(Access(url, TOKEN)).state()["weights"] is None
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

@@ -11,8 +11,8 @@ import pytest
 import bepa_torchrl
 
 ROOT = Path(bepa_torchrl.__file__).parent
-#: what actors, the two sides of a channel, runs of several ranks and writers of one store consist of
-FOLDERS = ("scale/rollouts", "scale/sharding", "scale/store", "storage", "cache")
+#: what actors, the two sides of the wire, runs of several ranks and writers of one store consist of
+FOLDERS = ("scale/rollouts", "scale/wire", "scale/engine/http", "scale/sharding", "scale/store", "storage", "cache")
 WALL = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "datetime.now", "datetime.utcnow", "date.today"}
 
 

@@ -13,10 +13,10 @@ from polling import until
 
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.scale.rollouts import env_worker
-from bepa_torchrl.scale.rollouts.channel.rollout_side import follow
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
+from bepa_torchrl.scale.rollouts.remote.rollout_side import follow
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from bepa_torchrl.testing import LampDesktop, LampEnv, ScriptedPolicy, lamp_task, lamp_vector
 from osworld_gym.errors import DesktopError, FailureReason

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
-from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.scale.rollouts.task_queue import Lease
+from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.task import Task
 

@@ -6,29 +6,26 @@ is nothing to lease, and a result that could not be sent in time counts as late.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from bepa_torchrl.rollout.episodes import EpisodeResult
-from bepa_torchrl.scale.rollouts.channel.client import ChannelClient
-from bepa_torchrl.scale.rollouts.channel.errors import (
-    BrokenConnectionError,
-    ProtocolError,
-    RunEndedError,
-    TrainerGoneError,
-)
-from bepa_torchrl.scale.rollouts.channel.messages import Message
-from bepa_torchrl.scale.rollouts.channel.plans import decode_lease
-from bepa_torchrl.scale.rollouts.channel.results import encode_result
-from bepa_torchrl.scale.rollouts.channel.weights import Weights, WeightsTag
 from bepa_torchrl.scale.rollouts.queue_state import DesktopDemand
+from bepa_torchrl.scale.rollouts.remote.link import TrainerLink
+from bepa_torchrl.scale.rollouts.remote.plans import decode_lease
+from bepa_torchrl.scale.rollouts.remote.results import encode_result
+from bepa_torchrl.scale.rollouts.remote.weights import Weights, WeightsTag
 from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
+from bepa_torchrl.scale.wire.access import Access
+from bepa_torchrl.scale.wire.content import Blobs
+from bepa_torchrl.scale.wire.errors import BrokenConnectionError, RunEndedError, TrainerGoneError
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 15.0  #: seconds for a request that the expiry of its lease replaces
@@ -48,21 +45,18 @@ class _Held:
 
 
 class RolloutGateway:
-    """The queue's methods (:class:`~bepa_torchrl.scale.rollouts.env_worker.QueueClient`), through the channel.
+    """The queue's methods (:class:`~bepa_torchrl.scale.rollouts.env_worker.QueueClient`), through the wire.
 
     A lease reaches a worker only after :meth:`next_weights` was informed that the weights of its admission are loaded.
 
     Args:
-        address: (host, port) of the trainer.
-        token: the shared secret.
+        access: to the trainer.
         wait: seconds without a connection after which the trainer is given up.
         note: gets a line when the connection is made or lost.
     """
 
-    def __init__(
-        self, address: tuple[str, int], token: bytes, *, wait: float = 600.0, note: Callable[[str], None] = _log.info
-    ) -> None:
-        self._client = ChannelClient(address, token, wait=wait, note=note)
+    def __init__(self, access: Access, *, wait: float = 600.0, note: Callable[[str], None] = _log.info) -> None:
+        self._link = TrainerLink(access, wait=wait, note=note)
         self._name = f"{socket.gethostname()}-{secrets.token_hex(2)}"
         self._changed = threading.Condition()
         self._loaded: WeightsTag | None = None
@@ -81,7 +75,7 @@ class RolloutGateway:
             return []
         ready = self._wait_for(lambda: self._usable(held.requires), end)
         with self._changed:
-            stale = held.requires.run != self._client.run
+            stale = held.requires.run != self._link.trainer
             if ready or stale:
                 self._held.pop(worker, None)
                 return [] if stale else held.leases
@@ -94,13 +88,13 @@ class RolloutGateway:
     def renew(self, tickets: list[str]) -> list[str]:
         """Extends leases; returns the tickets whose lease has ended, none if that is not known."""
         reply = self._try("renew", {"tickets": tickets})
-        return [] if reply is None else [str(ticket) for ticket in reply.fields["ended"]]
+        return [] if reply is None else [str(ticket) for ticket in reply["ended"]]
 
     def complete(self, ticket: str, result: Any) -> None:
         """Sends a result. Raises StaleTicketError: its lease has ended, or the trainer could not be reached in time."""
         try:
             fields, blobs = _encoded(result)
-            self._client.request("complete", {"ticket": ticket, **fields}, blobs, patience=_RESULT_PATIENCE)
+            self._link.request("complete", {"ticket": ticket, **fields}, blobs, patience=_RESULT_PATIENCE)
         except _LOST as error:
             raise StaleTicketError(f"the result of the lease {ticket} could not be sent: {error}") from error
         except StaleTicketError:
@@ -118,7 +112,7 @@ class RolloutGateway:
         with self._changed:
             self._held.pop(worker, None)
         reply = self._try("release", {"worker": f"{self._name}/{worker}", "reason": reason})
-        return 0 if reply is None else int(reply.fields["count"])
+        return 0 if reply is None else int(reply["count"])
 
     def resize(self, worker: str, desktops: int) -> None:
         """A worker has so many desktops now."""
@@ -129,17 +123,23 @@ class RolloutGateway:
         reply = self._try("demand", {})
         if reply is None:
             return None
-        playing, waiting, busy, held_up = (reply.fields[name] for name in DesktopDemand._fields)
+        playing, waiting, busy, held_up = (reply[name] for name in DesktopDemand._fields)
         return DesktopDemand(int(playing), int(waiting), float(busy), float(held_up))
 
     # --- for the program that plays the run ---------------------------------------------------------------------
 
     def run(self) -> Mapping[str, Any]:
         """The run's ``plan`` and ``settings``. Raises as :meth:`next_weights`."""
-        return self._client.request("run", {}, patience=_WEIGHTS_PATIENCE).fields
+        run: Mapping[str, Any] = json.loads(self._link.request("run", {}, patience=_WEIGHTS_PATIENCE)["run"])
+        return run
 
-    def next_weights(self, loaded: WeightsTag | None, timeout: float) -> Weights | None:
+    def next_weights(self, loaded: WeightsTag | None, held: Collection[bytes], timeout: float) -> Weights | None:
         """Waits up to ``timeout`` seconds for other weights than those that all rollout services have loaded.
+
+        Args:
+            loaded: identifies those.
+            held: hashes of tensors that need not be sent.
+            timeout: seconds.
 
         Raises:
             RunEndedError: there is nothing more to play.
@@ -148,53 +148,40 @@ class RolloutGateway:
         with self._changed:
             self._loaded = loaded
             self._changed.notify_all()
-        known = None if loaded is None else list(loaded)
-        asked = {"loaded": known, "timeout": timeout}
-        reply = self._client.request("weights", asked, patience=_WEIGHTS_PATIENCE).fields
+        asked = {"loaded": None if loaded is None else list(loaded), "timeout": timeout}
+        reply = self._link.request("weights", asked, patience=_WEIGHTS_PATIENCE)
         if reply["weights"] is None:
             return None
-        tag = WeightsTag(str(reply["weights"][0]), int(reply["weights"][1]))
-        parts = []
-        for number, size in enumerate(reply["parts"]):
-            part = self._part(tag, number, int(size))
-            if part is None:
-                return None
-            parts.append(part)
-        return Weights(tag, parts)
+        names, tensors = dict[str, bytes](), dict[bytes, bytes]()
+        for name, key, size in reply["tensors"]:
+            names[str(name)] = key
+            if key not in held and key not in tensors:
+                tensor = self._link.download(key, int(size), patience=_WEIGHTS_PATIENCE)
+                if tensor is None:  # newer weights have replaced these
+                    return None
+                tensors[key] = tensor
+        return Weights(WeightsTag(str(reply["weights"][0]), int(reply["weights"][1])), names, tensors)
 
     def close(self) -> None:
         """Ends the connection."""
-        self._client.close()
+        self._link.close()
 
     # ------------------------------------------------------------------------------------------------------------
-
-    def _part(self, tag: WeightsTag, number: int, size: int) -> bytes | None:
-        """A part of the weights; None if newer ones have replaced them."""
-        part = bytearray()
-        while len(part) < size:
-            asked = {"weights": list(tag), "part": number, "offset": len(part)}
-            reply = self._client.request("chunk", asked, patience=_WEIGHTS_PATIENCE)
-            if reply.fields["replaced"]:
-                return None
-            if len(reply.blobs) != 1 or not 0 < len(reply.blobs[0]) <= size - len(part):
-                raise ProtocolError(f"expected a chunk of weights of at most {size - len(part)} bytes")
-            part += reply.blobs[0]
-        return bytes(part)
 
     def _request_leases(self, worker: str, limit: int, end: float) -> _Held | None:
         wait = max(0.0, end - monotonic())
         asked = {"worker": f"{self._name}/{worker}", "limit": limit, "timeout": wait}
         reply = self._try("lease", asked)
-        if reply is None or not reply.fields["leases"] or reply.fields["weights"] is None:
+        if reply is None or not reply["leases"] or reply["weights"] is None:
             return None
-        run, version = reply.fields["weights"]
-        leases = [decode_lease(lease) for lease in reply.fields["leases"]]
+        run, version = reply["weights"]
+        leases = [decode_lease(lease) for lease in reply["leases"]]
         return _Held(leases, WeightsTag(str(run), int(version)), monotonic())
 
-    def _try(self, kind: str, fields: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> Message | None:
+    def _try(self, kind: str, fields: Mapping[str, Any], blobs: Blobs | None = None) -> dict[str, Any] | None:
         """A reply; None if there is none in time."""
         try:
-            return self._client.request(kind, fields, blobs, patience=_PATIENCE)
+            return self._link.request(kind, fields, blobs, patience=_PATIENCE)
         except _LOST:
             return None
 
@@ -208,9 +195,9 @@ class RolloutGateway:
             return self._changed.wait_for(condition, max(0.0, end - monotonic()))
 
 
-def _encoded(result: Any) -> tuple[dict[str, Any], Sequence[bytes]]:
-    """The fields ``episode`` and ``outcome`` (of an evaluation) of a message, both None without a result, and blobs."""
+def _encoded(result: Any) -> tuple[dict[str, Any], Blobs]:
+    """The fields ``episode`` and ``outcome`` (of an evaluation, JSON) of a request, both None without a result."""
     if not isinstance(result, EpisodeResult):
-        return {"episode": None, "outcome": result}, ()
+        return {"episode": None, "outcome": None if result is None else json.dumps(result, allow_nan=False)}, {}
     episode, blobs = encode_result(result)
     return {"episode": episode, "outcome": None}, blobs

@@ -1,4 +1,4 @@
-"""The rollout side with scripted episodes: ``python lamp_rollouts.py HOST:PORT TOKEN_FILE``; ends with the run."""
+"""The rollout side with scripted episodes: ``python lamp_rollouts.py URL TOKEN_FILE``; ends with the run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
-from bepa_torchrl.scale.rollouts.channel.handshake import parse_address, read_token
-from bepa_torchrl.scale.rollouts.channel.plans import decode_plan
-from bepa_torchrl.scale.rollouts.channel.rollout_side import play_in_threads
+from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.remote.plans import decode_plan
+from bepa_torchrl.scale.rollouts.remote.rollout_side import play_in_threads
+from bepa_torchrl.scale.wire.access import Access, read_token
 from bepa_torchrl.testing import ScriptedPolicy, SeedKey, lamp_vector
 
 
@@ -27,9 +27,9 @@ def wins(key: SeedKey) -> bool:
     return hash(key) % 2 == 0
 
 
-def play(address: tuple[str, int], token: bytes, *, desktops: int = 3, wait: float = 60.0) -> None:
+def play(access: Access, *, desktops: int = 3, wait: float = 60.0) -> None:
     """Plays a run until it ends."""
-    gateway = RolloutGateway(address, token, wait=wait, note=print)
+    gateway = RolloutGateway(access, wait=wait, note=print)
     try:
         plan = decode_plan(gateway.run()["plan"])
         play_in_threads(
@@ -47,4 +47,4 @@ def play(address: tuple[str, int], token: bytes, *, desktops: int = 3, wait: flo
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    play(parse_address(sys.argv[1]), read_token(Path(sys.argv[2])))
+    play(Access(sys.argv[1], read_token(Path(sys.argv[2]))))

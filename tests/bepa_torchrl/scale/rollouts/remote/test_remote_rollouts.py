@@ -15,38 +15,49 @@ from typing import Any
 
 import pytest
 import torch
+import trustme
 from cut_relay import CutRelay
 from lamp_rollouts import Learner, play, wins
 from polling import until
 from repository import ROOT
 
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt, Response
+from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
-from bepa_torchrl.scale.rollouts.channel import gateway as gateway_module
-from bepa_torchrl.scale.rollouts.channel import server
-from bepa_torchrl.scale.rollouts.channel.client import ChannelClient
-from bepa_torchrl.scale.rollouts.channel.collector import served_collector
-from bepa_torchrl.scale.rollouts.channel.errors import (
-    BrokenConnectionError,
-    ProtocolError,
-    RunEndedError,
-    TrainerGoneError,
-)
-from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
-from bepa_torchrl.scale.rollouts.channel.plans import decode_plan
-from bepa_torchrl.scale.rollouts.channel.server import ChannelServer
-from bepa_torchrl.scale.rollouts.channel.weights import PublishedWeights, WeightsTag, decode_weights
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS, QueueService
+from bepa_torchrl.scale.rollouts.remote import gateway as gateway_module
+from bepa_torchrl.scale.rollouts.remote import queue_server
+from bepa_torchrl.scale.rollouts.remote.collector import served_collector
+from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.remote.link import TrainerLink
+from bepa_torchrl.scale.rollouts.remote.plans import decode_plan
+from bepa_torchrl.scale.rollouts.remote.queue_server import QueueServer
+from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag, decode_weights
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
+from bepa_torchrl.scale.wire import client as wire_client
+from bepa_torchrl.scale.wire.access import Access, Tls
+from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError, RunEndedError, TrainerGoneError
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector, summary
 from osworld_gym.errors import FailureReason
-from osworld_gym.types import StopReason
+from osworld_gym.types import StopReason, Verdict
 
 TOKEN = b"a token of this test"
 GROUPS, SIZE = 2, 3
 PLAN = RolloutPlan(tuple(lamp_task(n) for n in range(5)), RolloutSeeds(3, "group"), 1.0, 2)
+
+
+def at(relay: CutRelay) -> Access:
+    return Access(f"http://127.0.0.1:{relay.address[1]}", TOKEN)
+
+
+def kill(server: QueueServer) -> None:
+    """Ends it as the end of its process would: no client is told anything."""
+    server.wire._http.should_exit = server.wire._http.force_exit = True
+    server.wire._thread.join(20.0)
 
 
 def lock_step(count: int) -> list[Any]:
@@ -70,6 +81,7 @@ def trainer() -> Iterator[tuple[AsyncGroupCollector, CutRelay, list[str]]]:
         queue=QueueService(batch_groups=GROUPS, max_staleness=0, lease_seconds=2.0, max_attempts=100),
         address=("127.0.0.1", 0),
         token=TOKEN,
+        tls=None,
         settings={},
         on_end=lambda: None,
         note=notes.append,
@@ -103,7 +115,7 @@ def test_a_connection_that_is_cut_again_and_again_changes_nothing() -> None:
     """The relay cuts each connection within a frame: of the handshake, the plan, weights, leases and results."""
     with trainer() as (collector, relay, notes):
         relay.cut_after = 150
-        player = threading.Thread(target=play, args=(relay.address, TOKEN))
+        player = threading.Thread(target=play, args=(at(relay),))
         player.start()
         until(lambda: relay.cuts, "no connection was cut")
         relay.cut_after = 10_000
@@ -126,8 +138,7 @@ def test_another_process_that_is_cut_off_and_then_killed_changes_nothing(tmp_pat
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     second: list[threading.Thread] = []
     with trainer() as (collector, relay, _), (tmp_path / "log").open("w") as log:
-        where = f"{relay.address[0]}:{relay.address[1]}"
-        child = subprocess.Popen([*program, where, str(token)], stdout=log, env=environment)
+        child = subprocess.Popen([*program, at(relay).url, str(token)], stdout=log, env=environment)
 
         def disturb(number: int) -> None:
             if number == 0:
@@ -135,7 +146,7 @@ def test_another_process_that_is_cut_off_and_then_killed_changes_nothing(tmp_pat
             if number == 2:
                 assert child.poll() is None
                 child.send_signal(signal.SIGKILL)
-                second.append(threading.Thread(target=play, args=(relay.address, TOKEN)))
+                second.append(threading.Thread(target=play, args=(at(relay),)))
                 second[0].start()
 
         try:
@@ -160,7 +171,7 @@ class Served:
     def __init__(self, run: str = "run", plan: RolloutPlan = PLAN, port: int = 0, lease_seconds: float = 60.0) -> None:
         self.queue = QueueService(batch_groups=1, max_staleness=9, lease_seconds=lease_seconds)
         self.weights, self.notes = PublishedWeights(run), list[str]()
-        self.server = ChannelServer(
+        self.server = QueueServer(
             self.queue, self.weights, plan, {"a": 1}, address=("127.0.0.1", port), token=TOKEN, note=self.notes.append
         )
 
@@ -176,7 +187,7 @@ def gateways() -> Iterator[Callable[..., RolloutGateway]]:
     made: list[RolloutGateway] = []
 
     def make(served: Served, token: bytes = TOKEN, wait: float = 60.0) -> RolloutGateway:
-        made.append(RolloutGateway(served.server.address, token, wait=wait))
+        made.append(RolloutGateway(Access(served.server.url, token), wait=wait))
         return made[-1]
 
     yield make
@@ -192,23 +203,23 @@ def test_a_lease_waits_for_the_weights_of_its_admission(gateways: Gateways) -> N
         gateway = gateways(served)
         assert gateway.lease("w", 1, 0.01) == []
         served.weights.publish([("a", torch.ones(3))], 0)
-        found = gateway.next_weights(None, 30.0)
+        found = gateway.next_weights(None, (), 30.0)
         assert found is not None
-        assert decode_weights(found.parts)["a"].tolist() == [1.0, 1.0, 1.0]
+        assert decode_weights(found, {})[found.names["a"]].tolist() == [1.0, 1.0, 1.0]
         served.weights.publish([("a", torch.zeros(3))], 1)
         served.queue.admit([0, 0], 2)
-        assert gateway.next_weights(found.tag, 30.0) is not None  # version 1, not loaded yet
+        assert gateway.next_weights(found.tag, (), 30.0) is not None  # version 1, not loaded yet
         assert gateway.lease("w", 2, 0.1) == []
         assert len(served.queue.describe()["leases"]) == 2  # they are kept for this worker
         assert gateway.lease("w", 2, 0.1) == []
-        assert gateway.next_weights(WeightsTag("run", 1), 0.1) is None
+        assert gateway.next_weights(WeightsTag("run", 1), (), 0.1) is None
         leases = gateway.lease("w", 2, 30.0)
         assert [(lease.group, lease.slot, lease.task) for lease in leases] == [(0, 0, [0, 0]), (0, 1, [0, 0])]
 
 
 def loaded(gateway: RolloutGateway, served: Served, version: int = 0) -> None:
     served.weights.publish([], version)
-    gateway.next_weights(WeightsTag(served.weights.run, version), 0.0)
+    gateway.next_weights(WeightsTag(served.weights.run, version), (), 0.0)
 
 
 def test_the_late_result_of_a_lease_that_expired_is_refused(gateways: Gateways) -> None:
@@ -278,8 +289,8 @@ def test_workers_that_wait_for_leases_do_not_hold_up_results(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many workers wait for leases as the server has threads for them."""
-    monkeypatch.setattr(server, "_WAITING", 3)
-    monkeypatch.setattr(server, "_REQUESTS", 1)
+    monkeypatch.setattr(queue_server, "_WAITING", 3)
+    monkeypatch.setattr(queue_server, "_REQUESTS", 1)
     with Served() as served:
         gateway = gateways(served)
         loaded(gateway, served)
@@ -307,7 +318,7 @@ def test_workers_that_wait_for_leases_do_not_hold_up_results(
 
 def test_the_server_has_a_thread_for_every_worker_that_the_queue_serves() -> None:
     """The page on clusters states the same number."""
-    assert server._WAITING > MAX_WORKERS
+    assert queue_server._WAITING > MAX_WORKERS
     assert f"at most {MAX_WORKERS} workers" in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
@@ -349,13 +360,10 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
         served.queue.admit([0, 0], 1)
         (old,) = gateway.lease("w", 1, 30.0)
         port = served.server.address[1]
-        served.server._listener.shutdown(2)  # first, or the client connects again and gets the end of the run
-        served.server._listener.close()
-        for connection in list(served.server._connections):  # as when the process is killed
-            connection.close()
+        kill(served.server)
     with Served("second", port=port) as served:
         served.weights.publish([("a", torch.ones(1))], 4)
-        found = gateway.next_weights(WeightsTag("first", 4), 30.0)  # the same version, perhaps of another update
+        found = gateway.next_weights(WeightsTag("first", 4), (), 30.0)  # the same version, perhaps of another update
         assert found is not None
         assert found.tag == ("second", 4)
         served.queue.admit([0, 0], 1)
@@ -363,7 +371,7 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
         with pytest.raises(StaleTicketError, match="of another process of the trainer"):
             gateway.complete(old.ticket, {"outcome": 1})
         assert gateway.renew([old.ticket]) == [old.ticket]
-        gateway.next_weights(found.tag, 0.0)
+        gateway.next_weights(found.tag, (), 0.0)
         (new,) = gateway.lease("w", 1, 30.0)
         assert new.ticket != old.ticket
 
@@ -371,16 +379,12 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
 def test_another_run_at_the_same_address_is_not_played(gateways: Gateways) -> None:
     with Served("first") as served:
         gateway = gateways(served)
-        gateway.run()
+        gateway.demand()  # any answer, as also to a gateway that is an actor and is not asked for the plan
         port = served.server.address[1]
-        served.server._listener.shutdown(2)
-        served.server._listener.close()
+        kill(served.server)
         other = RolloutPlan(PLAN.tasks, RolloutSeeds(4, "group"), 1.0, 2)
-        with Served("second", other, port=port):
-            for connection in list(served.server._connections):
-                connection.close()
-            with pytest.raises(RunEndedError, match="another run listens"):
-                gateway.next_weights(None, 30.0)
+        with Served("second", other, port=port), pytest.raises(RunEndedError, match="another run listens"):
+            gateway.next_weights(None, (), 30.0)
 
 
 def test_the_end_of_the_run_and_a_trainer_that_is_gone(gateways: Gateways) -> None:
@@ -388,28 +392,86 @@ def test_the_end_of_the_run_and_a_trainer_that_is_gone(gateways: Gateways) -> No
         gateway = gateways(served)
         gateway.run()
     with pytest.raises(RunEndedError, match="the training has ended"):
-        gateway.next_weights(None, 1.0)
+        gateway.next_weights(None, (), 1.0)
     assert gateway.lease("w", 1, 0.01) == []
     assert gateway.renew(["run:0-1"]) == []
     with pytest.raises(StaleTicketError, match="could not be sent"):
         gateway.complete("run:0-1", {})
     gone = gateways(served, wait=0.1)
     with pytest.raises(TrainerGoneError, match=r"no trainer at 127\.0\.0\.1:\d+ for 0\.1 s"):
-        gone.next_weights(None, 1.0)
+        gone.next_weights(None, (), 1.0)
+
+
+def test_weights_and_results_cross_with_tls_and_what_is_known_crosses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first screenshot of a group's episodes is the same, and so is a tensor that an update did not change."""
+    authority, sent = trustme.CA(), list[int]()
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
+    tls = Tls(tmp_path / "both.pem", tmp_path / "both.pem")
+    queue, weights = QueueService(batch_groups=1, max_staleness=9), PublishedWeights("run")
+    server = QueueServer(queue, weights, PLAN, {}, address=("127.0.0.1", 0), token=TOKEN, tls=tls, note=print)
+    gateway = RolloutGateway(Access(server.url, TOKEN, authority.cert_pem.bytes().decode()))
+    whole = torch.randn(300_000)
+    weights.publish([("a", whole), ("b", torch.ones(1))], 0)
+    first = gateway.next_weights(None, (), 30.0)
+    assert first is not None
+    held = decode_weights(first, {})
+    assert torch.equal(held[first.names["a"]], whole)
+    weights.publish([("a", whole), ("b", torch.zeros(1))], 1)
+    second = gateway.next_weights(first.tag, held.keys(), 30.0)
+    assert second is not None
+    assert second.tensors.keys() == {second.names["b"]}
+    gateway.next_weights(second.tag, (), 0.0)
+
+    pack = wire_client.pack
+    monkeypatch.setattr(wire_client, "pack", lambda fields: sent.append(len(fields.get("blobs", ()))) or pack(fields))
+    queue.admit([0, 0], 2)
+    leases = gateway.lease("w", 2, 30.0)
+    shots = [b"\x89PNG\r\n\x1a\n" + bytes([number]) for number in range(3)]
+    for lease, second_shot in zip(leases, shots[1:], strict=True):
+        gateway.complete(lease.ticket, result_of(lease, shots[0], second_shot))
+    group = queue.next_group(1.0)
+    assert group is not None
+    assert [row_list(result.rows)[1][K.IMAGES] for result in group.results] == [tuple(shots[:2]), (shots[0], shots[2])]
+    assert sent[-2:] == [2, 1]
+    gateway.close()
+    server.close()
+
+
+def result_of(lease: Any, *shots: bytes) -> EpisodeResult:
+    """An episode whose prompts show all screenshots so far."""
+    response = Response("r", torch.arange(2), torch.full((2,), -0.5))
+    turns = [Turn(shot, Prompt(torch.arange(4), shots[: step + 1]), response) for step, shot in enumerate(shots)]
+    job = PLAN.job(lease.group, lease.slot, lease.task)
+    rows = episode_rows(
+        turns,
+        task_id=job.task.id,
+        instruction="i",
+        group_id=job.group_id,
+        slot=job.slot,
+        source=K.Source.on_policy,
+        policy_version=1,
+        reward=1.0,
+        stop=StopReason.finished,
+        plan_free=True,
+    )
+    return EpisodeResult(job, rows, StopReason.finished, Verdict(1.0))
 
 
 def test_a_wrong_token_and_an_unknown_request_are_refused(gateways: Gateways) -> None:
     with Served() as served:
-        with pytest.raises(ProtocolError, match="refuses the token"):
+        with pytest.raises(ProtocolError, match="another token than the server's; give both sides the same"):
             gateways(served, token=b"another token of it").run()
         # noted after the refusal is sent
         until(lambda: "is refused: a wrong token" in " ".join(served.notes), "no note of the refusal")
-        client = ChannelClient(served.server.address, TOKEN, wait=30.0)
-        with pytest.raises(ProtocolError, match="unknown request 'exec'; known: run, ping, lease"):
-            client.request("exec", {}, patience=30.0)
+        link = TrainerLink(Access(served.server.url, TOKEN), wait=30.0, note=print)
+        with pytest.raises(ProtocolError, match="unknown request POST 'exec'; known: run, lease"):
+            link.request("exec", {}, patience=30.0)
         with pytest.raises(ProtocolError, match="KeyError: 'worker'"):
-            client.request("lease", {}, patience=30.0)
-        client.close()
+            link.request("lease", {}, patience=30.0)
+        link.close()
 
 
 def test_a_queue_that_fails_is_asked_again_until_patience_ends() -> None:
@@ -419,10 +481,10 @@ def test_a_queue_that_fails_is_asked_again_until_patience_ends() -> None:
             raise OSError("no such actor")
 
         served.queue.lease = broken  # type: ignore[method-assign]
-        client = ChannelClient(served.server.address, TOKEN, wait=30.0)
-        with pytest.raises(BrokenConnectionError, match="could not answer: OSError: no such actor"):
-            client.request("lease", {"worker": "w", "limit": 1, "timeout": 0.0}, patience=1.2)
-        client.close()
+        link = TrainerLink(Access(served.server.url, TOKEN), wait=30.0, note=print)
+        with pytest.raises(BrokenConnectionError, match="OSError: no such actor"):
+            link.request("lease", {"worker": "w", "limit": 1, "timeout": 0.0}, patience=1.2)
+        link.close()
 
 
 def test_an_address_that_is_in_use_is_named() -> None:

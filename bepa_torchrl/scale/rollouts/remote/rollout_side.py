@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Protocol
 
+from torch import Tensor
+
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import Publish
-from bepa_torchrl.scale.rollouts.channel.errors import RunEndedError
-from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
-from bepa_torchrl.scale.rollouts.channel.weights import Weights, WeightsTag, decode_weights
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
+from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.remote.weights import Weights, WeightsTag, load_changes
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS, RolloutService
+from bepa_torchrl.scale.wire.errors import RunEndedError
 from osworld_gym.vector import DesktopVector
 
 STOP_SECONDS = 10.0  #: for the episodes that are running when the run ends
@@ -23,7 +25,7 @@ _WORKER_POLL = 5.0  #: seconds that one request for leases waits
 class WeightsSource(Protocol):
     """How the weights reach the program that plays (:class:`.gateway.RolloutGateway`)."""
 
-    def next_weights(self, loaded: WeightsTag | None, timeout: float) -> Weights | None: ...
+    def next_weights(self, loaded: WeightsTag | None, held: Collection[bytes], timeout: float) -> Weights | None: ...
 
 
 def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None], note: Callable[[str], None]) -> None:
@@ -40,9 +42,10 @@ def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None]
         ValueError: the weights are those of another policy. DesktopError: a rollout service fails, or as ``check``.
     """
     loaded: WeightsTag | None = None
+    held: dict[bytes, Tensor] = {}
     while True:
         try:
-            weights = source.next_weights(loaded, _POLL)
+            weights = source.next_weights(loaded, frozenset(held), _POLL)
         except RunEndedError as end:
             note(str(getattr(end, "cause", end)))  # Ray's error has the traceback of the actor as its text
             return
@@ -50,9 +53,8 @@ def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None]
         if weights is None:
             continue
         start = perf_counter()
-        publish(decode_weights(weights.parts).items(), weights.tag.version)
-        loaded = weights.tag
-        size = sum(map(len, weights.parts)) / 1e6
+        held, loaded = load_changes(weights, held, publish), weights.tag
+        size = sum(map(len, weights.tensors.values())) / 1e6
         note(f"weights of version {loaded.version}: {size:.1f} MB, loaded in {perf_counter() - start:.1f} s")
 
 

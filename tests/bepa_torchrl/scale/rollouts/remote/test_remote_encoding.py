@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import zlib
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
+import msgpack
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,21 +22,30 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list, stack_rows
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
-from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
-from bepa_torchrl.scale.rollouts.channel.messages import Message, pack, unpack
-from bepa_torchrl.scale.rollouts.channel.plans import decode_lease, decode_plan, encode_lease, encode_plan
-from bepa_torchrl.scale.rollouts.channel.results import decode_result, encode_result
-from bepa_torchrl.scale.rollouts.channel.weights import PublishedWeights, WeightsTag, decode_weights, encode_weights
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
+from bepa_torchrl.scale.rollouts.remote.plans import decode_lease, decode_plan, encode_lease, encode_plan
+from bepa_torchrl.scale.rollouts.remote.results import decode_result, encode_result
+from bepa_torchrl.scale.rollouts.remote.rollout_side import follow
+from bepa_torchrl.scale.rollouts.remote.weights import (
+    PublishedWeights,
+    Weights,
+    WeightsTag,
+    decode_weights,
+    encode_weights,
+)
 from bepa_torchrl.scale.rollouts.task_queue import Lease
+from bepa_torchrl.scale.wire.content import content_hash, pack, pack_array, unpack, unpack_array
+from bepa_torchrl.scale.wire.errors import ProtocolError, RunEndedError
 from bepa_torchrl.testing import lamp_task
 from osworld_gym.errors import FailureReason
 from osworld_gym.types import StopReason, Verdict
 
 PNG = b"\x89PNG\r\n\x1a\n"
+NUMBER = st.integers(0, 2**63 - 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | FINITE | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
@@ -102,9 +115,8 @@ def same_value(one: Any, other: Any) -> bool:
 @some
 @given(results())
 def test_a_result_comes_out_as_it_went_in(result: EpisodeResult) -> None:
-    fields, blobs = encode_result(result)
-    message = unpack(b"".join(pack(Message("complete", 3, {"episode": fields}, blobs))))
-    found = decode_result(message.fields["episode"], message.blobs, TASKS)
+    fields, images = encode_result(result)
+    found = decode_result(unpack(pack({"episode": fields}))["episode"], images, TASKS)
     assert dataclasses.replace(found, rows=None) == dataclasses.replace(result, rows=None)
     if result.rows is None:
         assert found.rows is None
@@ -144,9 +156,10 @@ def result_with_rows() -> EpisodeResult:
 
 
 def test_an_image_crosses_once() -> None:
-    fields, blobs = encode_result(result_with_rows())
-    assert sum(blob.startswith(PNG) for blob in blobs) == 3  # 9 in the rows
-    found = decode_result(fields, blobs, TASKS)
+    fields, images = encode_result(result_with_rows())
+    assert len(images) == 3  # 9 in the rows
+    assert images == {content_hash(png): png for png in images.values()}
+    found = decode_result(fields, images, TASKS)
     assert found.rows is not None
     first, *_, last = row_list(found.rows)
     assert first[K.SCREENSHOT] is last[K.IMAGES][0]
@@ -172,9 +185,11 @@ def test_a_row_with_an_entry_that_the_schema_does_not_know_is_not_sent() -> None
         (lambda f, _: f["rows"][0].update(advantage=1), "these differ: advantage"),
         (lambda f, _: f["rows"][0].pop("step"), "these differ: step"),
         (lambda f, _: f["rows"][0].update(response=["a"]), "expected text"),
-        (lambda f, _: f["rows"][0].update(screenshot_png=99), "expected the number of one of"),
-        (lambda f, _: f["rows"][0].update(screenshot_png=-1), "expected the number of one of"),
-        (lambda f, _: f["rows"][0].update({"tokens.prompt": f["rows"][0]["screenshot_png"]}), "ValueError"),
+        (lambda f, _: f["rows"][0].update(screenshot_png=99), "expected the hash of one of 3 images, got 99"),
+        (lambda f, _: f["rows"][0].update(screenshot_png=b"x" * 32), "expected the hash of one of"),
+        (lambda f, _: f["rows"][0].update({"tokens.prompt": f["rows"][0]["screenshot_png"]}), "an array of <i8"),
+        (lambda f, _: f["rows"][0].update({"tokens.prompt": [1, 2]}), "expected an array as bytes, got list"),
+        (lambda f, _: f["rows"][0].update({"tokens.prompt": zlib.compress(b"odd")}), "expected an array of <i8"),
         (lambda f, _: f["rows"][0].update({"tokens.response": f["rows"][0]["tokens.prompt"]}), "a log-prob per token"),
         (lambda f, b: b.__setitem__(f["rows"][0]["screenshot_png"], b"GIF89a"), "expected a PNG image"),
         (lambda f, _: f.update(rows=[[]]), "AttributeError"),
@@ -182,64 +197,71 @@ def test_a_row_with_an_entry_that_the_schema_does_not_know_is_not_sent() -> None
     ],
 )
 def test_a_damaged_result_is_refused(change: Any, problem: str) -> None:
-    fields, blobs = encode_result(result_with_rows())
-    change(fields, blobs)
+    fields, images = encode_result(result_with_rows())
+    change(fields, images)
     with pytest.raises(ProtocolError, match=problem):
-        decode_result(fields, blobs, TASKS)
+        decode_result(fields, images, TASKS)
 
 
 @some
-@given(
-    st.text(), st.integers(0, 2**60), st.dictionaries(st.text(), JSON, max_size=3), st.lists(st.binary(), max_size=4)
-)
-def test_a_message_comes_out_as_it_went_in(kind: str, number: int, fields: dict[str, Any], blobs: list[bytes]) -> None:
-    assert unpack(b"".join(pack(Message(kind, number, fields, blobs)))) == Message(kind, number, fields, tuple(blobs))
+@given(st.dictionaries(st.text(), JSON | st.binary(), max_size=3))
+def test_a_body_comes_out_as_it_went_in(fields: dict[str, Any]) -> None:
+    assert unpack(pack(fields)) == fields
 
 
 @some
 @given(st.binary(max_size=200), st.data())
-def test_no_bytes_but_a_message_are_read_as_one(noise: bytes, data: st.DataObject) -> None:
-    """Random bytes, and a message cut short at any point, or with bytes added."""
-    whole = b"".join(pack(Message("lease", 1, {"worker": "w"}, [b"abc", b""])))
+def test_no_bytes_but_a_body_are_read_as_one(noise: bytes, data: st.DataObject) -> None:
+    """A body cut short at any point, or with bytes added; random bytes are a body by chance only."""
+    whole = pack({"worker": "w", "blob": b"abc", "list": [1, 2.5, None, {}]})
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    for damaged in (noise, cut, whole + b"x"):
+    for damaged in (cut, whole + b"x"):
         with pytest.raises(ProtocolError):
             unpack(damaged)
-
-
-def header(**changes: Any) -> bytes:
-    content = {"kind": "k", "number": 1, "fields": {}, "blobs": []} | changes
-    text = json.dumps(content).encode()
-    return len(text).to_bytes(4, "big") + text
+    with suppress(ProtocolError):
+        assert isinstance(unpack(noise), dict)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        header(number="1"),
-        header(number=True),
-        header(kind=None),
-        header(fields=[]),
-        header(blobs=[-1, 1]),
-        header(blobs=[0.0]),
-        header(more=1),
-        b"\0\0\0\2[]",
+        msgpack.packb([1]),
+        msgpack.packb(3),
+        msgpack.packb({1: 2}),
+        msgpack.packb({"a": msgpack.ExtType(7, b"x")}),
+        b"\x81\xa1a\xdd\xff\xff\xff\xff",  # a list that says that it has 2^32 - 1 entries
+        b"\x91" * 100_000,
+        b"\x80\x04N.",  # a pickle
     ],
 )
-def test_a_header_of_another_form_is_refused(body: bytes) -> None:
-    with pytest.raises(ProtocolError, match="expected"):
+def test_a_body_of_another_form_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="expected a"):
         unpack(body)
 
 
-def test_what_is_not_finite_is_not_sent() -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        pack(Message("k", 1, {"a": math.nan}))
+def test_what_has_no_form_is_not_sent() -> None:
+    for value in (object(), {1, 2}, torch.ones(1), 2**64, {"a": {3: object()}}):
+        with pytest.raises((TypeError, ValueError)):
+            pack({"a": value})
+
+
+def test_arrays_come_out_as_they_went_in_and_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.repeat(np.arange(4, dtype=np.int64), 25_000)
+    packed = pack_array(values, "<i8")
+    assert len(packed) < values.nbytes / 100  # a prompt is mostly one token, once per image patch
+    assert np.array_equal(unpack_array(packed, "<i8"), values)
+    with pytest.raises(TypeError, match="Cannot cast"):
+        pack_array(values, "<i4")
+    monkeypatch.setattr("bepa_torchrl.scale.wire.content._LARGEST_ARRAY", 1000)
+    for damaged in (packed, packed[:-1], packed + b"x", b"", b"abc"):
+        with pytest.raises(ProtocolError, match="expected an array of <i8"):
+            unpack_array(damaged, "<i8")
 
 
 @some
-@given(st.builds(Lease, st.text(), st.integers(0), st.integers(0), JSON, st.integers(1), st.booleans()))
+@given(st.builds(Lease, st.text(), NUMBER, NUMBER, JSON, NUMBER, st.booleans()))
 def test_a_lease_comes_out_as_it_went_in(lease: Lease) -> None:
-    assert decode_lease(json.loads(json.dumps(encode_lease(lease)))) == lease
+    assert decode_lease(unpack(pack(encode_lease(lease)))) == lease
 
 
 def test_what_is_not_a_lease_is_refused() -> None:
@@ -265,8 +287,11 @@ def test_a_plan_comes_out_as_it_went_in() -> None:
             decode_plan(damaged)
 
 
-@pytest.mark.parametrize("part_bytes", [1, 100, 10_000])
-def test_weights_come_out_as_they_went_in(part_bytes: int) -> None:
+def sent(weights: dict[str, torch.Tensor], version: int = 0) -> Weights:
+    return encode_weights(WeightsTag("run", version), weights.items())
+
+
+def test_weights_come_out_as_they_went_in() -> None:
     embedding = torch.randn(5, 7)
     weights = {
         "embedding": embedding,
@@ -276,26 +301,53 @@ def test_weights_come_out_as_they_went_in(part_bytes: int) -> None:
         "steps": torch.tensor(3),
         "trained": torch.nn.Parameter(torch.randn(4)),
     }
-    parts = encode_weights(weights.items(), part_bytes=part_bytes)
-    found = decode_weights(parts)
-    assert list(found) == list(weights) or part_bytes > 1  # a part's order is that of safetensors
-    assert found.keys() == weights.keys()
-    assert all(same_value(weights[name].detach(), found[name]) for name in weights)
-    assert (len(parts) == 1) == (part_bytes == 10_000)
+    crossed = sent(weights)
+    tensors = decode_weights(crossed, {})
+    assert list(crossed.names) == list(weights)
+    assert len(crossed.tensors) == 5
+    assert all(same_value(weights[name].detach(), tensors[key]) for name, key in crossed.names.items())
     with torch.no_grad():
         embedding += 1  # the trainer goes on
-    assert not torch.equal(decode_weights(parts)["head"], embedding)
+    assert not torch.equal(decode_weights(crossed, {})[crossed.names["head"]], embedding)
 
 
-def test_weights_that_are_none_or_twice_are_refused() -> None:
-    (part,) = encode_weights({"a": torch.zeros(1)}.items())
-    assert encode_weights([]) == []
-    assert decode_weights([]) == {}
-    with pytest.raises(ProtocolError, match="the weight 'a' comes twice"):
-        decode_weights([part, part])
-    for damaged in (part[:-1], b"", b"\x80\x04N.", part[:4] + b"\xff" * 8 + part[12:]):
-        with pytest.raises(ProtocolError, match="as safetensors"):
-            decode_weights([damaged])
+def test_weights_that_are_missing_or_damaged_are_refused() -> None:
+    weights = sent({"a": torch.zeros(1)})
+    ((key, file),) = weights.tensors.items()
+    assert decode_weights(sent({}), {}) == {}
+    with pytest.raises(ProtocolError, match="the tensor of 'a', which is neither sent nor held"):
+        decode_weights(dataclasses.replace(weights, tensors={}), {})
+    for damaged in (file[:-1], b"", b"\x80\x04N.", file[:4] + b"\xff" * 8 + file[12:]):
+        with pytest.raises(ProtocolError, match="'a' as safetensors"):
+            decode_weights(dataclasses.replace(weights, tensors={key: damaged}), {})
+
+
+def test_tensors_that_did_not_change_cross_once() -> None:
+    """As those below LoRA adapters. What is not needed any more is not held."""
+    first = {"a": torch.zeros(3), "b": torch.ones(2), "c": torch.ones(4)}
+    versions = [sent(first, 0), sent(first | {"b": torch.zeros(2)}, 1), sent({"a": first["a"]}, 2), sent(first, 3)]
+    asked: list[set[bytes]] = []
+    loaded: list[dict[str, torch.Tensor]] = []
+
+    class Trainer:
+        def next_weights(self, tag: WeightsTag | None, held: Collection[bytes], _: float) -> Weights:
+            asked.append(set(held))
+            if not versions:
+                raise RunEndedError("the end")
+            whole = versions.pop(0)
+            assert tag is None or tag.version == whole.tag.version - 1
+            return dataclasses.replace(whole, tensors={k: v for k, v in whole.tensors.items() if k not in held})
+
+    notes: list[str] = []
+    follow(Trainer(), lambda weights, _: loaded.append(dict(weights)), check=lambda: None, note=notes.append)
+    assert [{name: tensor.tolist() for name, tensor in each.items()} for each in loaded] == [
+        {"a": [0.0] * 3, "b": [1.0] * 2, "c": [1.0] * 4},
+        {"a": [0.0] * 3, "b": [0.0] * 2, "c": [1.0] * 4},
+        {"a": [0.0] * 3},
+        {"a": [0.0] * 3, "b": [1.0] * 2, "c": [1.0] * 4},
+    ]
+    assert [len(held) for held in asked] == [0, 3, 3, 1, 3]
+    assert notes[-1] == "the end"
 
 
 def test_published_weights_are_waited_for() -> None:

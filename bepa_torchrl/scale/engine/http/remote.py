@@ -1,13 +1,12 @@
-"""RemoteEngine: an engine on another machine, behind ``bepa engine`` (:mod:`.server`), by HTTP. Imports no vLLM.
+"""RemoteEngine: an engine on another machine, behind ``bepa engine`` (:mod:`.server`). Imports no vLLM.
 
-Token ids, PNG images, weights (safetensors) and JSON cross the connection, which is not encrypted: use a private
-network, or an SSH tunnel. While the engine works the server sends a byte every few seconds, so that a server that is
-gone is noticed within half a minute, however long a batch takes.
+Token ids, PNG images and safetensors cross the wire. The trainer asks every few seconds whether the engine's job is
+done, so that a server that is gone is noticed within half a minute, however long a batch takes; a connection that is
+lost meanwhile changes nothing.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,8 @@ from time import monotonic
 
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
-from bepa_torchrl.scale.engine.http_engine.client import EngineClient, EngineUnreachableError
-from bepa_torchrl.scale.engine.http_engine.wire import decode_outputs, encode_rows, image_name
+from bepa_torchrl.scale.engine.http.client import EngineClient, EngineUnreachableError
+from bepa_torchrl.scale.engine.http.rows import decode_outputs, encode_rows
 
 _log = logging.getLogger(__name__)
 _AGAIN = 2.0  #: seconds until an unreachable server is asked again
@@ -44,7 +43,6 @@ class RemoteEngine:
         self._run = uuid.uuid4().hex[:12]  #: distinguishes this run's weights from another's
         self._weights: str | None = None  #: name of the weights that the server was given last, adapters included
         self._model: Path | None = None  #: their folder, without the adapters
-        self._images: set[str] = set()  #: that the server has
 
     @property
     def concurrent(self) -> bool:
@@ -80,9 +78,8 @@ class RemoteEngine:
         """Lets the server end its engine; does nothing if it does not answer."""
         if self._weights is not None:
             with suppress(EngineError):
-                self._client.ask("POST", "/stop", json.dumps({"weights": self._weights}).encode())
+                self._client.run("stop", {"weights": self._weights})
         self._weights = self._model = None
-        self._images.clear()
 
     def reload(self, model: Path) -> None:
         """Gives the server the weights of a folder; its engine loads them, or is started if it has exited.
@@ -124,50 +121,38 @@ class RemoteEngine:
         """
         if self._weights is None:
             raise EngineExited("the engine is not running", {})
+        encoded, images = encode_rows(rows)
         try:
-            answer = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, self._images))
-            if "missing" in answer:  # it has dropped images, or was started again
-                self._images.clear()
-                answer = self._client.ask("POST", "/generate", encode_rows(self._weights, rows, set()))
+            answer = self._client.run("generate", {"weights": self._weights, "rows": encoded}, images)
         except EngineUnreachableError as error:
             raise EngineExited(str(error), {}) from error
         outputs = decode_outputs(answer["outputs"])
         if "exited" in answer:
             raise EngineExited(f"{self._client.url}: {answer['exited']}", outputs)
-        self._images |= {image_name(png) for row in rows for png in row.prompt.images}
         return [outputs[number] for number in range(len(rows))]
 
     def _load(self, model: Path, *, start: bool) -> None:
         """Uploads the folder's files and lets the engine use them."""
-        name, files = self._upload(model)
+        name = self._name(model)
+        self._client.upload(name, model)
         request = {
             "weights": name,
-            "files": files,
             "spec": asdict(self.spec),
             "start": start,
             "start_timeout": self.start_timeout,
             "stall_timeout": self.stall_timeout,
         }
-        self._weights = self._client.ask("POST", "/load", json.dumps(request).encode())["weights"]
+        self._weights = self._client.run("load", request)["weights"]
         self._model = model
 
     def _add(self, adapter: Path, model: Path) -> None:
         """Uploads adapters and lets the engine, which has the model's weights, use them."""
-        name, files = self._upload(adapter)
-        request = {"weights": self._name(model), "adapter": name, "files": files}
-        answer = self._client.ask("POST", "/adapter", json.dumps(request).encode())
+        name = self._name(adapter)
+        self._client.upload(name, adapter)
+        answer = self._client.run("adapter", {"weights": self._name(model), "adapter": name})
         if "exited" in answer:
             raise EngineExited(f"{self._client.url}: {answer['exited']}")
         self._weights = answer["weights"]
-
-    def _upload(self, folder: Path) -> tuple[str, dict[str, int]]:
-        """Uploads a folder's files; its name on the server, and their sizes."""
-        name = self._name(folder)
-        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
-        for file, size in files.items():
-            with (folder / file).open("rb") as data:
-                self._client.ask("PUT", f"/weights/{name}/{file}", data, size=size)
-        return name, files
 
     def _name(self, folder: Path) -> str:
         return f"{self._run}-{folder.name}"

@@ -8,11 +8,12 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayTaskError
 
-from bepa_torchrl.scale.rollouts.channel.gateway import RolloutGateway
-from bepa_torchrl.scale.rollouts.channel.rollout_side import STOP_SECONDS, WeightsSource, follow
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.ray_cluster import CALLERS, ActorClient, check_version
 from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts
+from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
+from bepa_torchrl.scale.rollouts.remote.rollout_side import STOP_SECONDS, WeightsSource, follow
+from bepa_torchrl.scale.wire.access import Access
 from osworld_gym import __version__
 
 _WEIGHTS_SECONDS = 3600.0  #: for one version of the weights to arrive
@@ -21,14 +22,13 @@ _WEIGHTS_SECONDS = 3600.0  #: for one version of the weights to arrive
 class _Gateway(RolloutGateway):
     """The gateway as an actor."""
 
-    def __init__(self, version: str, address: tuple[str, int], token: bytes, *, wait: float) -> None:
+    def __init__(self, version: str, access: Access, *, wait: float) -> None:
         check_version(version)
-        super().__init__(address, token, wait=wait)
+        super().__init__(access, wait=wait)
 
 
 def play_on_ray(
-    address: tuple[str, int],
-    token: bytes,
+    access: Access,
     plan: RolloutPlan,
     *,
     rollouts: RayRollouts,
@@ -38,21 +38,20 @@ def play_on_ray(
     """Plays a run by actors of a Ray cluster, until it ends; one that exits is started again.
 
     Args:
-        address: (host, port) of the trainer.
-        token: the shared secret.
+        access: to the trainer.
         plan: of the run.
         rollouts: what plays.
         wait: seconds without a connection after which the trainer is given up.
-        note: as of :func:`.play.follow`.
+        note: as of :func:`.rollout_side.follow`.
 
     Raises:
         DesktopError: there is no cluster, or an actor fails. ValueError: more workers than desktops.
-        TrainerGoneError, BrokenConnectionError, ProtocolError: as of :func:`.play.follow`.
+        TrainerGoneError, BrokenConnectionError, ProtocolError: as of :func:`.rollout_side.follow`.
     """
     rollouts.join()
     options = {"num_cpus": 0, "max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1}
     actor: Any = ray.remote(_Gateway)
-    gateway = actor.options(**options).remote(__version__, address, token, wait=wait)
+    gateway = actor.options(**options).remote(__version__, access, wait=wait)
     services = rollouts.services()
     pool = rollouts.worker_pool(gateway, services, plan)
     try:

@@ -1,6 +1,6 @@
-"""An :class:`EpisodeResult` with its rows as JSON values and blobs: PNG, int64 token ids, float32 log-probs.
+"""An :class:`EpisodeResult` with its rows as plain values, arrays, and images that are named by their hash.
 
-Each distinct image crosses once, however many prompts show it; after decoding it is one object again.
+Each distinct image crosses once, however many prompts and episodes show it; after decoding it is one object again.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_leaf_nontensor
 from torch import Tensor
@@ -16,7 +15,8 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
-from bepa_torchrl.scale.rollouts.channel.errors import ProtocolError
+from bepa_torchrl.scale.wire.content import Blobs, content_hash, pack_array, unpack_array
+from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason, Verdict
@@ -36,26 +36,16 @@ _ROW: frozenset[Key] = frozenset({*_TEXTS, *_INTEGERS, *_ARRAYS, K.RETURN, K.OFF
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-class _Blobs:
-    """Collects blobs; equal ones are stored once."""
+def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+    """The result as fields of a request, and its images by their hash.
 
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-
-    def add(self, blob: bytes) -> int:
-        return self._numbers.setdefault(blob, len(self._numbers))
-
-    def all(self) -> list[bytes]:
-        return list(self._numbers)
-
-
-def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
-    """The result as fields and blobs of a message; the job without its prefix, which the trainer has.
+    The job is sent without its prefix, which the trainer has.
 
     Raises:
         ValueError: a row has an entry that the schema does not know, or lacks one.
     """
-    blobs, job, verdict = _Blobs(), result.job, result.verdict
+    job, verdict = result.job, result.verdict
+    hashes: dict[bytes, bytes] = {}  # by image
     fields = {
         "job": {
             "task": job.task.id,
@@ -66,7 +56,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
             "plan": job.plan,
             "handover": job.handover,
         },
-        "rows": None if result.rows is None else [_encode_row(row, blobs) for row in row_list(result.rows)],
+        "rows": None if result.rows is None else [_encode_row(row, hashes) for row in row_list(result.rows)],
         "stop": result.stop.value,
         "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted, verdict.judge],
         "failure": None if result.failure is None else result.failure.value,
@@ -74,15 +64,15 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], list[bytes]]:
         "replayed": result.replayed,
         "mismatch": result.mismatch,
     }
-    return fields, blobs.all()
+    return fields, {name: image for image, name in hashes.items()}
 
 
-def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapping[str, Task]) -> EpisodeResult:
+def decode_result(fields: Mapping[str, Any], images: Blobs, tasks: Mapping[str, Task]) -> EpisodeResult:
     """The inverse of :func:`encode_result`.
 
     Args:
-        fields: of the message.
-        blobs: of the message.
+        fields: of the request.
+        images: by their hash.
         tasks: the run's tasks by id.
 
     Raises:
@@ -100,7 +90,7 @@ def decode_result(fields: Mapping[str, Any], blobs: Sequence[bytes], tasks: Mapp
                 job["plan"],
                 _integer(job["handover"]),
             ),
-            None if rows is None else stack_rows([_decode_row(row, blobs) for row in rows]),
+            None if rows is None else stack_rows([_decode_row(row, images) for row in rows]),
             StopReason(fields["stop"]),
             None if verdict is None else _verdict(verdict),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
@@ -118,7 +108,7 @@ def _verdict(fields: Sequence[Any]) -> Verdict:
     return Verdict(float(fields[0]), str(fields[1]), bool(fields[2]), str(fields[3]))
 
 
-def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:
+def _encode_row(row: TensorDictBase, hashes: dict[bytes, bytes]) -> dict[str, Any]:
     entries = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
     if entries != _ROW:
         odd = sorted(map(_name, entries ^ _ROW))
@@ -126,24 +116,28 @@ def _encode_row(row: TensorDictBase, blobs: _Blobs) -> dict[str, Any]:
     encoded: dict[str, Any] = {key: row[key] for key in _TEXTS}
     encoded |= {key: int(cast(Tensor, row.get(key))) for key in _INTEGERS}
     for key, (_, numbers) in _ARRAYS.items():
-        encoded[_name(key)] = blobs.add(
-            cast(Tensor, row.get(key)).cpu().numpy().astype(numbers, casting="safe").tobytes()
-        )
+        encoded[_name(key)] = pack_array(cast(Tensor, row.get(key)).cpu().numpy(), numbers)
+
+    def named(image: bytes) -> bytes:
+        if image not in hashes:
+            hashes[image] = content_hash(image)
+        return hashes[image]
+
     encoded[K.RETURN] = float(cast(Tensor, row.get(K.RETURN)))
     encoded[K.OFF_POLICY] = bool(row.get(K.OFF_POLICY))
-    encoded[K.SCREENSHOT] = blobs.add(cast(bytes, row[K.SCREENSHOT]))
-    encoded[K.IMAGES] = [blobs.add(image) for image in cast(Sequence[bytes], row[K.IMAGES])]
+    encoded[K.SCREENSHOT] = named(cast(bytes, row[K.SCREENSHOT]))
+    encoded[K.IMAGES] = [named(image) for image in cast(Sequence[bytes], row[K.IMAGES])]
     return encoded
 
 
-def _decode_row(encoded: Mapping[str, Any], blobs: Sequence[bytes]) -> TensorDictBase:
+def _decode_row(encoded: Mapping[str, Any], images: Blobs) -> TensorDictBase:
     if encoded.keys() != {_name(key) for key in _ROW}:
         odd = sorted(encoded.keys() ^ {_name(key) for key in _ROW})
         raise ProtocolError(f"expected the entries of a row, these differ: {', '.join(odd)[:200]}")
     row: dict[Any, Any] = {key: NonTensorData(_text(encoded[key])) for key in _TEXTS}
     row |= {key: torch.tensor(_integer(encoded[key])) for key in _INTEGERS}
     row |= {
-        key: torch.from_numpy(np.frombuffer(_blob(blobs, encoded[_name(key)]), numbers).copy()).to(dtype)
+        key: torch.from_numpy(unpack_array(encoded[_name(key)], numbers)).to(dtype)
         for key, (dtype, numbers) in _ARRAYS.items()
     }
     lengths = {row[key].shape[0] for key in (K.RESPONSE_TOKENS, K.ROLLOUT_LOG_PROB, K.OLD_LOG_PROB)}
@@ -151,8 +145,8 @@ def _decode_row(encoded: Mapping[str, Any], blobs: Sequence[bytes]) -> TensorDic
         raise ProtocolError(f"expected a log-prob per token of a response, got the lengths {sorted(lengths)}")
     row[K.RETURN] = torch.tensor([float(encoded[K.RETURN])], dtype=torch.float32)
     row[K.OFF_POLICY] = torch.tensor([bool(encoded[K.OFF_POLICY])])
-    row[K.SCREENSHOT] = NonTensorData(_png(blobs, encoded[K.SCREENSHOT]))
-    row[K.IMAGES] = NonTensorData(tuple(_png(blobs, number) for number in encoded[K.IMAGES]))
+    row[K.SCREENSHOT] = NonTensorData(_png(images, encoded[K.SCREENSHOT]))
+    row[K.IMAGES] = NonTensorData(tuple(_png(images, name) for name in encoded[K.IMAGES]))
     return TensorDict(row, batch_size=[])
 
 
@@ -172,15 +166,10 @@ def _text(value: Any) -> str:
     return value
 
 
-def _blob(blobs: Sequence[bytes], number: Any) -> bytes:
-    index = _integer(number)
-    if not 0 <= index < len(blobs):
-        raise ProtocolError(f"expected the number of one of {len(blobs)} blobs, got {index}")
-    return blobs[index]
-
-
-def _png(blobs: Sequence[bytes], number: Any) -> bytes:
-    png = _blob(blobs, number)
+def _png(images: Blobs, name: Any) -> bytes:
+    png = images.get(name) if type(name) is bytes else None
+    if png is None:
+        raise ProtocolError(f"expected the hash of one of {len(images)} images, got {str(name)[:80]}")
     if not png.startswith(_PNG):
         raise ProtocolError(f"expected a PNG image, got {len(png)} bytes that begin with {png[:8]!r}")
     return png

@@ -11,8 +11,9 @@ from torchrl.envs import EnvBase
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
-from bepa_torchrl.scale.rollouts.channel.server import ChannelServer, ServedQueue
-from bepa_torchrl.scale.rollouts.channel.weights import PublishedWeights
+from bepa_torchrl.scale.rollouts.remote.queue_server import QueueServer, ServedQueue
+from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights
+from bepa_torchrl.scale.wire.access import Tls, address_text, plain_warning
 from osworld_gym.tasks.task import Task
 
 
@@ -28,6 +29,7 @@ def served_collector(
     queue: SharedQueue,
     address: tuple[str, int],
     token: bytes,
+    tls: Tls | None,
     settings: Mapping[str, Any],
     on_end: Callable[[], None],
     note: Callable[[str], None],
@@ -43,6 +45,7 @@ def served_collector(
         queue: the run's queue.
         address: (host, port) to listen on.
         token: the shared secret.
+        tls: certificate and key; None: without TLS.
         settings: what rollout clusters must know in addition to the plan, JSON-compatible.
         on_end: called after the end was sent to the rollout clusters.
         note: gets a line when a rollout cluster connects, is refused, or leaves.
@@ -53,7 +56,7 @@ def served_collector(
         OSError: the address cannot be used.
     """
     published = PublishedWeights(secrets.token_hex(8))
-    servers: list[ChannelServer] = []
+    servers: list[QueueServer] = []
 
     def stop() -> None:
         for server in servers:
@@ -70,7 +73,9 @@ def served_collector(
         on_stall=lambda: {"rollout clusters": [peer for server in servers for peer in server.peers()]},
         **options,
     )
-    server = ChannelServer(queue, published, collector.plan, settings, address=address, token=token, note=note)
+    server = QueueServer(queue, published, collector.plan, settings, address=address, token=token, tls=tls, note=note)
     servers.append(server)
-    note(f"waiting for rollout clusters at {server.address[0]}:{server.address[1]} (bepa rollouts --connect)")
+    note(f"waiting for rollout clusters at {address_text(server.address)} (bepa rollouts --connect)")
+    if warning := plain_warning(server.address, tls, "set cluster.tls_certificate and cluster.tls_key"):
+        note(warning)
     return collector

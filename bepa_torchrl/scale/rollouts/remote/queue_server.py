@@ -1,0 +1,204 @@
+"""The training side: serves the queue, the plan and the weights to rollout clusters.
+
+A request may come again after a lost answer. Each is safe then: a lease that its client did not get is given back or
+expires, and the second result of a ticket is refused by the queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
+from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
+from bepa_torchrl.scale.rollouts.queue_state import DesktopDemand
+from bepa_torchrl.scale.rollouts.remote.plans import encode_lease, encode_plan
+from bepa_torchrl.scale.rollouts.remote.results import decode_result
+from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag
+from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
+from bepa_torchrl.scale.wire.access import Tls
+from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
+from bepa_torchrl.scale.wire.server import MAX_WAIT, Call, WireServer
+
+_log = logging.getLogger(__name__)
+#: simultaneous requests of all rollout clusters that wait for something: leases, one per worker, and weights, one per
+#: cluster; and of others, which are answered at once. Threads are made when they are needed
+_WAITING, _REQUESTS = MAX_WORKERS + 32, 64
+
+
+class ServedQueue(Protocol):
+    """What rollout clusters use of :class:`bepa_torchrl.scale.rollouts.queue_service.QueueService`."""
+
+    def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]: ...
+    def renew(self, tickets: list[str]) -> list[str]: ...
+    def complete(self, ticket: str, result: Any) -> None: ...
+    def fail(self, ticket: str, reason: str, result: Any = None) -> None: ...
+    def release(self, worker: str, reason: str) -> int: ...
+    def resize(self, worker: str, desktops: int) -> None: ...
+    def demand(self) -> DesktopDemand: ...
+
+
+class QueueServer:
+    """Serves until :meth:`close`.
+
+    Args:
+        queue: the run's queue.
+        weights: the trainer's; published before a group is admitted.
+        plan: the run's tasks and seeds.
+        settings: what else rollout clusters must know, JSON-compatible.
+        address: (host, port) to listen on; port 0: any that is free.
+        token: the shared secret.
+        tls: certificate and key; None: without TLS.
+        note: gets a line when a rollout cluster connects, is refused, or leaves.
+
+    Raises:
+        OSError: the address cannot be used; the message names it.
+    """
+
+    def __init__(
+        self,
+        queue: ServedQueue,
+        weights: PublishedWeights,
+        plan: RolloutPlan,
+        settings: Mapping[str, Any],
+        *,
+        address: tuple[str, int],
+        token: bytes,
+        tls: Tls | None = None,
+        note: Callable[[str], None] = _log.warning,
+    ) -> None:
+        self._queue, self._weights = queue, weights
+        self._tasks = {task.id: task for task in plan.tasks}
+        run = {"plan": encode_plan(plan), "settings": settings}
+        content = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
+        self.wire = WireServer(
+            {
+                "run": lambda _: {"run": json.dumps(run)},
+                "lease": self._stated(self._lease),
+                "renew": self._stated(self._renew),
+                "complete": self._stated(self._complete),
+                "fail": self._stated(self._fail),
+                "release": self._stated(self._release),
+                "resize": self._stated(self._resize),
+                "demand": self._stated(lambda _: self._queue.demand()._asdict()),
+                "weights": self._stated(self._newest_weights),
+            },
+            address=address,
+            token=token,
+            option="cluster.listen",
+            tls=tls,
+            instance=weights.run,
+            content=content,
+            waiting={"lease": self._give_back, "weights": lambda _: None},
+            threads=(_WAITING, _REQUESTS),
+            send=self._tensor,
+            note=note,
+        )
+        self.address, self.url = self.wire.address, self.wire.url
+
+    def peers(self) -> list[str]:
+        """HOST:PORT of each rollout cluster that is connected."""
+        return self.wire.peers()
+
+    def close(self) -> None:
+        """Tells the rollout clusters that the run has ended, and closes everything."""
+        self._weights.close()
+        self.wire.close()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def _stated(self, action: Callable[[Call], Mapping[str, Any]]) -> Callable[[Call], Mapping[str, Any]]:
+        """The action; that a lease has ended gets a kind of error of its own."""
+
+        def act(call: Call) -> Mapping[str, Any]:
+            try:
+                return action(call)
+            except StaleTicketError as error:
+                raise Refusal("stale", str(error)) from error
+
+        return act
+
+    def _give_back(self, answer: Mapping[str, Any]) -> None:
+        """Ends leases that nobody has got, before they expire."""
+        for lease in answer["leases"]:
+            with suppress(StaleTicketError):
+                self._queue.fail(self._own([lease["ticket"]])[0], "the connection ended before the lease was sent")
+
+    def _lease(self, call: Call) -> dict[str, Any]:
+        """Leases, and the version that they require: that of the newest weights now, which are those at admission."""
+        worker, limit, timeout = str(call.fields["worker"]), int(call.fields["limit"]), _wait(call)
+        leases = self._queue.lease(worker, limit, timeout)
+        newest = self._weights.newest()
+        encoded = [encode_lease(lease) | {"ticket": f"{self._weights.run}:{lease.ticket}"} for lease in leases]
+        return {"leases": encoded, "weights": None if newest is None else list(newest.tag)}
+
+    def _renew(self, call: Call) -> dict[str, Any]:
+        tickets = [str(ticket) for ticket in call.fields["tickets"]]
+        own = {f"{self._weights.run}:{ticket}" for ticket in self._own(tickets)}
+        ended = [ticket for ticket in tickets if ticket not in own]
+        ended += [f"{self._weights.run}:{ticket}" for ticket in self._queue.renew(self._own(tickets))]
+        return {"ended": ended}
+
+    def _complete(self, call: Call) -> dict[str, Any]:
+        ticket, result = self._ticket(call), self._result(call)
+        if result is None:
+            raise ProtocolError(
+                "expected the result of an episode, or the outcome of one of an evaluation; got neither"
+            )
+        self._queue.complete(ticket, result)
+        return {}
+
+    def _fail(self, call: Call) -> dict[str, Any]:
+        self._queue.fail(self._ticket(call), str(call.fields["reason"]), self._result(call))
+        return {}
+
+    def _result(self, call: Call) -> Any:
+        """The result of an episode, or the outcome of one of an evaluation; None without one."""
+        episode, text = call.fields["episode"], call.fields["outcome"]
+        outcome = None if text is None else json.loads(text)
+        if (episode is not None and outcome is not None) or not isinstance(outcome, dict | None):
+            raise ProtocolError("expected the result of an episode, or the outcome of one of an evaluation; got both")
+        return outcome if episode is None else decode_result(episode, call.blobs, self._tasks)
+
+    def _release(self, call: Call) -> dict[str, Any]:
+        return {"count": self._queue.release(str(call.fields["worker"]), str(call.fields["reason"]))}
+
+    def _resize(self, call: Call) -> dict[str, Any]:
+        self._queue.resize(str(call.fields["worker"]), int(call.fields["desktops"]))
+        return {}
+
+    def _newest_weights(self, call: Call) -> dict[str, Any]:
+        """The tag and the tensors' hashes and sizes, as soon as they are others than those that are loaded."""
+        loaded = call.fields["loaded"]
+        tag = None if loaded is None else WeightsTag(str(loaded[0]), int(loaded[1]))
+        newest = self._weights.other_than(tag, _wait(call))
+        if newest is None:
+            return {"weights": None}
+        tensors = [[name, key, len(newest.tensors[key])] for name, key in newest.names.items()]
+        return {"weights": list(newest.tag), "tensors": tensors}
+
+    def _tensor(self, key: bytes) -> memoryview | None:
+        """A tensor; None if newer weights have replaced it."""
+        newest = self._weights.newest()
+        file = None if newest is None else newest.tensors.get(key)
+        return None if file is None else memoryview(file)
+
+    def _ticket(self, call: Call) -> str:
+        """The queue's ticket. Raises StaleTicketError: it is of another process of the trainer."""
+        ticket = str(call.fields["ticket"])
+        own = self._own([ticket])
+        if not own:
+            raise StaleTicketError(f"the lease {ticket} is of another process of the trainer")
+        return own[0]
+
+    def _own(self, tickets: Sequence[str]) -> list[str]:
+        prefix = f"{self._weights.run}:"
+        return [ticket.removeprefix(prefix) for ticket in tickets if ticket.startswith(prefix)]
+
+
+def _wait(call: Call) -> float:
+    return min(MAX_WAIT, max(0.0, float(call.fields["timeout"])))
