@@ -55,7 +55,7 @@ class Endpoint:
         model: name of the model, as the endpoint knows it.
         base_url: URL of an OpenAI-compatible API, such as ``http://127.0.0.1:8000/v1``; None: OpenAI's.
         api_key_env: environment variable that has the key; an endpoint of one's own needs none.
-        temperature: of sampling.
+        temperature: the temperature of sampling.
         max_tokens: maximum tokens of an answer.
         timeout: seconds until an attempt counts as failed.
         retries: further attempts after a rate limit, a timeout, a lost connection or a server's error.
@@ -98,7 +98,7 @@ class Usage:
     Args:
         requests: answers that the endpoint gave.
         cached: answers that were read from the disk instead.
-        prompt_tokens: of the requests, as the endpoint counts them; 0 if it does not.
+        prompt_tokens: the prompt tokens of the requests, as the endpoint counts them; 0 if it does not.
         answer_tokens: likewise.
         refused: answers that were of no use.
     """
@@ -167,7 +167,7 @@ class ChatModel:
         Args:
             messages: the request.
             check: answer → result; raises ValueError, with the reason, if the answer is of no use.
-            what: of what it is the answer, for errors.
+            what: names the request in errors.
 
         Raises:
             AnswerError: no answer was of use; the message has the last reason.

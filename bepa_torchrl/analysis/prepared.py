@@ -68,7 +68,7 @@ class ExpertFile:
     Args:
         expert: name of the expert.
         task_id: the task.
-        file: of the trace, below the run's folder.
+        file: the file of the trace, below the run's folder.
         run: in the expert's log; empty if it was recorded for this run.
     """
 

@@ -25,7 +25,7 @@ class Episode:
     Args:
         id: unique in the method's run: ``12-3``, or ``12-3-injected`` for the cached trace at that slot.
         iteration: in which it was trained, or played; None in an evaluation.
-        group_id: of its group.
+        group_id: the ID of its group.
         slot: in the group.
         task_id: the task.
         source: value of a :class:`bepa_torchrl.data.keys.Source`.
@@ -37,10 +37,10 @@ class Episode:
         policy_version: of the policy that sampled it, in optimiser steps; None if there was no response.
         updates: the policy's versions after the optimiser steps that it was in; None: the record has none.
         age: optimiser steps between its policy and its first update; None without one.
-        reward: of the whole episode; None if the desktop failed.
+        reward: the reward of the whole episode; None if the desktop failed.
         advantage: None unless trained.
         stop_reason: why it ended.
-        failure: of the desktop, or None.
+        failure: the failure of the desktop, or None.
         n_steps: its number of steps.
         whole: whether the record has its steps.
     """
@@ -100,7 +100,7 @@ class MethodRecord:
 
     Args:
         folder: the method's.
-        version: of the record.
+        version: the version of the record.
     """
 
     folder: Path

@@ -74,8 +74,8 @@ class TraceReport:
     Args:
         method: the method.
         trace: as it was asked for.
-        tasks: of the traces that it names.
-        provenance: of these traces, each once.
+        tasks: the tasks of the traces that it names.
+        provenance: the provenance of these traces, each once.
         files: the prepared traces of these experts and tasks.
         injections: episodes that are copies of them, in order of iteration.
         refreshes: iterations in which the policy's own success replaced the cached trace of these tasks; empty in
@@ -128,7 +128,7 @@ def why_update(record: MethodRecord, update: int, plans: Mapping[str, str] | Non
     """The rows of one optimiser step.
 
     Args:
-        record: of a method.
+        record: the record of a method.
         update: the policy's version after the step, from 1.
         plans: the plans that the run prepared, by their hash.
 
@@ -160,7 +160,7 @@ def why_trace(
     """Every update that a trace was in.
 
     Args:
-        record: of a method.
+        record: the record of a method.
         trace: the hash of an expert's trace or of a plan (or its first six characters or more), a task's id, or the id
             of the rollout that an injected trace is a copy of.
         seeds: fields of provenance, and ``task_id``, of the traces that the run prepared: named even if none of them

@@ -31,7 +31,7 @@ def check_new(path: Path, option: str) -> None:
     """Checks that a path does not exist and can be made; nothing is left behind.
 
     Args:
-        path: of a file or folder that a command writes at its end.
+        path: the path of a file or folder that a command writes at its end.
         option: the argument that names another.
 
     Raises:

@@ -33,14 +33,14 @@ class Sample:
     """One episode, or one answer to an item.
 
     Args:
-        id: of the task or item.
+        id: the ID of the task or item.
         text: the instruction or question.
         responses: the policy's.
         score: in [0, 1].
         right: whether it is a success.
         agentic: whether it is an episode; False: a single answer.
         reference: the right answer, where there is one as text.
-        choices: of a question.
+        choices: the choices of a question.
         seconds: duration; None if nobody knows.
         details: more about it.
     """
@@ -61,8 +61,8 @@ def write_record(folder: Path, card: Mapping[str, Any], samples: Iterable[Sample
     """Writes the record and its rows into the folder of an evaluation; returns the record's file.
 
     Args:
-        folder: of the evaluation.
-        card: of the evaluation.
+        folder: the folder of the evaluation.
+        card: the card of the evaluation.
         samples: what has a result.
         created: time of the record, in seconds since 1970.
 

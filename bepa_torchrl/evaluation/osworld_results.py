@@ -134,8 +134,8 @@ def write_episode(
     """Writes one episode as OSWorld's runner does.
 
     Args:
-        folder: of all results of one pass; the episode's is made below it and must not exist.
-        outcome: of the episode; without a result there is no ``result.txt``.
+        folder: the folder of all results of one pass; the episode's is made below it and must not exist.
+        outcome: the outcome of the episode; without a result there is no ``result.txt``.
         responses: the policy's, one per step.
         actions: the executed code of each step.
         screenshots: PNG files after each step, which are linked or copied; may be shorter, or empty.

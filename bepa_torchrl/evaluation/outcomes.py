@@ -36,7 +36,7 @@ class Outcome:
 
     Args:
         task: id of the task.
-        domain: of the task.
+        domain: the domain of the task.
         attempt: number of the pass over all tasks, from 0.
         result: success, failure or no result.
         score: the verifier's, in [0, 1]; None without a result.

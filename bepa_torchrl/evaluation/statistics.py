@@ -58,7 +58,7 @@ def bootstrap(rates: Rates, *, seed: int = 0) -> Estimate:
 
     Args:
         rates: ``[S, K]``, at least two seeds and one task.
-        seed: of the resampling.
+        seed: the seed of the resampling.
 
     Raises:
         ValueError: another shape, NaN, or a single seed.
@@ -158,8 +158,8 @@ def efficiency_quality_area(successes: Sequence[bool], steps: Sequence[int], max
     T_k / (N max_steps) <= u, and the area is the mean of R at u = 0, 0.01, ..., 1. It depends on the tasks' order.
 
     Args:
-        successes: of each task, in order.
-        steps: of each task, in the same order; at most ``max_steps`` each.
+        successes: the successes of each task, in order.
+        steps: the steps of each task, in the same order; at most ``max_steps`` each.
         max_steps: step budget of a task.
 
     Raises:

@@ -44,7 +44,7 @@ def async_collector(
     """Builds the collector, and what plays its episodes; its ``shutdown`` ends both.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         env: as of :class:`~bepa_torchrl.rollout.group_collector.GroupRolloutCollector`; not used for rollouts.
         policy: the trainer's.
         tasks: the training tasks.

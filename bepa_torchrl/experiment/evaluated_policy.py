@@ -65,7 +65,7 @@ def evaluated_policy(settings: Settings, hosted: HostedModel | None) -> Iterator
     """What plays, which ends afterwards.
 
     Args:
-        settings: of the prompts, and of the checkpoint.
+        settings: the settings of the prompts, and of the checkpoint.
         hosted: plays instead of the checkpoint.
 
     Raises:
@@ -88,7 +88,7 @@ def scaling_of(action_text: str, points: str | None) -> ImageScaling:
     """The scaling of a hosted model.
 
     Args:
-        action_text: of its responses.
+        action_text: the action text of its responses.
         points: ``thousandths`` of the image's sides; ``pixels`` of the image as UI-TARS-1.5's processor resizes it;
             ``FACTOR,MIN,MAX``: pixels with the factor, minimum and maximum area of another processor; None:
             thousandths with ``qwen3vl``, pixels with the others.

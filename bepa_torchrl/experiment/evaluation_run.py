@@ -67,12 +67,12 @@ def play_evaluation(
     outcomes without a result. An episode that the infrastructure lost is played again by the next call.
 
     Args:
-        settings: of the policy, the desktops and the retries.
+        settings: the settings of the policy, the desktops and the retries.
         tasks: all tasks of the edition.
-        folder: of the evaluation.
-        name: of the suite.
+        folder: the folder of the evaluation.
+        name: the name of the suite.
         passes: episodes per task.
-        temperature: of the sampling; 0 is greedy.
+        temperature: the temperature of the sampling; 0 is greedy.
         progress: shows how far it is.
         check: plays instead of the policy.
         hosted: plays instead of the settings' checkpoint.

@@ -15,7 +15,7 @@ def episode_samples(outcomes: Sequence[Outcome], episodes: Path) -> Iterator[Sam
     """The episodes that have a result, in the order of the file; then those that it does not have, without texts.
 
     Args:
-        outcomes: of all tasks and passes.
+        outcomes: the outcomes of all tasks and passes.
         episodes: ``episodes.jsonl`` of the evaluation; need not exist, since results of others have none.
     """
     known = {(each.task, each.attempt): each for each in outcomes if each.result is not Result.no_result}
@@ -48,7 +48,7 @@ def answer_samples(items: Sequence[Item | Question], answers: Path) -> Iterator[
     """The answers that have a result, in the order of the file.
 
     Args:
-        items: of the suite.
+        items: the items of the suite.
         answers: ``answers.jsonl`` of the evaluation.
     """
     known = {item.id: item for item in items}

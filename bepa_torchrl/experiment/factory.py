@@ -126,9 +126,9 @@ def make_env(settings: Settings, scaling: ImageScaling, suite: Suite, *, judge: 
     """Builds the environment with its desktops.
 
     Args:
-        settings: of the desktops and the episodes.
+        settings: the settings of the desktops and the episodes.
         scaling: from the policy's points to pixels of the screen.
-        suite: of the tasks.
+        suite: the suite of the tasks.
         judge: scores the tasks that a judge scores, instead of that of the settings.
 
     Raises:
@@ -222,7 +222,7 @@ def make_trainer(
     Args:
         held_out: tasks that only evaluations of ``collect.mode=async`` play.
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
-        leader: of the ranks over which the policy is divided; None: it is whole.
+        leader: the leader of the ranks over which the policy is divided; None: it is whole.
         plans: task id → the expert's plan, for ``loss.distill_weight``.
 
     Raises:

@@ -52,10 +52,10 @@ def play_grounding(
         settings: of the policy; its prompt is ``policy.preset``, its pixel budget that of its image processor.
         suite: the suite.
         items: all of its items.
-        folder: of the evaluation.
-        name: of the suite.
-        digest: of the suite's files.
-        temperature: of the sampling; 0 is greedy.
+        folder: the folder of the evaluation.
+        name: the name of the suite.
+        digest: the digest of the suite's files.
+        temperature: the temperature of the sampling; 0 is greedy.
         progress: shows how far it is.
         hosted: is asked instead of the settings' checkpoint.
 

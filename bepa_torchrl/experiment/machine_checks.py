@@ -46,7 +46,7 @@ def play_check(
     """Plays each job on one desktop, one after the other. A failed desktop is replaced, and its episode played again.
 
     Args:
-        settings: of the desktops, the evaluators and the retries.
+        settings: the settings of the desktops, the evaluators and the retries.
         jobs: the episodes.
         check: what plays.
         on_result: is called with each result, which has no rows.

@@ -37,7 +37,7 @@ def executed(result: EpisodeResult, text: ActionText, scaling: ImageScaling) -> 
     """What was executed at each step, as OSWorld logs it; "" for a response that could not be read.
 
     Args:
-        result: of an episode, with its rows.
+        result: the result of an episode, with its rows.
         text: reads the responses.
         scaling: from the policy's coordinates to pixels of the screen.
     """
@@ -62,9 +62,9 @@ def write_layout(folder: Path, episodes: Path, outcomes: Sequence[Outcome]) -> N
     """Writes the folder ``osworld`` again, of all outcomes; an episode without a result has no ``result.txt``.
 
     Args:
-        folder: of the evaluation.
+        folder: the folder of the evaluation.
         episodes: its ``episodes.jsonl``, whose lines have ``outcome`` and ``executed``.
-        outcomes: of all tasks and passes.
+        outcomes: the outcomes of all tasks and passes.
 
     Raises:
         OSError: the folder cannot be written.

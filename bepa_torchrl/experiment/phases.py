@@ -198,7 +198,7 @@ def train_methods(
         configs: the settings of each method.
         config: the settings of the run.
         console: for progress.
-        uploader: of the run's folder.
+        uploader: the uploader of the run's folder.
         command: the command that continues the run.
 
     Returns:

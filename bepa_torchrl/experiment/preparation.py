@@ -149,7 +149,7 @@ def phi(settings: Settings, prepared: Path | None = None) -> Phi:
     """φ of a run: the plans of ``expert.plans``, or by rule.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         prepared: folder of its preparation, which has a copy of the file of plans; None: not prepared yet.
 
     Raises:

@@ -25,7 +25,7 @@ def trained_line(iteration: int, rows: Sequence[TensorDictBase]) -> dict[str, An
 
     Args:
         iteration: the iteration.
-        rows: of the episode, after the optimiser steps.
+        rows: the rows of the episode, after the optimiser steps.
     """
     first = next((row for row in rows if is_trained(row)), rows[0])
     version, off_policy = int_entry(first, K.POLICY_VERSION), bool(first.get(K.OFF_POLICY))

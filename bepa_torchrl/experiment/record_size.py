@@ -28,7 +28,7 @@ class Thinned:
     Args:
         episodes: that lost their steps.
         images: screenshots that were deleted.
-        bytes: of both.
+        bytes: the bytes of both.
         first: the first iteration of these episodes; None without one.
         last: the last one.
     """
@@ -57,11 +57,11 @@ def estimated_bytes(
     most an injected trace and the rollout that it replaced are kept per group, and per task four kinds of episodes.
 
     Args:
-        iterations: of the training.
+        iterations: the iterations of the training.
         every: iterations between those recorded whole; 0: none.
         groups: per iteration.
         group_size: rollouts per group.
-        tasks: of the training.
+        tasks: the tasks of the training.
         steps: at most, of an episode.
         tokens: at most, of a response.
         image: bytes of a screenshot; 0 if none are kept.
@@ -154,7 +154,7 @@ def record_estimate(config: Settings, folder: Path, tasks: int) -> str:
 
     Args:
         config: the run's settings.
-        folder: of the run; its prepared expert traces have screenshots of the size that episodes have.
+        folder: the folder of the run; its prepared expert traces have screenshots of the size that episodes have.
         tasks: number of training tasks.
     """
     images = [path.stat().st_size for path in islice((folder / "prepared").rglob("*.png"), _SAMPLE)]

@@ -54,8 +54,8 @@ class RunRecord:
         """Creates the folder and writes ``settings`` to ``config.yaml``.
 
         Args:
-            settings: of the run, as YAML.
-            action_text: of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
+            settings: the settings of the run, as YAML.
+            action_text: the action text of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
             scaling: from the responses' points to pixels of the screen; None: they are pixels of the screen.
 
         Raises:
@@ -223,7 +223,7 @@ def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None
     """Removes what TorchRL's CSV and TensorBoard loggers wrote after an iteration; call before they are reopened.
 
     Args:
-        folder: of the loggers.
+        folder: the folder of the loggers.
         iteration: the last one that is kept.
         evaluated: iterations whose evaluation is kept; one that is reported later is logged again.
     """

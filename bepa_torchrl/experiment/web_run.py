@@ -53,8 +53,8 @@ def judge_evaluation(
         tasks: all tasks of the edition.
         trajectories: folder with a folder per task.
         model: the judge.
-        folder: of the evaluation.
-        labels: of people, by task; None: there are none.
+        folder: the folder of the evaluation.
+        labels: the labels of people, by task; None: there are none.
         progress: shows how far it is.
 
     Raises:
@@ -98,8 +98,8 @@ def judge_played(
         tasks: all tasks of the edition.
         played: the evaluation's outcomes and facts.
         model: the judge; None: nobody is asked, and what was judged before is used.
-        folder: of the evaluation.
-        labels: of people, by task; None: there are none.
+        folder: the folder of the evaluation.
+        labels: the labels of people, by task; None: there are none.
         progress: shows how far it is.
 
     Raises:

@@ -202,7 +202,7 @@ def load_traces(folder: Path, expert: str | None = None, *, images: bool = True)
     """All traces of a folder, or those of one expert, ordered by file name.
 
     Args:
-        folder: of traces.
+        folder: the folder of traces.
         expert: None: all.
         images: as of :func:`load_trace`.
 

@@ -38,8 +38,8 @@ def plan_distillation(
         inputs: units are tokens.
         plan: ``[B, T]`` nats, log-probs with the plan in the prompt; those of rows with share 0 are not used.
         share: ``[B, 1]``, 1 / (tokens of all rows with the term) on these rows, 0 on others.
-        weight: of the term.
-        beta: of :func:`bepa_torchrl.functional.gated_distillation`.
+        weight: the weight of the term.
+        beta: the beta of :func:`bepa_torchrl.functional.gated_distillation`.
     """
     chosen = inputs.mask & (share > 0)
     target = torch.where(chosen, plan, 0.0)
@@ -60,7 +60,7 @@ def base_divergence(inputs: LossInputs, base: Tensor, denominator: Tensor, weigh
         inputs: units are tokens.
         base: ``[B, T]`` nats, log-probs under the base policy; those of injected rows are not used.
         denominator: ``[B, 1]``, of the rows.
-        weight: of the term.
+        weight: the weight of the term.
     """
     own = own_tokens(inputs)
     divergence = F.k3_divergence(inputs.log_prob, torch.where(own, base, 0.0))
@@ -77,7 +77,7 @@ def entropy_bonus(inputs: LossInputs, entropy: Tensor, denominator: Tensor, weig
         inputs: units are tokens.
         entropy: ``[B, T]`` nats, with gradient.
         denominator: ``[B, 1]``, of the rows.
-        weight: of the term.
+        weight: the weight of the term.
     """
     own = own_tokens(inputs)
     mean = F.masked_mean(entropy.detach(), own)

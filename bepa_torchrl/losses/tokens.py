@@ -16,7 +16,7 @@ def write_tokens(rows: TensorDictBase, inputs: LossInputs, objective: Objective)
     Args:
         rows: as they were passed to the loss.
         inputs: units are tokens.
-        objective: of these inputs.
+        objective: the objective of these inputs.
     """
     mask = inputs.mask.cpu()
     log_prob, clipped = inputs.log_prob.float().cpu(), objective.clipped.cpu()

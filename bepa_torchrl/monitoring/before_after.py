@@ -98,7 +98,7 @@ def draw_before_after(
         run: folder of the run, with ``base/`` and a folder per method.
         methods: to choose the episode from, the preferred first.
         scaling: from the points of the policy's text to pixels.
-        action_text: of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
+        action_text: the action text of the responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
 
     Returns:
         its path and the episode; None if no episode was played before and after.
@@ -164,8 +164,8 @@ class _Panel:
         record: folder whose ``images`` has its screenshots.
         title: above the screenshot.
         episode: what is shown.
-        scaling: of the policy's points.
-        action_text: of its responses.
+        scaling: the scaling of the policy's points.
+        action_text: the action text of its responses.
     """
 
     record: Path

@@ -40,7 +40,7 @@ class Sample:
     """One value of a metric.
 
     Args:
-        name: of the metric.
+        name: the name of the metric.
         help: one line on it.
         labels: name to value.
         value: in the unit of the metric.
@@ -75,7 +75,7 @@ def method_samples(folder: Path) -> list[Sample]:
     """The samples of one method. Raises as :func:`bepa_torchrl.monitoring.status.run_status`.
 
     Args:
-        folder: of the method, in the run's folder.
+        folder: the folder of the method, in the run's folder.
     """
     status = run_status(folder.parent)
     own = status | {"methods": {folder.name: status["methods"][folder.name]}}
@@ -104,7 +104,7 @@ class StatusFile:
     """Writes ``status.prom`` into a run's folder, at most every 15 seconds.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -114,8 +114,8 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
     """The state of one method; pure.
 
     Args:
-        lines: of ``iterations.jsonl``.
-        iterations: of the whole training.
+        lines: the lines of ``iterations.jsonl``.
+        iterations: the iterations of the whole training.
         finished: whether the final results are written.
 
     Returns:

@@ -26,7 +26,7 @@ class ChatPrompt(Prompt):
     """A prompt as an endpoint takes it. ``tokens`` is empty.
 
     Args:
-        messages: of the chat API, with the images as data URLs.
+        messages: the messages of the chat API, with the images as data URLs.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -86,7 +86,7 @@ class EndpointSampler:
         """One response per prompt, in order.
 
         Args:
-            prompts: of the renderer.
+            prompts: the prompts of the renderer.
             keys: as of every sampler; the endpoint has no seeds, so that a sample cannot be repeated.
             temperature: that of the model; a reasoning model, which takes none, ignores it.
 

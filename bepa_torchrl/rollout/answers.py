@@ -93,7 +93,7 @@ class ConcurrentAnswers:
 
     Args:
         sampler: may be called by several threads at once.
-        temperature: of the sampling.
+        temperature: the temperature of the sampling.
         most: maximum number of questions at once.
         on_answer: called, in any thread, after a response is there.
     """

@@ -23,7 +23,7 @@ def has_signal(successes: Sequence[bool], injection: Injection, *, has_trace: bo
     """Whether a group will have an advantage other than 0, or a cross-entropy (RL+SFT), after replacement.
 
     Args:
-        successes: of the group's valid rollouts.
+        successes: the successes of the group's valid rollouts.
         injection: when the method injects a trace.
         has_trace: whether the cache has a trace of the task.
     """

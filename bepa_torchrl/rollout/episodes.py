@@ -169,7 +169,7 @@ def run_episodes(
         policy: samples the responses.
         vector: the desktops.
         jobs: the episodes.
-        temperature: of the sampling; 0 is greedy.
+        temperature: the temperature of the sampling; 0 is greedy.
         retries: further attempts for an episode whose desktop failed.
         on_result: is called with each result as soon as its episode is over.
         keep_rows: whether the returned results have their rows, which hold every screenshot; those that ``on_result``

@@ -84,7 +84,7 @@ class DynamicSampling:
     Args:
         without_signal: groups whose advantages are all 0, or that had fewer than two valid rollouts.
         further: groups in the place of such.
-        episodes: of the further groups.
+        episodes: the episodes of the further groups.
     """
 
     without_signal: int

@@ -43,7 +43,7 @@ class PrefixLengths:
 
     Args:
         cache: the successes; a trace can be replayed if it states the desktop's seed.
-        gain: of :func:`next_length`.
+        gain: the gain of :func:`next_length`.
 
     Raises:
         ValueError: ``gain`` is not above 0.

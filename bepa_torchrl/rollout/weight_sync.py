@@ -87,7 +87,7 @@ class ServiceWeightSync(_TrainedWeightSync):
         publish: ``load_weights`` of one service, ``publish`` of a
             :class:`~bepa_torchrl.scale.rollouts.ray_services.ServicePool`, or of the
             :class:`~bepa_torchrl.scale.rollouts.remote.weights.PublishedWeights` that other clusters ask for.
-        weights: of a policy that is divided over several ranks
+        weights: the weights of a policy that is divided over several ranks
             (:meth:`bepa_torchrl.scale.sharding.leader.Leader.merged_weights`); None: the policy's ``named_weights``.
     """
 

@@ -43,8 +43,8 @@ class PlanRequest:
         image_cache_gb: 10^9 bytes of the CPU for prepared screenshots.
         image_threads: threads that prepare screenshots.
         playing: the desktops' times.
-        iterations: of the run.
-        evaluations: of the run.
+        iterations: the iterations of the run.
+        evaluations: the evaluations of the run.
         adapters_alone: whether an engine is sent LoRA adapters alone.
         prefix_cache: whether rollouts are taken to keep past turns' keys and values whatever memory that takes.
     """

@@ -32,7 +32,7 @@ class Choice:
     Args:
         name: its short description.
         recipe: the recipe.
-        memory: of a micro-batch of one sequence.
+        memory: the memory of a micro-batch of one sequence.
         fits: whether the GPU has that memory, with headroom.
         max_tokens: the largest token budget of a micro-batch that fits, a multiple of :data:`BUDGET_STEP`.
         rollouts: number of longest rows whose key-value cache fits next to weights and optimiser while sampling, or

@@ -78,8 +78,8 @@ class WholeRun:
     """Seconds of a run.
 
     Args:
-        training: of all iterations.
-        evaluations: of all evaluations.
+        training: seconds of all iterations.
+        evaluations: seconds of all evaluations.
     """
 
     training: float
@@ -108,8 +108,8 @@ def whole_run(iterations: int, iteration: float, rollouts: float, episodes: int,
         iterations: their number.
         iteration: seconds of one.
         rollouts: seconds of those that its rollouts take, desktops included.
-        episodes: of an iteration.
-        evaluations: of the run.
+        episodes: the episodes of an iteration.
+        evaluations: the evaluations of the run.
     """
     played = evaluations.count(iterations)
     return WholeRun(iterations * iteration, played * rollouts / episodes)

@@ -35,7 +35,7 @@ def small_checkpoint(
     """Random weights, large enough that logits and image features matter.
 
     Args:
-        seed: of the weights.
+        seed: the seed of the weights.
         spread: standard deviation of matrices.
         family: ``qwen2_5_vl`` or ``qwen3_vl``.
         corpus: texts whose words become tokens.

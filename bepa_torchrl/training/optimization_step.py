@@ -192,7 +192,7 @@ def note_update(rows: TensorDictBase, version: int) -> None:
     """Adds an optimiser step to UPDATES of the rows ``[R]`` that were in it, those without a signal included.
 
     Args:
-        rows: of the step.
+        rows: the rows of the step.
         version: the policy's after it.
     """
     update = torch.tensor([version])

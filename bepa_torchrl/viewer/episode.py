@@ -14,9 +14,9 @@ class ShownAction:
     """One action as it is drawn on the screenshot.
 
     Args:
-        kind: of :data:`osworld_gym.uitars.actions.ACTIONS`.
+        kind: the kind of :data:`osworld_gym.uitars.actions.ACTIONS`.
         start: (x, y) in screen pixels, or None.
-        end: of a drag.
+        end: the end of a drag.
         text: keys, typed text or direction.
     """
 
@@ -32,7 +32,7 @@ class ShownStep:
 
     Args:
         screenshot: file of the screenshot before it; None where none was recorded.
-        thought: of the response.
+        thought: the thought of the response.
         action: the rest of the response, as written.
         actions: the action as data; empty if it cannot be parsed.
         executed: the code that it stands for.
@@ -66,10 +66,10 @@ class ShownEpisode:
         source: on_policy, self_rolled, converted, raw_expert, refreshed (the policy's own earlier success, injected)
             or expert.
         outcome: success, failure, no reward (the infrastructure failed, or nobody evaluated it).
-        iteration: of the training; None outside of it.
+        iteration: the iteration of the training; None outside of it.
         group: id of the group, None outside of training.
         slot: in the group.
-        instruction: of the task.
+        instruction: the instruction of the task.
         stop: why it ended.
         reward: None if there is none.
         advantage: None if it was not trained on.
@@ -78,7 +78,7 @@ class ShownEpisode:
         trained: whether its rows were trained on; None outside of training.
         updates: the policy's versions after the optimiser steps that its rows were in, where a run records them.
         copied_from: the rollout, ``<group>-<slot>``, that an injected trace is a copy of.
-        failure: of the infrastructure; empty if none.
+        failure: the failure of the infrastructure; empty if none.
         problem: why what the policy left behind could not be read.
         judge: the judge whose opinion the reward is; empty: a verifier's.
         mode: greedy or sampled, of an evaluation.

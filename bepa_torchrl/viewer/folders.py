@@ -58,10 +58,10 @@ def cache_stream(folder: Path, method: str, *, run: str, reader: ResponseReader,
     """The traces of a saved cache: self-rolled or converted seeds.
 
     Args:
-        folder: of the cache.
+        folder: the folder of the cache.
         method: ``self-rolled`` or ``converted``.
         run: name on the pages.
-        reader: of the policy's responses.
+        reader: the reader of the policy's responses.
         pictures: sizes of the screenshots.
     """
 

@@ -23,7 +23,7 @@ class Stream:
     Args:
         name: unique in the pages, e.g. ``runs/long/bepa/episodes``; ids of episodes start with it.
         run: the run that it belongs to.
-        method: of the run, or ``base``, ``expert``, ``self-rolled``, ``converted``.
+        method: the method of the run, or ``base``, ``expert``, ``self-rolled``, ``converted``.
         part: training, before training, after training, evaluation, expert traces, self-rollouts, seed traces.
         read: position → entries after it. Position 0 is the start.
         stamp: changes when there may be more to read.

@@ -43,9 +43,9 @@ class _Written:
     """What has been written of a stream.
 
     Args:
-        number: of the stream, in the names of its files.
+        number: the number of the stream, in the names of its files.
         columns: its table.
-        stamp: of the stream when it was read.
+        stamp: the stamp of the stream when it was read.
         starts: position and number of the first episode of each chunk.
         damaged: entries that could not be read, in complete chunks and in the last one.
     """

@@ -31,7 +31,7 @@ class Source:
 
     Args:
         name: on the pages.
-        folder: of a run; None for anything else.
+        folder: the folder of a run; None for anything else.
         methods: the folders of the run's methods, by name.
         find: the streams that there are now; a running run gets more.
     """

@@ -39,7 +39,7 @@ def lines(folders: Sequence[Path], episodes: int, seed: int) -> Iterator[str]:
     Args:
         folders: checkpoints.
         episodes: per task.
-        seed: of desktops and sampling.
+        seed: the seed of desktops and sampling.
     """
     yield "| " + " | ".join(HEADER) + " |"
     yield "|" + "---|" * len(HEADER)

@@ -25,7 +25,7 @@ class Panel:
 
     Args:
         key: the metric on the vertical axis.
-        title: of the diagram.
+        title: the title of the diagram.
         against: the metric on the horizontal axis; means over seeds where it is not the iteration.
         rate: whether the vertical axis is 0 to 1.
     """
@@ -69,7 +69,7 @@ def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path
         study: all results.
         names: the variants to show.
         panels: the diagrams, three in a row.
-        path: of the PNG file, written atomically.
+        path: the path of the PNG file, written atomically.
     """
     rows = -(-len(panels) // 3)
     figure, axes = plt.subplots(rows, 3, figsize=(13, 3.6 * rows), constrained_layout=True, squeeze=False)
@@ -102,7 +102,7 @@ def draw_differences(study: Study, names: Sequence[str], reference: str, parts: 
         names: the variants to show, from top to bottom; those without results of enough seeds are left out.
         reference: the method that is subtracted.
         parts: the sets of tasks.
-        path: of the PNG file, written atomically.
+        path: the path of the PNG file, written atomically.
     """
     shown = [name for name in names if name != reference and paired(study, name, reference, parts[0]) is not None]
     size = (13, 1.2 + 0.3 * len(shown))

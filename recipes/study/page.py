@@ -82,7 +82,7 @@ def write_page(folder: Path, page: Path, measured: Mapping[str, Any]) -> None:
     """Writes the page from the result files of ``folder``.
 
     Args:
-        folder: of the result files; the figures are written there as well.
+        folder: the folder of the result files; the figures are written there as well.
         page: the Markdown file.
         measured: figures of the base policy, see :func:`recipes.study.base_page.base_section`.
 

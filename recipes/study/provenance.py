@@ -12,7 +12,7 @@ def commits_text(results: Sequence[Result], *, replayed: bool) -> list[str]:
     """A paragraph about the commits and source trees of these results, and about commits that nobody can check out.
 
     Args:
-        results: of one section.
+        results: the results of one section.
         replayed: whether a test repeats a short run of their kind.
     """
     commits = sorted({result.commit for result in results})

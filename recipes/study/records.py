@@ -37,11 +37,11 @@ class Result:
 
     Args:
         variant: its name.
-        seed: of task order, desktops and sampling.
+        seed: the seed of task order, desktops and sampling.
         settings: all that it depends on, see :func:`kept_settings`.
         code: :data:`RESULTS_VERSION` of its time.
         base: SHA-256 of the base policy's weights.
-        commit: of the repository when it ran.
+        commit: the commit of the repository when it ran.
         machine: processor and number of cores.
         sets: task ids by name (``train``, ``expert_only``, ``held_out/unknown``, …).
         counts: mode (``sampled``, ``greedy``) → task id → (successes, episodes) after training.

@@ -57,7 +57,7 @@ class Run:
 
     Args:
         variant: what is run.
-        seed: of everything random.
+        seed: the seed of everything random.
         tuned: the method's tuned settings.
     """
 
@@ -192,7 +192,7 @@ def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Resu
 
     Args:
         variant: name of the result.
-        folder: of the method, next to its ``prepared/``.
+        folder: the folder of the method, next to its ``prepared/``.
         settings: with which it ran.
         base: hash of the base policy's weights.
     """

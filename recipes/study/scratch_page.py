@@ -32,7 +32,7 @@ def scratch_section(shipped: Mapping[str, Any], folder: Path) -> list[str]:
 
     Args:
         shipped: the figures of what ships.
-        folder: of ``seed-N.json``, the manifests of checkpoints by ``python -m recipes.tiny --seed N``.
+        folder: the folder of ``seed-N.json``, the manifests of checkpoints by ``python -m recipes.tiny --seed N``.
     """
     paths = sorted(folder.glob("seed-*.json"))
     if not paths:

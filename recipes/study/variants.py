@@ -23,7 +23,7 @@ class Variant:
     """One column of the comparison.
 
     Args:
-        name: of its result files.
+        name: the name of its result files.
         algo: the method, a key of :data:`bepa_torchrl.methods.METHODS`.
         about: what differs from the method's usual settings.
         settings: in addition to :data:`COMMON` and the method's tuned ones.

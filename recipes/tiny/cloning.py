@@ -84,7 +84,7 @@ class Desk:
     Args:
         seed: seed of all random choices.
         shares: what desks are made of.
-        styles: of the native oracle's thoughts; None: bare decisions.
+        styles: the styles of the native oracle's thoughts; None: bare decisions.
     """
 
     def __init__(self, seed: int, shares: Shares = READING, styles: Styles | None = None) -> None:

@@ -67,9 +67,9 @@ def play(
         policy: acts.
         tasks: tasks of the simulated suite.
         episodes: per task.
-        seed: of desktops, sampling and expert's runs.
+        seed: the seed of desktops, sampling and expert's runs.
         planned: whether the prompts contain the expert's plan, recorded at another seed.
-        temperature: of the sampling.
+        temperature: the temperature of the sampling.
     """
     jobs = []
     for number, task in enumerate(tasks):
@@ -141,7 +141,7 @@ def measure(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     Args:
         policy: a policy for the simulated desktop.
         episodes: per task and setting.
-        seed: of all random choices.
+        seed: the seed of all random choices.
 
     Returns:
         ``train`` and ``held_out``: see :class:`SuccessSpread`. ``dialect``: ``prompted_known``, the success rate on

@@ -107,7 +107,7 @@ def measure_free(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     Args:
         policy: a policy for the simulated desktop that thinks in free words.
         episodes: per task and setting.
-        seed: of all random choices.
+        seed: the seed of all random choices.
 
     Returns:
         The figures of :func:`recipes.tiny.evaluate.measure`, and: per split ``known_terse``, the success rate on known

@@ -77,9 +77,9 @@ def grounding_screen(seed: int, count: int, styles: Styles | None = None) -> Scr
     """One random screen with up to ``count`` grounding turns; deterministic in the seed.
 
     Args:
-        seed: of the screen and the turns.
+        seed: the seed of the screen and the turns.
         count: maximum number of turns.
-        styles: of the thoughts; None: bare decisions.
+        styles: the styles of the thoughts; None: bare decisions.
     """
     rng = random.Random(f"grounding {seed}")
     desktop = SimDesktop(popup_probability=0.1, shuffle_labels=True, seed=seed)

@@ -42,7 +42,7 @@ class Muon(Optimizer):
     Args:
         params: matrices.
         lr: learning rate; of the same size as AdamW's.
-        momentum: of the gradients' moving average.
+        momentum: the momentum of the gradients' moving average.
 
     Raises:
         ValueError: a parameter is not a matrix.

@@ -57,7 +57,7 @@ class Recipe:
         turns: approximate number of turns per screenshot in addition to the played task's; two from *follow* on.
         learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
             ``decay`` of the steps before *polish*; in *polish* and in *finish* from ``polish`` times its value to zero.
-        matrix_rate: of Muon, which trains the weight matrices; same schedule.
+        matrix_rate: the learning rate of Muon, which trains the weight matrices; same schedule.
         auxiliary: weight of the two auxiliary losses in *ground*.
         auxiliary_clone: weight of the two auxiliary losses after *ground*.
         thought: weight of the thought's tokens relative to the response's others, which mostly follow from them.
@@ -67,7 +67,7 @@ class Recipe:
         restarts: whether *polish* and *finish* start again from ``polish`` times the learning rate; if not, it falls
             to zero once, over the last ``decay`` of all steps.
         hidden: width of the language model, a multiple of 32.
-        styles: of the thoughts; None: bare decisions.
+        styles: the styles of the thoughts; None: bare decisions.
         drawn: weight of a drawn word's tokens, whose loss is a divergence (:class:`~recipes.tiny.wording.WordTargets`).
         seed: seed of the weights.
         data: offset of the data's seeds.

@@ -105,7 +105,7 @@ def pack(
 
     Args:
         screens: the screenshots; height and width in pixels are multiples of ``MERGE * patch``.
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         buckets: number of batches.
         patch: side of the vision tower's patches in pixels.
         drawn: says which words are drawn; None: none is.

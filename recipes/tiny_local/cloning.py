@@ -87,7 +87,7 @@ def sample(library: Library, seed: int, *, always_plain: bool = False) -> Screen
 
     Args:
         library: the recordings.
-        seed: of all choices.
+        seed: the seed of all choices.
         always_plain: whether a known task's screen has a turn without a plan in any case, so that a plan comes on top.
     """
     rng = random.Random(f"local cloning {seed}")
@@ -125,7 +125,7 @@ def shifted(screen: Screen, seed: int) -> Screen:
 
     Args:
         screen: the screen; its size is a multiple of an image token's.
-        seed: of the shift.
+        seed: the seed of the shift.
     """
     rng = random.Random(f"local shift {seed}")
     if rng.random() >= SHIFTED:

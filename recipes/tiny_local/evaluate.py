@@ -35,7 +35,7 @@ def measure(
         suite: has splits ``train`` and ``held_out`` of tasks with tags ``known`` and ``unknown``.
         make: creates one desktop.
         episodes: per task and setting.
-        seed: of desktops, sampling and the expert's runs.
+        seed: the seed of desktops, sampling and the expert's runs.
         desktops: number of desktops in parallel.
 
     Returns:

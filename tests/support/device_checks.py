@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from built_in_engine import TOKEN, served, url_of
+from built_in_engine import access_to, served
 from history_rows import required
 from opencua_checkpoint import write_opencua_checkpoint
 from pretend_device import DEVICE, moves_in_place, on_device, pretend_device
@@ -306,7 +306,7 @@ def _check_engine(pair: Pair) -> None:
     with served(pair.folder / "engine") as server:
         ways: tuple[AdapterSync, ...] = ("separate", "merged") if adapter_weights(policy.model) else ("merged",)
         for adapters_by in ways:
-            sampler = VLLMSampler(policy, url=url_of(server), token=TOKEN, start_timeout=60.0, adapters=adapters_by)
+            sampler = VLLMSampler(policy, access=access_to(server), start_timeout=60.0, adapters=adapters_by)
             sampler.sync()
             with torch.no_grad():
                 for weight in policy.parameters():

@@ -39,7 +39,7 @@ def trajectory(method: str, episode: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         method: its name.
-        episode: of :func:`bepa_torchrl.analysis.export.episodes.export`.
+        episode: the episode of :func:`bepa_torchrl.analysis.export.episodes.export`.
     """
     extra = {key: value for key, value in episode.items() if key not in ("steps", "instruction", "whole")}
     return {

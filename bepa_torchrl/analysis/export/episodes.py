@@ -91,7 +91,7 @@ def export(records: Sequence[MethodRecord], folder: Path, write: Write) -> Expor
     """Writes all episodes that have steps into a new folder, with their images.
 
     Args:
-        records: of a run's methods.
+        records: the records of a run's methods.
         folder: does not exist yet, or is empty.
         write: is called with each episode.
 

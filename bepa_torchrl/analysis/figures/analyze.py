@@ -42,7 +42,7 @@ def analyze(methods: Sequence[MethodOfRun], folder: Path, *, score: bool = False
     """Writes tables and drawings into an empty folder.
 
     Args:
-        methods: of one run or several.
+        methods: the methods of one run or several.
         folder: exists.
         score: whether the base policy scores the traces for the histogram; otherwise their log-probs are the record's.
         cases: number of case sheets per run.

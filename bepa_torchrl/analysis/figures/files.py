@@ -31,7 +31,7 @@ def write_drawing(folder: Path, name: str, size: tuple[float, float], draw: Call
 
     Args:
         folder: where.
-        name: of the files.
+        name: the name of the files.
         size: (width, height) in inches, at 110 pixels per inch.
         draw: adds the axes to an empty figure.
     """

@@ -23,7 +23,7 @@ def add_job(parser: argparse.ArgumentParser, out: str, *, sources: str = "+") ->
     """Adds the sources, the settings, ``--config-dir`` and ``--out``.
 
     Args:
-        parser: of the action.
+        parser: the parser of the action.
         out: what the folder is.
         sources: how many arguments there are, as argparse's ``nargs``.
     """
@@ -43,9 +43,9 @@ def add_endpoint(
     """Adds what is asked of a model behind an endpoint.
 
     Args:
-        parser: of the action.
-        prefix: of the options' names, such as ``judge-``.
-        title: of their group.
+        parser: the parser of the action.
+        prefix: the prefix of the options' names, such as ``judge-``.
+        title: the title of their group.
         max_tokens: default of the option; None: there is no such option.
     """
     without = "" if prefix else "; default: by rule"

@@ -29,10 +29,10 @@ def answered_point(
     """The point that a response names, in pixels of the image.
 
     Args:
-        response: of the policy.
+        response: the response of the policy.
         action_text: the policy's, which reads it.
         scaling: how its coordinates relate to the image: pixels of the resized image, or fractions such as 0-1000.
-        size: of the image, (width, height).
+        size: the size of the image, (width, height).
     """
     try:
         actions = action_text.parse(response).actions

@@ -27,10 +27,10 @@ class Scored:
     """One item with its answer.
 
     Args:
-        id: of the item.
+        id: the ID of the item.
         right: whether the answer is right; None: no result, since the image is missing or the policy did not answer.
         format_error: whether the response could not be read; it counts as wrong.
-        groups: of the item.
+        groups: the groups of the item.
         options: number of options of a question; 0 for a grounding item.
         refusal: whether the right answer was a refusal.
         outside: whether the point is outside of the image, as those of another scale are.
@@ -49,7 +49,7 @@ def score_item(item: Item, answer: Point | NoPoint, size: tuple[int, int] | None
     """A click in the region is right; where there is none, a refusal is.
 
     Args:
-        item: of the suite.
+        item: the item of the suite.
         answer: what the response names, in pixels of the image.
         size: (width, height) of the image, to notice points outside of it; None: not noticed.
     """

@@ -36,8 +36,8 @@ class Judgement:
     Args:
         success: whether the judge says that the task was completed.
         judge: model and edition of the prompts.
-        key_points: of the task.
-        scores: of all pictures, 1 to 5; 0: the judge gave none.
+        key_points: the key points of the task.
+        scores: the scores of all pictures, 1 to 5; 0: the judge gave none.
         shown: how many pictures the verdict was made with.
         response: the text of the verdict.
     """

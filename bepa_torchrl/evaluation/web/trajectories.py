@@ -36,7 +36,7 @@ class WebStep:
 
     Args:
         action: what was done, such as ``button -> CLICK coords(3, 4) -> … | SUCCESS``; no reasoning.
-        url: of the page at that moment; empty if nobody knows.
+        url: the URL of the page at that moment; empty if nobody knows.
         thought: the agent's reasoning; None if it has none.
         status: ``SUCCESS`` or a word for a failure, as at the end of the action; None if it is not given.
         picture: name of its picture; empty in v1, where pictures belong to no step.
@@ -54,13 +54,13 @@ class Trajectory:
     """What an agent did for a task.
 
     Args:
-        task_id: of the task.
+        task_id: the ID of the task.
         task: its text, as the agent's runner had it.
         steps: in order; the last one of v2 is the answer.
         pictures: files of the pictures, in order.
         answer: the agent's final answer; may be empty.
         version: 1 or 2.
-        digest: of ``result.json`` and of the pictures' names and sizes.
+        digest: the digest of ``result.json`` and of the pictures' names and sizes.
     """
 
     task_id: str
@@ -130,7 +130,7 @@ def write_trajectory(
     """Writes a trajectory in v2; returns its folder.
 
     Args:
-        root: of all trajectories; the task's folder is made below it and must not exist.
+        root: the root of all trajectories; the task's folder is made below it and must not exist.
         task: the task.
         steps: in order, the last one ``TASK_COMPLETE -> ANSWER: …``; their ``picture`` is not read.
         pictures: PNG bytes, one per step.

@@ -24,7 +24,7 @@ class WebJudge:
     """Judges episodes of tasks on web sites. It can be pickled; all desktops of a process share the endpoint's limits.
 
     Args:
-        endpoint: of the judge.
+        endpoint: the endpoint of the judge.
     """
 
     endpoint: Endpoint

@@ -41,7 +41,7 @@ class ImagePatcher:
     Args:
         processor: transformers' PIL image processor; defines ``patch_size``, ``merge_size``, ``size`` (pixel
             bounds), mean and standard deviation.
-        cache: of decoded, resized images; None: nothing is kept.
+        cache: the cache of decoded, resized images; None: nothing is kept.
     """
 
     def __init__(self, processor: Qwen2VLImageProcessorPil, cache: PixelCache | None = None) -> None:

@@ -52,7 +52,7 @@ class PromptProcessor:
         image_processor: transformers' PIL image processor with the checkpoint's settings.
         end_token_ids: tokens that end a response; the first is appended to encoded responses.
         image_token: the token that the chat template writes for an image.
-        cache: of decoded, resized screenshots; None: nothing is kept.
+        cache: the cache of decoded, resized screenshots; None: nothing is kept.
 
     Raises:
         ValueError: no end token.

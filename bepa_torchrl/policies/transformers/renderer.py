@@ -24,7 +24,7 @@ class ChatRenderer:
 
     Args:
         processor: the checkpoint's tokenizer, chat template and image processor.
-        model_type: of the checkpoint's config; the unit of the model's points depends on it.
+        model_type: the model type of the checkpoint's config; the unit of the model's points depends on it.
         action_text: form of prompts and responses, a name of :data:`osworld_gym.action_text.ACTION_TEXTS`.
         preset: prompt preset of that action text.
         history: which screenshots the prompt contains, ``all``, ``evict_block`` or ``last_k``

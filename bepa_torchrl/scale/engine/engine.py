@@ -46,7 +46,7 @@ class Engine:
     """A :class:`~bepa_torchrl.scale.engine.engine_interface.RowEngine` that starts again after its process exited.
 
     Args:
-        spec: of the policy.
+        spec: the specification of the policy.
         on_cpu: whether the engine runs on the CPU.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
         devices: CUDA_VISIBLE_DEVICES of its processes; None: that of this process.

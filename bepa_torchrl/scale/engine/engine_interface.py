@@ -18,7 +18,7 @@ class EngineSpec:
     """What an engine must know of the policy, in JSON's types.
 
     Args:
-        dtype: of weights and patches, for example ``bfloat16``.
+        dtype: the dtype of weights and patches, for example ``bfloat16``.
         window: maximum tokens of a prompt and its response.
         max_rows: maximum rows that the engine computes at once.
         max_new_tokens: maximum tokens of a response.
@@ -52,7 +52,7 @@ class EngineRow:
         prompt: token ids and PNG images.
         key: seed key of the row, see :class:`bepa_torchrl.policies.base.Sampler`.
         temperature: 0 is greedy.
-        max_tokens: of the response.
+        max_tokens: the maximum tokens of the response.
     """
 
     prompt: Prompt

@@ -21,7 +21,7 @@ class EngineInputs:
     Args:
         patcher: PNG bytes → patches.
         image_token_id: the token that represents a merged patch.
-        dtype: of the patches; the engine's.
+        dtype: the dtype of the patches; the engine's.
         capacity_bytes: maximum size of the kept patches; the least recently used are dropped.
     """
 

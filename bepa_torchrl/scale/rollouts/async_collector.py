@@ -216,7 +216,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
 
         Args:
             policy_or_weights: None, or the collector's policy.
-            options: of TorchRL's method, which the scheme understands.
+            options: the options of TorchRL's method, which the scheme understands.
 
         Raises:
             ValueError: other weights. DesktopError, TimeoutError or RuntimeError: the services do not use them.

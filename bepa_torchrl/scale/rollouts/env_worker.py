@@ -76,7 +76,7 @@ class RolloutPlan:
 
     Args:
         tasks: the training tasks, in the trainer's order.
-        seeds: of the run.
+        seeds: the seeds of the run.
         temperature: sampling temperature.
         retries: further attempts for an episode whose desktop failed.
         evaluation: the episodes of evaluations; None: there are none.
@@ -106,7 +106,7 @@ class EnvWorker:
     """Plays leased episodes until :meth:`stop`.
 
     Args:
-        name: of this worker, unique in the run.
+        name: the name of this worker, unique in the run.
         queue: leases and results.
         service: the policy.
         plan: the run's tasks and seeds.

@@ -44,8 +44,8 @@ def episode_outcome(result: EpisodeResult, versions: Sequence[int]) -> dict[str,
     """What a worker returns for an episode of an evaluation, as JSON-compatible values; no rows.
 
     Args:
-        result: of the episode.
-        versions: of the weights of its turns, in order.
+        result: the result of the episode.
+        versions: the versions of the weights of its turns, in order.
     """
     return {
         "success": result.success,
@@ -61,7 +61,7 @@ class FinishedEvaluation:
 
     Args:
         iteration: at whose end it was requested.
-        version: of the weights at that time.
+        version: the version of the weights at that time.
         episodes: one JSON-compatible mapping per episode: ``task_id``, ``episode``, ``requested_version`` and the
             entries of :func:`episode_outcome`; ``reason`` if the slot was given up.
     """

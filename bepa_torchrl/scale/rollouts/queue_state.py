@@ -86,9 +86,9 @@ class Group:
         size: number of slots.
         admitted_at: batches trained before its admission.
         waiting: slots that wait for a worker.
-        results: of finished slots.
+        results: the results of finished slots.
         attempts: leases of each slot.
-        reasons: of slots that were given up.
+        reasons: the reasons of slots that were given up.
         lost_by: slot to the workers whose lease of it ended without a result.
         failures: slot to the workers on which its episode failed, and the results.
     """
@@ -164,7 +164,7 @@ class ActiveLease:
     """A lease that has not ended.
 
     Args:
-        group: of its slot.
+        group: the group of its slot.
         slot: index in the group.
         worker: that has it.
         deadline: at which it ends unless it is renewed.

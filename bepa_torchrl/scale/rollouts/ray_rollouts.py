@@ -31,7 +31,7 @@ class RayRollouts:
     """What plays rollouts in a Ray cluster: workers with desktops, and rollout services.
 
     Args:
-        address: of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
+        address: the address of the cluster's head, ``auto`` for the one of this machine, or :data:`LOCAL`.
         make_policy: makes a policy that samples, in a rollout service's process.
         make_vector: makes one desktop, in a worker's process.
         workers: actors with desktops, spread over the nodes; None: one on each node that has the resource
@@ -95,7 +95,7 @@ class RayRollouts:
 
         Args:
             queue: the queue's actor, or another that has its methods.
-            services: of :meth:`services`.
+            services: the services of :meth:`services`.
             plan: the run's tasks and seeds.
         """
         return EnvWorkerPool(

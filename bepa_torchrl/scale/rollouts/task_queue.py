@@ -213,7 +213,7 @@ class TaskQueue:
         """Ends a lease without a usable result: the slot waits again, or is given up after ``max_attempts`` leases.
 
         Args:
-            ticket: of the lease.
+            ticket: the ticket of the lease.
             reason: in words.
             result: of an episode that failed because of the infrastructure, after all its retries. It is then for
                 another worker: the slot is given up if it has failed on :data:`MAX_FAILURES`, or if there is no other;

@@ -116,7 +116,7 @@ def export_policy(
     Args:
         policy: the sharded policy.
         path: the folder; does not exist.
-        dtype: of the written weights, read on rank 0; None: the policy's.
+        dtype: the dtype of the written weights, read on rank 0; None: the policy's.
         wait: whether the other ranks return when the folder is complete, not before: the disk must be fast enough for
             the group's timeout then.
 

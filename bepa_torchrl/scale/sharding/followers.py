@@ -28,7 +28,7 @@ class LostRanks:
     """What rank 0 knows of ranks that have exited or do not answer.
 
     Args:
-        name: of the run, for messages.
+        name: the name of the run, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,9 +67,9 @@ class Followers:
     a collective operation, or at once if it is busy with something else.
 
     Args:
-        command: of each process; its environment has RANK and WORLD_SIZE.
+        command: the command of each process; its environment has RANK and WORLD_SIZE.
         ranks: number of ranks, this process included, at least 2.
-        name: of the run, for messages.
+        name: the name of the run, for messages.
         environment: further environment variables.
         describe: (exit code) → how a process ended, for messages.
     """

@@ -51,7 +51,7 @@ class Leader:
 
     Args:
         policy: this rank's, sharded over ``mesh``.
-        mesh: of all ranks, one dimension; this process is rank 0.
+        mesh: the mesh of all ranks, one dimension; this process is rank 0.
         followers: the other ranks.
         gradient_sync: as of :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`; the other ranks' must be the
             same.

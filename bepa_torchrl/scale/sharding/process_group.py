@@ -43,7 +43,7 @@ def join_local_ranks(file: Path, rank: int, ranks: int, *, device: str, timeout:
 
     Args:
         file: the same for all ranks, in a folder of this machine; does not exist before the first rank joins.
-        rank: of this process; on CUDA it is also the index of its GPU.
+        rank: the rank of this process; on CUDA it is also the index of its GPU.
         ranks: number of processes.
         device: type of the devices, ``cpu`` (gloo, on the loopback interface) or ``cuda`` (NCCL; tensors on the CPU are
             sent by gloo).
@@ -65,7 +65,7 @@ def join_group(store: Store, rank: int, ranks: int, *, device: str, one_machine:
 
     Args:
         store: the same for all ranks; without keys of an earlier group.
-        rank: of this process.
+        rank: the rank of this process.
         ranks: number of processes.
         device: type of the devices, ``cpu`` (gloo) or ``cuda`` (NCCL; tensors on the CPU are sent by gloo).
         one_machine: gloo uses the loopback interface, unless GLOO_SOCKET_IFNAME is set.

@@ -29,7 +29,7 @@ class FollowingRank:
 
     Args:
         policy: sharded over ``mesh``.
-        mesh: of all ranks, one dimension.
+        mesh: the mesh of all ranks, one dimension.
         make_phase: makes what rank 0 makes for the same phase.
         clip_norm: maximum gradient norm.
         gradient_sync: as of :class:`~bepa_torchrl.scale.sharding.gradient.ShardedPasses`.

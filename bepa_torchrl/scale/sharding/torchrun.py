@@ -48,12 +48,12 @@ class TorchrunJob:
     """This process's part in a job of torchrun.
 
     Args:
-        rank: of this process.
+        rank: the rank of this process.
         ranks: number of processes.
         local_rank: on this machine; the index of its GPU.
         local_ranks: processes on this machine.
-        host: of the store.
-        port: of the store.
+        host: the host of the store.
+        port: the port of the store.
         attempt: how many times torchrun has started the processes again.
     """
 
@@ -130,9 +130,9 @@ class TorchrunFollowers:
     with :class:`~bepa_torchrl.scale.sharding.followers.Followers`.
 
     Args:
-        job: of this process, which is rank 0.
+        job: the job of this process, which is rank 0.
         part: what the other ranks get to begin with.
-        name: of the run, for messages.
+        name: the name of the run, for messages.
         timeout: seconds until a rank that does not answer is lost.
     """
 
@@ -201,7 +201,7 @@ def follow_parts(job: TorchrunJob, follow: Callable[[Mapping[str, Any], int, Ite
     """Ranks 1, 2, …: follows every part of the run, until rank 0 ends it.
 
     Args:
-        job: of this process.
+        job: the job of this process.
         follow: called with a part, its number, and the commands of rank 0.
 
     Raises:

@@ -71,7 +71,7 @@ class WireClient:
         """The answer to one request; content that the server has is not sent again.
 
         Args:
-            kind: of the request.
+            kind: the kind of the request.
             fields: of the request; its ``timeout``, if there is one, is how many seconds the server may wait.
             blobs: the content that it needs, by hash.
 

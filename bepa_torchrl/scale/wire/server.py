@@ -50,7 +50,7 @@ class Call:
     """A request for an action.
 
     Args:
-        fields: of the request.
+        fields: the fields of the request.
         blobs: the content that it needs, by hash.
     """
 

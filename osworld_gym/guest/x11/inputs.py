@@ -168,7 +168,7 @@ class Inputs:
         """Turns the wheel at ``point``, or where the pointer is; an unknown direction does nothing.
 
         Args:
-            clicks: of the wheel; None: ``WHEEL_CLICKS``.
+            clicks: the clicks of the wheel; None: ``WHEEL_CLICKS``.
         """
         if point is not None:
             self.move(point)

@@ -33,7 +33,7 @@ class PlayedStep:
         actions: performed, in screen pixels; empty if the response could not be parsed.
         parse_error: why it could not be; None: it could.
         frame: the frame after it.
-        url: of the browser's page after it; empty if nobody knows.
+        url: the URL of the browser's page after it; empty if nobody knows.
     """
 
     response: str
@@ -50,7 +50,7 @@ class Played:
     Args:
         task: the task.
         frame: the first frame.
-        url: of the browser's page then; empty if nobody knows.
+        url: the URL of the browser's page then; empty if nobody knows.
         steps: in order.
         stop: why the episode ended.
         action_text: the format of the responses.
@@ -87,7 +87,7 @@ class History:
     """Collects what a judge sees, while an episode of a judged task runs.
 
     Args:
-        desktop: of the episode.
+        desktop: the desktop of the episode.
         task: its task.
         frame: its first frame.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from async_runs import rollout_side
-from built_in_engine import TOKEN, served, url_of
+from built_in_engine import TOKEN, served
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
 from polling import until
 from ray_heads import free_ports
@@ -165,7 +165,7 @@ def test_two_ranks_with_an_engine_equal_one_process(
     engine = ("policy.rollout=vllm", "train.old_log_probs=all")
     run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2", *engine]
     with served(tmp_path / "weights") as server:
-        assert main([*run, f"policy.engine.url='{url_of(server)}'"]) == 0
+        assert main([*run, f"policy.engine.url='{server.url}'"]) == 0
     for found, expected in zip(updates(tmp_path / "x"), updates(alone), strict=True):
         same = comparable(found).keys() & comparable(expected).keys()
         assert same >= {"cache/injected", "collect/success", "train/grad_norm"}

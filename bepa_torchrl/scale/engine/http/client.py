@@ -65,7 +65,7 @@ class EngineClient:
 
         Args:
             kind: ``load``, ``adapter``, ``generate`` or ``stop``.
-            fields: of the job.
+            fields: the fields of the job.
             blobs: the content that it needs, by hash.
 
         Raises:

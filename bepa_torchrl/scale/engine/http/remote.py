@@ -29,8 +29,8 @@ class RemoteEngine:
     """A :class:`~bepa_torchrl.scale.engine.engine_interface.RowEngine` by HTTP.
 
     Args:
-        client: of the server.
-        spec: of the policy.
+        client: the client of the server.
+        spec: the specification of the policy.
         start_timeout: seconds until a server that does not answer, or whose engine has not started, is an error.
         stall_timeout: seconds without a finished row, or for one weight sync, until the engine counts as exited.
     """

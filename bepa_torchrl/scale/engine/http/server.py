@@ -47,7 +47,7 @@ class EngineServer:
         token: the secret of the trainers, not empty.
         folder: for uploaded weights; created if missing.
         make_engine: makes the engine of a policy.
-        version: of vLLM, for trainers.
+        version: the version of vLLM, for trainers.
         tls: certificate and key; None: without TLS.
         image_bytes: maximum size of the kept images; the least recently used are dropped.
 

@@ -28,7 +28,7 @@ class EngineAdapters:
     """Which adapters an engine must be able to take.
 
     Args:
-        rank: of the adapters.
+        rank: the rank of the adapters.
         targets: last parts of the names of the adapted linear layers.
     """
 

@@ -97,7 +97,7 @@ class ProbeResult:
     """What the engine sampled for the probe, and the trainer's log-probs of the same tokens.
 
     Args:
-        version: of the weights.
+        version: the version of the weights.
         weights: fingerprint of the weights that were sent (:func:`.folder.fingerprint`).
         sampled: the engine's responses.
         scored: float32 ``[L]`` each, nats, the trainer's log-probs of these tokens.

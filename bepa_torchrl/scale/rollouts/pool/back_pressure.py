@@ -33,7 +33,7 @@ def desktops_wanted(samples: Sequence[Sample], now: int, most: int, *, may_shrin
     """How many desktops a pool should have.
 
     Args:
-        samples: of the last while, the oldest first, at least one.
+        samples: the samples of the last while, the oldest first, at least one.
         now: that it has.
         most: that it can have, ``now`` or more.
         may_shrink: whether ``samples`` are over the whole time after which desktops without use are closed.

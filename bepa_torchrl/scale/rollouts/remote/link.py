@@ -49,8 +49,8 @@ class TrainerLink:
         """The answer to a request.
 
         Args:
-            kind: of the request.
-            fields: of the request; its ``timeout``, if there is one, is what the trainer may wait.
+            kind: the kind of the request.
+            fields: the fields of the request; its ``timeout``, if there is one, is what the trainer may wait.
             blobs: the content that it needs, by hash.
             patience: seconds for all attempts, in addition to ``timeout``.
 

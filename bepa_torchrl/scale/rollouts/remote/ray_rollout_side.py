@@ -39,7 +39,7 @@ def play_on_ray(
 
     Args:
         access: to the trainer.
-        plan: of the run.
+        plan: the plan of the run.
         rollouts: what plays.
         wait: seconds without a connection after which the trainer is given up.
         note: as of :func:`.rollout_side.follow`.

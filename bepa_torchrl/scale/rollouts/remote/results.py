@@ -71,7 +71,7 @@ def decode_result(fields: Mapping[str, Any], images: Blobs, tasks: Mapping[str, 
     """The inverse of :func:`encode_result`.
 
     Args:
-        fields: of the request.
+        fields: the fields of the request.
         images: by their hash.
         tasks: the run's tasks by id.
 

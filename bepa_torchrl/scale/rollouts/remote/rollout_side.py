@@ -73,7 +73,7 @@ def play_in_threads(
 
     Args:
         gateway: the connection to the trainer; not closed.
-        plan: of the run.
+        plan: the plan of the run.
         sampler: samples the rollouts.
         make_vector: makes one desktop.
         desktops: episodes that run at once.

@@ -57,7 +57,7 @@ def decode_weights(weights: Weights, held: Mapping[bytes, Tensor]) -> dict[bytes
     """The tensors by their hash.
 
     Args:
-        weights: of :func:`encode_weights`.
+        weights: the weights of :func:`encode_weights`.
         held: tensors of weights before, by hash.
 
     Raises:

@@ -69,10 +69,10 @@ def divide_state(
     """Gives an 8-bit AdamW this rank's rows of the moments of a parameter.
 
     Args:
-        optimizer: of plain tensors or of a rank's rows.
+        optimizer: the optimiser of plain tensors or of a rank's rows.
         parameter: sharded or whole.
         parts: the first row of each part, and its state in the optimiser that saved it.
-        name: of the parameter, for an error.
+        name: the name of the parameter, for an error.
 
     Raises:
         CheckpointError: rows are missing.

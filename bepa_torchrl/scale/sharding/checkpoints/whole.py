@@ -33,7 +33,7 @@ def load_whole_weights(policy: Any, path: Path) -> None:
     """Loads the weights and the policy's version, in place.
 
     Args:
-        policy: of the same architecture, sharded or whole.
+        policy: the policy of the same architecture, sharded or whole.
         path: folder of the component.
 
     Raises:
