@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from built_in_engine import access_to, served
 from history_rows import required
 from opencua_checkpoint import write_opencua_checkpoint
 from pretend_device import DEVICE, moves_in_place, on_device, pretend_device
-from ray_stand_in import StandInRay
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -31,7 +28,6 @@ from bepa_torchrl.rollout.weight_sync import on_cpu
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
 from bepa_torchrl.scale.engine.weight_sync.adapters import AdapterSync, write_adapter
 from bepa_torchrl.scale.engine.weight_sync.folder import complete_weights, fingerprint, write_checkpoint
-from bepa_torchrl.scale.rollouts import ray_cluster, ray_services
 from bepa_torchrl.scale.rollouts.remote.weights import WeightsTag, decode_weights, encode_weights
 from bepa_torchrl.scale.sharding.broadcast import decode_rows, encode_rows
 from bepa_torchrl.scale.sharding.sampling_copy import SamplingCopy
@@ -260,28 +256,24 @@ def _check_rows_leave(rows: TensorDictBase) -> None:
 
 
 def _check_weights_leave(pair: Pair) -> None:
-    """Weights by Ray, by the channel between clusters, and to a sampler on the CPU."""
+    """Weights by the wire between clusters, and to a sampler on the CPU."""
     policy = pair.device
-    ray = StandInRay()
-    with ExitStack() as stack:
-        for module in (ray_services, ray_cluster):
-            stack.enter_context(patch.object(module, "ray", ray))
-        pool = ray_services.ServicePool(lambda: policy, replicas=1, check_every=60.0)
-        pool.publish(policy.named_weights(), 3)
-        pool.stop()
-    (sent,) = ray.put_values
-    own = dict(policy.named_weights())
     encoded = encode_weights(WeightsTag("run", 3), policy.named_weights())
     tensors = decode_weights(encoded, {})
     by_wire = {name: tensors[key] for name, key in encoded.names.items()}
-    for weights in (dict(sent), by_wire):
-        assert weights.keys() == own.keys()
-        assert_on_cpu(*weights.values())
-        assert all(torch.equal(weight, own[name].cpu()) for name, weight in weights.items())
+    check_sent_weights(pair, by_wire)
     receiver = pair.load("cpu")
     receiver.load_weights(on_cpu(policy.named_weights()), version=3)
     receiver.load_weights(by_wire.items(), version=4)
     assert not any(on_device(weight) for weight in receiver.model.parameters())
+
+
+def check_sent_weights(pair: Pair, weights: Mapping[str, Tensor]) -> None:
+    """Weights that have left the process are the policy's, and on the CPU."""
+    own = dict(pair.device.named_weights())
+    assert weights.keys() == own.keys()
+    assert_on_cpu(*weights.values())
+    assert all(torch.equal(weight, own[name].cpu()) for name, weight in weights.items())
 
 
 def _check_engine_files(pair: Pair) -> None:
