@@ -398,7 +398,9 @@ def test_misuse_is_refused() -> None:
         env.reset(tasks=["count-1", "count-9"])
     with pytest.raises(ValueError, match="pixels"):
         make(1, observation="pixels")
-    with pytest.raises(ValueError, match="known: container, local, remote, sim, vm"):
+    with pytest.raises(
+        ValueError, match=r"unknown provider 'sym' \(did you mean 'sim'\?\); known: container, local, .*sim, vm"
+    ):
         OSWorldEnv("sym")
     with pytest.raises(ValueError, match="step requires the key 'action', one response text per row"):
         env.step(env.reset())

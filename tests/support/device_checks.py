@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def _check_sampling_copy(pair: Pair) -> None:
     def weights(_dtype: torch.dtype | None) -> Any:
         return iter((adapter_weights(pair.device.model) or pair.device.model.state_dict()).items())
 
-    sampling = SamplingCopy(copy, pair.device, weights, copy)
+    sampling = SamplingCopy(lambda: nullcontext((copy, copy)), pair.device, weights)
     sampling.sync()
     names = adapter_weights(copy.model) or copy.model.state_dict()
     own = pair.device.model.state_dict()
