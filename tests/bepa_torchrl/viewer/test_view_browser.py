@@ -276,7 +276,10 @@ def test_model_text_is_text(browser: Any, tmp_path: Path) -> None:
 
 def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", 3)
-    command = [sys.executable, "-m", "bepa_torchrl", "view", str(run), "--serve"]
+    # a program that a background shell has started ignores SIGINT, and so do those that it starts
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "from bepa_torchrl.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "view", str(run), "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
