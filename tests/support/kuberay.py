@@ -2,7 +2,7 @@
 
 Names and types follow KubeRay's ``ray-operator/apis/ray/v1/raycluster_types.go`` and its operator's checks
 (``ray-operator/controllers/ray/utils/validation.go``: a container per group, replicas, a DNS name of at most 63
-characters), and Kubernetes' pod, of which only the fields in use are known here: a field that the page uses anew must
+characters), and Kubernetes' pod, of which only the fields in use are known here: a field that the page newly uses must
 be added with its type. ``additionalProperties`` is false everywhere, as an API server with strict validation refuses an
 unknown field.
 """

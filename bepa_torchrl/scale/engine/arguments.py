@@ -56,7 +56,7 @@ def engine_arguments(spec: EngineSpec, *, on_cpu: bool) -> dict[str, Any]:
 
 
 def check_head(installed: Version) -> None:
-    """Raises EngineVersionError for a vLLM that computes logits in the model's dtype whatever it is told."""
+    """Raises EngineVersionError for a vLLM that computes logits in the model's dtype only."""
     if installed < HEAD_DTYPE:
         raise EngineVersionError(
             f"policy.head_dtype=float32 with policy.rollout=vllm requires vLLM {HEAD_DTYPE} or later, found "

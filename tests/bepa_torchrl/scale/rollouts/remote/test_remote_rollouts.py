@@ -55,7 +55,7 @@ def at(relay: CutRelay) -> Access:
 
 
 def kill(server: QueueServer) -> None:
-    """Ends it as the end of its process would: no client is told anything."""
+    """Ends it as the end of its process would: no client gets an answer."""
     server.wire._http.should_exit = server.wire._http.force_exit = True
     server.wire._thread.join(20.0)
 
