@@ -83,7 +83,8 @@ class DesktopVector:
         self._changed = threading.Condition()
         self._outcomes: deque[tuple[int, Outcome]] = deque()
         self._woken = False
-        #: is given each screenshot of a running episode by the blocking desktop's own thread, before it is received
+        #: is given each screenshot of a running episode by the blocking desktop's own thread, before it is received;
+        #: what it raises is logged
         self.on_screenshot: Callable[[bytes], None] | None = None
         self._closers: list[threading.Thread] = []
         self._closed = False
@@ -205,8 +206,11 @@ class DesktopVector:
         self._finished(i, outcome)
 
     def _post(self, i: int, worker: DesktopWorker, outcome: Outcome) -> None:
-        if self.on_screenshot is not None and isinstance(outcome, StepResult) and not outcome.done:
-            self.on_screenshot(outcome.screenshot.png)
+        if (show := self.on_screenshot) is not None and isinstance(outcome, StepResult) and not outcome.done:
+            try:
+                show(outcome.screenshot.png)
+            except Exception:  # the result must arrive: its receiver may wait without a limit
+                logger.exception("on_screenshot raised; the result of desktop %d is delivered all the same", i)
         with self._changed:
             if self._slots[i].worker is worker:
                 self._finished(i, outcome)

@@ -194,6 +194,17 @@ def test_an_undeclared_exception_is_masked_too(kind: type[ScriptedDesktop], capl
         assert "an exception other than DesktopError" in caplog.text
 
 
+def test_a_result_arrives_though_who_is_shown_the_screenshot_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the receiver would wait without an end for a thread that has ended."""
+    with DesktopVector(Factory(BlockingDesktop), 1) as vector:
+        vector.on_screenshot = lambda _: 1 // 0
+        for _ in range(2):  # the thread goes on, too
+            vector.send_reset(0, count_task(1), 0)
+            ((_, result),) = vector.receive(timeout=20.0)
+            assert not result.done
+    assert "on_screenshot raised; the result of desktop 0" in caplog.text
+
+
 @BOTH
 def test_a_desktop_that_cannot_be_made_again_is_an_env_error_until_it_can(kind: type[ScriptedDesktop]) -> None:
     refusals = iter([False, True, False])

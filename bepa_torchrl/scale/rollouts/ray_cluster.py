@@ -30,8 +30,8 @@ _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
 class ActorClient:
     """An actor's methods as ordinary calls with a deadline.
 
-    Every attribute is a method of the actor. It raises as the method does, and DesktopError if the actor has exited,
-    cannot be reached or does not answer in time.
+    Its attributes are the actor's methods, and no others. A call raises as the method does, and DesktopError if the
+    actor has exited, cannot be reached or does not answer in time.
 
     Args:
         actor: the handle.
@@ -44,12 +44,13 @@ class ActorClient:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
+        method = getattr(self._actor, name)  # else an optional method would seem to be there for every actor
         waits = name in ("lease", "next_group", "next_evaluation")
 
         def call(*args: Any) -> Any:
             deadline = self._deadline + (float(args[-1]) if waits else 0.0)
             try:
-                return ray.get(getattr(self._actor, name).remote(*args), timeout=deadline)
+                return ray.get(method.remote(*args), timeout=deadline)
             except RayTaskError:
                 raise  # Ray raises a subclass of the method's own error
             except GetTimeoutError as error:

@@ -25,6 +25,7 @@ from ray_runs import Run, kill_9, processes, wait_for
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import int_entry, row_list
+from bepa_torchrl.policies.base import ImagePrefetcher
 from bepa_torchrl.scale.engine.errors import EngineError
 from bepa_torchrl.scale.rollouts import ray_cluster, ray_services
 from bepa_torchrl.scale.rollouts.async_collector import AsyncIteration
@@ -319,6 +320,8 @@ def failure_of(call: Callable[[], Any]) -> str:
 def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -> None:
     queue = ray_cluster.start_queue(batch_groups=1, max_staleness=0)
     client: Any = ray_cluster.ActorClient(queue)
+    assert hasattr(client, "complete")
+    assert not isinstance(client, ImagePrefetcher)  # it has no methods but the actor's
     with pytest.raises(StaleTicketError, match="has ended"):
         client.complete("0-99", None)
     client.admit("t", 1)
