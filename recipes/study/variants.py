@@ -179,7 +179,7 @@ PARTS = {
     "further": FURTHER,
 }
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
-_SELF_ROLLING = ("bepa", "level1", "sft_self")  #: methods that use LEVEL-1's traces
+_SELF_ROLLING = ("bepa", "level1", "sft_self", "prefix")  #: methods that use LEVEL-1's traces
 
 
 def counted_self_rollouts(variant: str, preparation: Mapping[str, float]) -> float:
