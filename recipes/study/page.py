@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from recipes.study.variants import PARTS, VARIANTS, Variant
 NOTES = "notes.txt"  #: what the tables show, by hand in Markdown (:mod:`recipes.study.notes`); no page of its own
 SHOWN = ("grpo", "bepa", "level1", "replacement")  #: in the figures over training, where more would be unreadable
 #: of parts that are not shown by :func:`part_section`
-_SECTIONS = {
+_SECTIONS: Mapping[str, Callable[[Study, Path], list[str]]] = {
     "long": long_section,
     "staleness": staleness_section,
     "further": lambda study, _: further_section(study),
