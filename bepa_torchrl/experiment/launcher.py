@@ -8,7 +8,7 @@ preparation and seed. All files are in ``runs/<name>/``, which one process at a 
     <method>/                     see :mod:`bepa_torchrl.experiment.method_process`
     status.prom                   the numbers of ``bepa status`` as Prometheus metrics
     base/                         the base policy's evaluated episodes (``record.outcomes``)
-    results.json, results.txt, curves.png, before-after.gif
+    results.json, results.txt, overview.png, curves.png, before-after.gif
                                   at the end
 
 With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.remote_copy`).

@@ -48,6 +48,7 @@ from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.monitoring.prometheus import method_samples
 from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy
+from bepa_torchrl.rollout.prefix import check_replayable
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.ledger import Ledger
@@ -194,13 +195,16 @@ class MethodRun:
         logs = str(self.folder / "logs")
         if self.leader is not None:
             self.leader.begin(REINFORCEMENT)
+        cache = make_cache(self.config, self.algo, *self._traces_of(self.algo.seed_source))
+        if cache is not None and self.algo.prefix and not check_replayable(cache, "the run's preparation"):
+            sys.stdout.write(f"{NOTICE}{self.algo.name}: no trace can be replayed, so that every group is as GRPO's\n")
         trainer = make_trainer(
             self.config,
             self.algo,
             self.policy,
             env,
             self.tasks.train,
-            make_cache(self.config, self.algo, *self._traces_of(self.algo.seed_source)),
+            cache,
             held_out=self.tasks.held_out,
             rollout=self.rollout,
             leader=self.leader,

@@ -36,6 +36,7 @@ from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.methods import method_named
 from bepa_torchrl.monitoring.before_after import BASE, draw_before_after
 from bepa_torchrl.monitoring.curves import draw_curves
+from bepa_torchrl.monitoring.overview import draw_overview, name_of
 from bepa_torchrl.monitoring.progress import Progression, results_table
 from bepa_torchrl.monitoring.prometheus import StatusFile
 from bepa_torchrl.monitoring.stage_progress import ConsoleProgress
@@ -289,11 +290,13 @@ def write_results(
     write_text(folder / "results.json", json.dumps(whole, indent=1))
     title = f"{', '.join(methods)} from the same base policy (run {folder.name}, seed {config.seed})"
     picture = draw_curves(folder, methods, title=title)
+    names = ", ".join(map(name_of, methods))
+    overview = draw_overview(folder, title=f"{names}: from the same base policy, seed {config.seed}")
     console.print(results_table(results, base))
     text = io.StringIO()
     Console(file=text, width=120).print(results_table(results, base))
     write_text(folder / "results.txt", text.getvalue())
-    places = [f"curves   {picture}", f"results  {folder / 'results.json'}"]
+    places = [f"overview {overview}", f"curves   {picture}", f"results  {folder / 'results.json'}"]
     places += [f"{name:<8} {folder / name}: record, checkpoints, policy" for name in methods]
     console.print("\n".join(places), markup=False, highlight=False, soft_wrap=True)
 

@@ -35,8 +35,10 @@ from bepa_torchrl.experts import (
 from bepa_torchrl.experts.plans import PLANS, Phi, read_plans
 from bepa_torchrl.experts.self_rollout import Attempt
 from bepa_torchrl.experts.splitting import read_pass_k
+from bepa_torchrl.methods import method_named
 from bepa_torchrl.policies.base import ModelSampler
 from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.rollout.prefix import check_replayable
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage import FolderError
 from osworld_gym.atomic import new_folder, write_text
@@ -123,12 +125,20 @@ def _trace_sets(
     stages: Stages,
     note: Note,
 ) -> tuple[TaskTraceCache, TaskTraceCache, dict[str, float]]:
-    """D_conv, D_self and their counts; the set that ``cache.seed`` has is read from there."""
+    """D_conv, D_self and their counts; the set that ``cache.seed`` has is read from there.
+
+    Raises:
+        ValueError: a method replays traces, and those of ``cache.seed`` cannot be replayed.
+    """
     seed = run_seed(settings)
     seeded = TaskTraceCache() if seed is None else seed.load(policy, tasks)
     if seed is not None:
         others = len(seed.tasks) - len(seeded)
         note(f"{seed.where}: {len(seeded)} {seed.kind} traces of training tasks, {others} of others")
+        if seed.kind == "self_rolled" and any(
+            method_named(name).prefix for name in (settings.algo.name, *settings.compare)
+        ):
+            check_replayable(seeded, seed.where)
     if seed is not None and seed.kind == "converted":
         converted = seeded
     else:

@@ -110,6 +110,36 @@ def replayed_part(trace: TensorDictBase, k: int) -> Prefix | None:
     )
 
 
+def check_replayable(cache: TaskTraceCache, where: str) -> int:
+    """The number of tasks whose trace can be replayed.
+
+    Converted traces (``expert.seed_from_converted``) were played by the expert, and never are.
+
+    Args:
+        cache: the traces of a method with prefixes.
+        where: what the cache is of, for the message.
+
+    Raises:
+        ValueError: a self-rolled trace does not state the seed of its desktop, as those of earlier versions, so that
+            its task would be trained as by GRPO.
+    """
+    traces = {task_id: cache.get_trace(task_id) for task_id in cache.task_ids()}
+    without = [task_id for task_id, trace in traces.items() if _seed_of(trace) is None]
+    old = [task_id for task_id in without if not _converted(traces[task_id])]
+    if old:
+        raise ValueError(
+            f"algo=prefix: {len(old)} of the {len(traces)} traces of {where} do not state the seed of the desktop on "
+            f"which they were played (first {old[0]!r}), as those of earlier versions, and cannot be replayed; make "
+            "them again with `bepa experts selfroll`, or leave cache.seed out and start a run that makes its own"
+        )
+    return len(traces) - len(without)
+
+
+def _converted(trace: TensorDictBase) -> bool:
+    provenance = provenance_of(row_list(trace)[0])
+    return provenance is not None and provenance.attempt is None
+
+
 def _seed_of(trace: TensorDictBase) -> int | None:
     provenance = provenance_of(row_list(trace)[0])
     return None if provenance is None else provenance.env_seed

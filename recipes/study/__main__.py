@@ -2,6 +2,7 @@
 
 python -m recipes.study                        # all methods, 5 seeds; then the page
 python -m recipes.study --part sensitivity --seeds 0 1 2
+python -m recipes.study --part further --seeds 0   # a first look: single runs without an interval
 python -m recipes.study --tune                 # the search for hyper-parameters on the validation tasks
 python -m recipes.study --page                 # only the page
 
@@ -76,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def job() -> int:
         measured = base_figures()
-        if len(set(options.seeds)) < MIN_SEEDS and not (options.tune or options.replay):
+        look = options.tune or options.replay or options.part == "further"
+        if len(set(options.seeds)) < MIN_SEEDS and not look:
             raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
         if options.replay:
             keep(options.work / "replay")

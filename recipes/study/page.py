@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from recipes.study.base_page import base_section
 from recipes.study.claims import claims_table
 from recipes.study.estimates import MIN_SEEDS, Study
 from recipes.study.figures import CURVES, DYNAMICS, draw, draw_differences
+from recipes.study.further_page import further_section
 from recipes.study.local_page import TITLE, local_section
 from recipes.study.long_page import long_section
 from recipes.study.markdown import wrapped
@@ -28,7 +29,12 @@ from recipes.study.variants import PARTS, VARIANTS, Variant
 
 NOTES = "notes.txt"  #: what the tables show, by hand in Markdown (:mod:`recipes.study.notes`); no page of its own
 SHOWN = ("grpo", "bepa", "level1", "replacement")  #: in the figures over training, where more would be unreadable
-_SECTIONS = {"long": long_section, "staleness": staleness_section}  #: of parts with figures of their own
+#: of parts that are not shown by :func:`part_section`
+_SECTIONS: Mapping[str, Callable[[Study, Path], list[str]]] = {
+    "long": long_section,
+    "staleness": staleness_section,
+    "further": lambda study, _: further_section(study),
+}
 _TUNING = """
 `python -m recipes.study --tune`: every method got four trials of 12 iterations on the 32 validation tasks (one seed,
 16 episodes per task at the end), of which the best two went on to 40; SFT alone has no iterations. Methods whose winner

@@ -45,7 +45,8 @@ CURVE = (
     "cache/staleness", "cache/tasks", "cache/js", "cache/tail", "eval/train", "eval/held_out", "eval/expert_only",
     "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
     "total/optimizer_steps", "total/seconds", "collect/staleness_mean", "collect/version_lag_mean",
-    "train/rollout_kl_on_policy",
+    "train/rollout_kl_on_policy", "collect/steps", "collect/groups_further", "collect/prefix_episodes",
+    "collect/prefix_steps", "collect/prefix_mismatches", "collect/replayed_steps",
 )  # fmt: skip
 SOURCE = "source.txt"  #: in a run's folder: a hash of the code for each start with other code
 Log = Callable[[str], None]

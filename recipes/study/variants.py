@@ -140,6 +140,35 @@ STALENESS = (
         about="`bepa_stale4` with the trainer's own old log-probs and truncated importance weights, per token, cap 2",
     ),
 )
+#: rules that are not in the paper, first with the values of their sources or documentation: BEPA's other settings,
+#: and for ``prefix``, which injects nothing, GRPO's
+FURTHER = (
+    Variant("prefix", "prefix", "groups of unsolved tasks start within a self-rolled success", tuned_as="grpo"),
+    Variant("bepa_distill", "bepa", "gated plan distillation, weight 0.01 and beta 5", ("loss.distill_weight=0.01",)),
+    Variant(
+        "bepa_handover",
+        "bepa",
+        "self-rolls without the plan in the first step, trained on after it",
+        preparation=("expert.handover=1", "expert.handover_loss=after"),
+    ),
+    Variant("bepa_kl", "bepa", "divergence from the base policy, weight 0.01", ("loss.kl_weight=0.01",)),
+    Variant("bepa_entropy", "bepa", "entropy bonus, weight 0.01", ("loss.entropy_weight=0.01",)),
+    Variant(
+        "bepa_dynamic",
+        "bepa",
+        "dynamic sampling, up to 8 further groups; 27 iterations, which are at most as many rollouts",
+        ("collect.dynamic=8", "train.iterations=27"),
+    ),
+    Variant("bepa_maxrl", "bepa", "MaxRL's advantages", ("advantage.kind=maxrl",)),
+    Variant("bepa_leave_one_out", "bepa", "leave-one-out advantages", ("advantage.kind=leave_one_out",)),
+    Variant(
+        "bepa_sequence",
+        "bepa",
+        "GSPO's ratio with its clip",
+        ("loss.ratio=sequence", "loss.clip=[0.0003,0.0004]"),
+    ),
+    Variant("bepa_anchor", "bepa", "cross-entropy on own successes, weight 0.1", ("loss.anchor=0.1",)),
+)
 PARTS = {
     "methods": METHODS,
     "refresh": REFRESH,
@@ -147,9 +176,10 @@ PARTS = {
     "long": LONG,
     "beyond": BEYOND,
     "staleness": STALENESS,
+    "further": FURTHER,
 }
 VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
-_SELF_ROLLING = ("bepa", "level1", "sft_self")  #: methods that use LEVEL-1's traces
+_SELF_ROLLING = ("bepa", "level1", "sft_self", "prefix")  #: methods that use LEVEL-1's traces
 
 
 def counted_self_rollouts(variant: str, preparation: Mapping[str, float]) -> float:

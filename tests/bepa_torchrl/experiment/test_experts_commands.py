@@ -19,7 +19,8 @@ from small_disk import small_disk
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
-from bepa_torchrl.data.provenance import provenance_of
+from bepa_torchrl.data.provenance import mark, provenance_of
+from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.experiment.checks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.factory import make_policy
@@ -166,6 +167,32 @@ def test_a_run_starts_from_the_folder_with_its_provenance(rolled: Path, tmp_path
         check(config, task_checks(chosen))
     check(config, task_checks(chosen, prepared=True))  # a resumed run
     phi(config, folder / "prepared")
+
+
+@pytest.mark.parametrize("methods", [("algo=prefix", "compare=[]"), ("algo=bepa", "compare=[prefix]")])
+def test_prefixes_refuse_a_folder_of_an_earlier_version(rolled: Path, tmp_path: Path, methods: tuple[str, str]) -> None:
+    """Its traces do not state the seed of their desktop: they could not be replayed, and nothing would say so."""
+    cache, old = cache_in(rolled), tmp_path / "old"
+    found = provenance_of(row_list(trace := cache.get_trace(TASK))[0])
+    assert found is not None
+    assert found.env_seed is not None
+    cache.put(TASK, mark(trace, replace(found, env_seed=None)))
+    shutil.copytree(rolled, old)
+    shutil.rmtree(old / "cache")
+    cache.dumps(old / "cache")
+    settings = [
+        "experiment=smoke",
+        "policy.max_new_tokens=48",
+        *lists(tmp_path, train=[TASK], held_out=["sim-choose-01"]),
+    ]
+    config = load_config([*settings, f"cache.seed={old}", *methods])
+    chosen, policy = make_tasks(config), make_policy(config, seed=0)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(
+        ValueError, match=rf"1 of the 1 traces of cache.seed={old} do not state .* `bepa experts selfroll`"
+    ):
+        prepared_run(config, folder, policy, chosen, Console(quiet=True))
 
 
 def test_a_folder_that_does_not_fit_is_refused_before_anything_runs(

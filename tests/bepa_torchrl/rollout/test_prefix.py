@@ -24,7 +24,7 @@ from bepa_torchrl.functional import group_advantage
 from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
-from bepa_torchrl.rollout.prefix import PrefixLengths, next_length, prefix_metrics
+from bepa_torchrl.rollout.prefix import PrefixLengths, check_replayable, next_length, prefix_metrics
 from bepa_torchrl.rollout.replay import Prefix, mean_hash, same_screen
 from bepa_torchrl.testing import DONE, PRESS, LampEnv, ScriptedLearner, ScriptedPolicy, SeedKey, lamp_task, lamp_vector
 from osworld_gym.types import StopReason, Verdict
@@ -119,6 +119,30 @@ def test_a_trace_that_does_not_state_its_desktop_is_not_replayed() -> None:
     assert other.prefix("lamp-0") is None
     with pytest.raises(ValueError, match="gain must be above 0, got 0"):
         PrefixLengths(cache, gain=0.0)
+
+
+def test_a_self_rolled_trace_of_an_earlier_version_is_refused() -> None:
+    """Its task would be trained by GRPO without a word; a converted trace never is replayed."""
+    cache = cache_of(0, 1)
+    assert check_replayable(cache, "X") == 2
+    cache.put("lamp-2", mark(success(2), Provenance("oracle")))  # converted
+    assert check_replayable(cache, "X") == 2
+    cache.put("lamp-1", mark(success(1), Provenance("oracle", attempt=0)))
+    with pytest.raises(
+        ValueError, match=r"1 of the 3 traces of X do not state the seed .* \(first 'lamp-1'\).*selfroll"
+    ):
+        check_replayable(cache, "X")
+    cache.put("lamp-1", mark_nothing(success(1)))
+    with pytest.raises(ValueError, match="first 'lamp-1'"):
+        check_replayable(cache, "X")
+    assert check_replayable(TaskTraceCache(), "X") == 0
+
+
+def mark_nothing(rows: Any) -> Any:
+    """The rows without a provenance."""
+    for row in row_list(rows):
+        row.set_non_tensor(K.PROVENANCE, "")
+    return rows
 
 
 # --- screens ----------------------------------------------------------------------------------------------------------

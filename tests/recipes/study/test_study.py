@@ -14,6 +14,7 @@ from bepa_torchrl.experiment.config import load_config, with_changes
 from recipes.study import runner
 from recipes.study.claims import verdict
 from recipes.study.figures import CURVES, DYNAMICS, Panel, curve
+from recipes.study.further_page import further_section
 from recipes.study.long_page import long_section
 from recipes.study.notes import filled
 from recipes.study.page import read_study, write_page
@@ -173,6 +174,24 @@ def test_staleness_is_compared_with_lock_step_under_the_same_seeds(tmp_path: Pat
     assert re.search(r"\| bepa_stale2 \| -25\.0 ", text)
     assert "| bepa_stale2 | 1.5 |  | 0.002 | 3 |" in text  # mean of 1 and 2, of 0.001 and 0.003
     assert (tmp_path / "staleness.png").stat().st_size > 0
+
+
+def test_a_rule_with_one_seed_is_shown_beside_the_same_seed_without_an_interval() -> None:
+    curve = [{"iteration": 1.0, "collect/steps": 30.0}, {"iteration": 2.0, "collect/steps": 12.0}]
+    study = {
+        "grpo": [result("grpo", seed, 2) for seed in (0, 1, 2)],
+        "bepa": [result("bepa", seed, 6) for seed in (1, 2)],
+        "prefix": [result("prefix", 0, 4, curve=curve)],
+    }
+    assert further_section({"grpo": study["grpo"]}) == []
+    text = "\n".join(further_section(study))
+    assert "`python -m recipes.study --part further --seeds 0`" in text
+    assert "| grpo | 25.0 | 25.0 | – | 25.0 | 25.0 | 100 |  | 7 |" in text  # its seed 0 alone
+    assert "| bepa |" not in text  # it has no seed 0
+    assert "| prefix | 50.0 | 50.0 | – | 50.0 | 50.0 | 164 | 42 | 7 |" in text
+    assert "minus" not in text
+    three = study | {"prefix": [result("prefix", seed, 4) for seed in (0, 1, 2)]}
+    assert "| prefix | 25.0 (25 to 25)* |" in "\n".join(further_section(three))
 
 
 def test_a_result_states_the_code_that_ran_and_its_settings(tmp_path: Path) -> None:
