@@ -331,7 +331,8 @@ def test_a_run_whose_queue_is_lost_again_and_again_has_the_batches_of_lock_step(
     assert batches == lock_step(4)
     assert [each.iteration for each in found] == [1]
     assert len(found[0].episodes) == 4
-    assert owner.restarts == 5
+    assert queue.started == 6
+    assert 1 <= owner.restarts <= 5  # it may be lost again before it has its state
 
 
 ACTIONS = ("admit", "lease", "complete", "complete", "late", "renew", "fail", "release", "wait", "train", "drop",
