@@ -30,7 +30,8 @@ from typing import Any
 import ray
 
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
-from bepa_torchrl.scale.rollouts.ray_cluster import ActorClient, connect, start_queue
+from bepa_torchrl.scale.rollouts.ray_cluster import ActorClient, connect
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
 
 GROUP_SIZE, GROUPS = 8, 16
@@ -107,13 +108,12 @@ def measure(options: argparse.Namespace, megabytes: float) -> Measured:
     In order of completion: in order of admission the groups behind the slowest of a thousand episodes would be missing.
     """
     staleness = -(-2 * options.desktops // (GROUPS * GROUP_SIZE))  # there is always a slot that waits
-    actor = start_queue(batch_groups=GROUPS, max_staleness=staleness, order="completion", lease_seconds=600.0)
-    queue: Any = ActorClient(actor)
+    queue = RayQueue(batch_groups=GROUPS, max_staleness=staleness, order="completion", lease_seconds=600.0)
     share = options.workers // options.processes
     processes = [
         ray.remote(Desktops)
         .options(num_cpus=0)
-        .remote(actor, number, share, options.desktops // options.workers, options.seconds, megabytes)
+        .remote(queue.actor, number, share, options.desktops // options.workers, options.seconds, megabytes)
         for number in range(options.processes)
     ]
     ray.get([process.start.remote() for process in processes], timeout=300.0)
@@ -132,8 +132,9 @@ def measure(options: argparse.Namespace, megabytes: float) -> Measured:
             queue.trained()
         episodes += GROUP_SIZE * (time.monotonic() >= begin)
     found = [seconds for process in processes for seconds in ray.get(process.latencies.remote(), timeout=60.0)]
-    for each in (*processes, actor):
-        ray.kill(each)
+    for process in processes:
+        ray.kill(process)
+    queue.stop()
     return Measured(episodes / options.measure, median(found), quantiles(found, n=100)[98])
 
 

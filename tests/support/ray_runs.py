@@ -20,7 +20,9 @@ from ray_heads import loaded_machine
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import ray_cluster
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
+from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector
 from osworld_gym.vector import DesktopVector
@@ -72,11 +74,10 @@ class Run:
         workers: int | None,
         stall_seconds: float = 240.0,
         make_vector: Callable[[], DesktopVector] = lambda: lamp_vector(1),
+        evaluation: EvaluationPlan | None = None,
         **pool: Any,
     ) -> None:
-        self.queue = ray_cluster.start_queue(
-            batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20
-        )
+        self.queue = RayQueue(batch_groups=GROUPS, max_staleness=staleness, lease_seconds=120.0, max_attempts=20)
         self.services = ServicePool(lambda: Learner(wins), replicas=1, check_every=0.5, num_cpus=0)
         learner: Any = Learner(wins)
         self.collector = AsyncGroupCollector(
@@ -86,15 +87,16 @@ class Run:
             groups=GROUPS,
             group_size=SIZE,
             seed=3,
-            queue=ray_cluster.ActorClient(self.queue),  # type: ignore[arg-type]
+            queue=self.queue,
             weight_sync_schemes={"policy": ServiceWeightSync(self.services.publish)},
+            evaluation=evaluation,
             stall_seconds=stall_seconds,
             on_restart=lambda: self.pool.restart_workers(),
             on_stall=lambda: self.pool.describe() | self.services.describe(),
             check=lambda: self.pool.check(),
         )
         self.pool = EnvWorkerPool(
-            self.queue,
+            self.queue.actor,
             self.services.actors,
             self.collector.plan,
             make_vector,
@@ -109,7 +111,7 @@ class Run:
         self.pool.stop(10.0)
         self.collector.shutdown()
         self.services.stop()
-        ray.kill(self.queue)
+        self.queue.stop()
 
 
 def wait_for(what: Callable[[], Any]) -> Any:

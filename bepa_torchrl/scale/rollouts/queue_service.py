@@ -77,10 +77,7 @@ class QueueService:
 
     def demand(self) -> DesktopDemand:
         """What desktops are needed for, and how long the trainer has waited."""
-        now = time.monotonic()
-        with self._lock:
-            waits = sum(max(0.0, now - since) for since in self._held_up_since.values())
-            return self._queue.demand(self._held_up + waits)
+        return self._do(lambda: self._queue.demand(self._held_up_seconds()))
 
     def take(self, group: int) -> None:
         self._do(lambda: self._queue.take(group))
@@ -99,6 +96,10 @@ class QueueService:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._do(lambda: self._queue.load_state_dict(state))
+
+    def _held_up_seconds(self) -> float:
+        now = time.monotonic()
+        return self._held_up + sum(max(0.0, now - since) for since in self._held_up_since.values())
 
     def _do(self, action: Callable[[], Result]) -> Result:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +73,62 @@ class DesktopDemand(NamedTuple):
     waiting: int  #: slots that wait for a desktop, now
     busy_seconds: float  #: that desktops played, summed over them
     held_up_seconds: float  #: that the trainer waited for a group or an evaluation
+
+
+class LeaseMemory(NamedTuple):
+    """A lease, without its deadline."""
+
+    ticket: str
+    worker: str
+    evaluation: bool
+    group: int
+    slot: int
+    attempt: int
+    seconds: float  #: since it began
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMemory:
+    """What a queue has in addition to its state, without the results of groups.
+
+    Args:
+        leases: all that have not ended.
+        outcomes: evaluation to slot to result, as far as they are played.
+        workers: desktops of each worker that was heard of.
+        counts: of events.
+        busy_seconds: that desktops played, summed over them.
+        desktop_seconds: that they were there.
+        held_up_seconds: that the trainer waited for a group or an evaluation.
+    """
+
+    leases: Sequence[LeaseMemory] = ()
+    outcomes: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    desktop_seconds: float = 0.0
+    held_up_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedState:
+    """What the owner of a queue in another process gives to one that has been started.
+
+    Args:
+        generation: number of the restoration; none twice.
+        state: a ``state_dict`` of the queue.
+        memory: what is known in addition.
+        shown: a group whose results the trainer has got, and has neither taken nor dropped yet.
+        rollouts_ended: whether no rollout is leased any more.
+        applied: number of the last change that the state has.
+    """
+
+    generation: int
+    state: Mapping[str, Any]
+    memory: QueueMemory
+    shown: int | None
+    rollouts_ended: bool
+    applied: int
 
 
 @dataclass(slots=True)
@@ -196,6 +252,10 @@ class ActiveLeases:
     def __iter__(self) -> Iterator[ActiveLease]:
         return iter(self._by_ticket.values())
 
+    def items(self) -> ItemsView[str, ActiveLease]:
+        """Tickets and leases."""
+        return self._by_ticket.items()
+
     def get(self, ticket: str) -> ActiveLease | None:
         """The lease; None if it has ended."""
         return self._by_ticket.get(ticket)
@@ -276,6 +336,10 @@ class KnownWorkers:
         if worker in self._heard:
             self.desktops += desktops - self._had[worker]
             self._had[worker] = desktops
+
+    def sizes(self) -> dict[str, int]:
+        """The desktops of each."""
+        return {worker: self._had[worker] for worker in self._heard}
 
     def forget(self, worker: str) -> None:
         """A worker has exited."""

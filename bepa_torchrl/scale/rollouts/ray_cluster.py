@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, the queue as an actor, and calls of actors; requires the extra ``ray``.
+"""The connection to a Ray cluster, and calls of actors; requires the extra ``ray``.
 
 Only the process that starts a run imports this module, and the actors that it starts. Actors do not depend on each
 other's clocks, and no call waits without a deadline.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS, QueueService
+from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
 from bepa_torchrl.scale.rollouts.ray_address import FIX, check_head
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError, FailureReason
@@ -23,8 +22,18 @@ from osworld_gym.errors import DesktopError, FailureReason
 #: simultaneous calls of an actor: of the queue one per worker that waits for leases, and others; of a rollout service
 #: one per desktop, further ones wait
 CALLERS = MAX_WORKERS + 56
+#: the group of an actor's calls that are answered also while all others wait, and how many of them at once
+CONTROL, CONTROLS = "control", 4
 DESKTOPS = "desktops"  #: resource of the nodes that get a worker: ``ray start --resources='{"desktops": 8}'``
 _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
+_WAITS = ("lease", "next_group", "next_evaluation", "evaluation_ready")  #: methods that wait for their last argument
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def control(method: Method) -> Method:
+    """Makes a method of an actor one of the group :data:`CONTROL`."""
+    marked: Method = ray.method(concurrency_group=CONTROL)(method)
+    return marked
 
 
 class ActorClient:
@@ -36,16 +45,17 @@ class ActorClient:
     Args:
         actor: the handle.
         deadline: seconds for a call, in addition to a ``timeout`` that is its last argument.
+        fix: what to do if the actor has exited, for the error.
     """
 
-    def __init__(self, actor: Any, deadline: float = _MARGIN) -> None:
-        self._actor, self._deadline = actor, deadline
+    def __init__(self, actor: Any, deadline: float = _MARGIN, fix: str = "") -> None:
+        self._actor, self._deadline, self._fix = actor, deadline, fix
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._actor, name)  # else an optional method would seem to be there for every actor
-        waits = name in ("lease", "next_group", "next_evaluation")
+        waits = name in _WAITS
 
         def call(*args: Any) -> Any:
             deadline = self._deadline + (float(args[-1]) if waits else 0.0)
@@ -56,7 +66,7 @@ class ActorClient:
             except GetTimeoutError as error:
                 raise DesktopError(FailureReason.hung, f"an actor did not answer {name} in {deadline:g} s") from error
             except RayActorError as error:
-                raise DesktopError(FailureReason.died, f"an actor has exited: {error}") from error
+                raise DesktopError(FailureReason.died, f"an actor has exited: {error}{self._fix}") from error
             except RayError as error:
                 raise DesktopError(FailureReason.died, f"an actor cannot be reached by {name}: {error}") from error
 
@@ -94,16 +104,6 @@ def connect(address: str | None = None, **options: Any) -> None:
         raise DesktopError(
             FailureReason.never_ready, f"{address}: {error}; install the same versions of Ray and Python on every node"
         ) from error
-
-
-def start_queue(**options: Any) -> Any:
-    """The queue's actor, with the arguments of :class:`~bepa_torchrl.scale.rollouts.task_queue.TaskQueue`.
-
-    It is on this process's node: the run ends with this process anyway, and should not end with any other node.
-    """
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(QueueService).options(num_cpus=0, max_concurrency=CALLERS, scheduling_strategy=here)
-    return actor.remote(**options)
 
 
 def described(actor: Any, within: float = 10.0) -> Any:

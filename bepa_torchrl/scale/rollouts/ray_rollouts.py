@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import ray
 from torchrl.envs import EnvBase
 
 from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync, Weights
-from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector, GroupSource
+from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
-from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, ActorClient, connect, start_queue
+from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, connect
 from bepa_torchrl.scale.rollouts.ray_gpus import check_node, other_gpus
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.scale.rollouts.task_queue import Order
 from osworld_gym.tasks.task import Task
@@ -139,7 +140,7 @@ def ray_collector(
         ValueError: more workers than desktops.
     """
     rollouts.join()
-    queue = start_queue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
+    queue = RayQueue(batch_groups=options["groups"], max_staleness=max_staleness, order=order)
     services = rollouts.services()
     pools: list[EnvWorkerPool] = []
 
@@ -147,7 +148,7 @@ def ray_collector(
         for pool in pools:
             pool.stop(_STOP_SECONDS)
         services.stop()
-        ray.kill(queue)
+        queue.stop()
         ray.shutdown()
 
     def describe() -> dict[str, Any]:
@@ -157,7 +158,7 @@ def ray_collector(
         env,
         policy,
         tasks,
-        queue=cast(GroupSource, ActorClient(queue)),
+        queue=queue,
         weight_sync_schemes={"policy": ServiceWeightSync(services.publish, weights)},
         on_shutdown=stop,
         on_restart=lambda: pools[0].restart_workers(),
@@ -166,11 +167,11 @@ def ray_collector(
         check=lambda: pools[0].check(),
         **options,
     )
-    pools.append(rollouts.worker_pool(queue, services, collector.plan))
+    pools.append(rollouts.worker_pool(queue.actor, services, collector.plan))
     return collector
 
 
-def ray_queue(address: str, **options: Any) -> tuple[ActorClient, Callable[[], None]]:
+def ray_queue(address: str, **options: Any) -> tuple[RayQueue, Callable[[], None]]:
     """A queue as an actor of a cluster, and a function that ends it and leaves the cluster.
 
     Args:
@@ -181,10 +182,10 @@ def ray_queue(address: str, **options: Any) -> tuple[ActorClient, Callable[[], N
         DesktopError: there is no cluster at the address.
     """
     connect(None if address == LOCAL else address, log_to_driver=False)
-    queue = start_queue(**options)
+    queue = RayQueue(**options)
 
     def stop() -> None:
-        ray.kill(queue)
+        queue.stop()
         ray.shutdown()
 
-    return ActorClient(queue), stop
+    return queue, stop

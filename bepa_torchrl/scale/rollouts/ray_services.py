@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -15,24 +15,24 @@ from torch import Tensor
 
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import on_cpu
-from bepa_torchrl.scale.rollouts.ray_cluster import CALLERS, ActorClient, check_version, described
+from bepa_torchrl.scale.rollouts.ray_cluster import (
+    CALLERS,
+    CONTROL,
+    CONTROLS,
+    ActorClient,
+    check_version,
+    control,
+    described,
+)
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS, RolloutService
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
 
 _log = logging.getLogger(__name__)
-Method = TypeVar("Method", bound=Callable[..., Any])
 _START_SECONDS = 300.0  #: until a service's process has started and has made its policy
 _STOP_SECONDS = 60.0  #: for a health check that is under way
 _CLOSE_SECONDS = 120.0  #: for running calls, and the end of the policies' engines
 _METRICS_SECONDS = 5.0
-_CONTROL, _CONTROLS = "control", 4  #: the group of calls that do not sample, and how many of them run at once
-
-
-def _control(method: Method) -> Method:
-    """Makes a method one of the control group."""
-    marked: Method = ray.method(concurrency_group=_CONTROL)(method)
-    return marked
 
 
 class _Service(RolloutService):
@@ -46,23 +46,23 @@ class _Service(RolloutService):
         check_version(version)
         super().__init__(make_policy(), max_rows=max_rows, deadline=answer_seconds, require_weights=True)
 
-    @_control
+    @control
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         super().load_weights(weights, version)
 
-    @_control
+    @control
     def engine_metrics(self) -> dict[str, float]:
         return super().engine_metrics()
 
-    @_control
+    @control
     def describe(self) -> dict[str, Any]:
         return super().describe()
 
-    @_control
+    @control
     def close(self) -> None:
         super().close()
 
-    @_control
+    @control
     def state(self) -> tuple[int, bool, str | None]:
         """The actor's process id, whether it has weights, and why it samples nothing any more."""
         return os.getpid(), self._loaded.is_set(), self.failure()
@@ -94,7 +94,7 @@ class ServicePool:
         **resources: Any,
     ) -> None:
         options = {"max_concurrency": CALLERS, "max_restarts": -1, "max_task_retries": -1, **resources}
-        service: Any = ray.remote(concurrency_groups={_CONTROL: _CONTROLS})(_Service)
+        service: Any = ray.remote(concurrency_groups={CONTROL: CONTROLS})(_Service)
         actor = service.options(**options)
         arguments = (__version__, make_policy, max_rows, answer_seconds)
         self.actors: list[Any] = [actor.remote(*arguments) for _ in range(replicas)]

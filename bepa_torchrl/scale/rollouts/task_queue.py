@@ -25,6 +25,8 @@ from bepa_torchrl.scale.rollouts.queue_state import (
     Group,
     KnownWorkers,
     Lease,
+    LeaseMemory,
+    QueueMemory,
     ReadyCounts,
     StaleTicketError,
     WaitingSlots,
@@ -134,6 +136,9 @@ class TaskQueue:
         (self._waiting_evaluations if group.evaluation else self._waiting).add(group, slots)
         self.events = self.events._replace(slots=self.events.slots + len(slots))
 
+    def _wait_no_more(self, group: Group, slot: int) -> None:
+        (self._waiting_evaluations if group.evaluation else self._waiting).remove(group, slot)
+
     def end_rollouts(self) -> None:
         """No more rollouts are leased; evaluations are. Not part of the state."""
         self._rollouts_ended = True
@@ -175,7 +180,7 @@ class TaskQueue:
 
     def _lease(self, worker: str, group: Group, slot: int) -> Lease:
         now = self._clock()
-        (self._waiting_evaluations if group.evaluation else self._waiting).remove(group, slot)
+        self._wait_no_more(group, slot)
         group.attempts[slot] += 1
         self._tickets += 1
         self._rollouts_leased = 0 if group.evaluation else self._rollouts_leased + 1
@@ -298,8 +303,16 @@ class TaskQueue:
     def take_evaluation(self) -> FinishedGroup | None:
         """Removes and returns the oldest finished evaluation; None if there is none."""
         self.expire()
-        number = next((number for number, each in self._evaluations.items() if each.finished), None)
+        number = self._finished_evaluation()
         return None if number is None else self._evaluations.pop(number).ended(self.batches)
+
+    def evaluation_is_finished(self) -> bool:
+        """Whether :meth:`take_evaluation` returns one."""
+        self.expire()
+        return self._finished_evaluation() is not None
+
+    def _finished_evaluation(self) -> int | None:
+        return next((number for number, each in self._evaluations.items() if each.finished), None)
 
     def take(self, group: int) -> None:
         """Removes a finished group, to be trained. Raises ValueError if it is not finished, or was taken."""
@@ -398,3 +411,55 @@ class TaskQueue:
             group = self._evaluations[int(number)] = Group(int(number), True, task, int(size), int(admitted_at))
             group.results = {int(slot): result for slot, result in results if result is not None}
             self._wait(group, [slot for slot in range(group.size) if slot not in group.results])
+
+    def memory(self) -> QueueMemory:
+        """What :meth:`recall` gives to another queue with the same state."""
+        self._count_busy()
+        now, leases = self._clock(), self._leases.items()
+        return QueueMemory(
+            [
+                LeaseMemory(ticket, each.worker, group.evaluation, group.number, slot, group.attempts[slot], seconds)
+                for ticket, each in leases
+                for group, slot, seconds in [(each.group, each.slot, now - each.started)]
+            ],
+            {
+                number: {slot: result for slot, result in each.results.items() if result is not None}
+                for number, each in self._evaluations.items()
+            },
+            self._workers.sizes(),
+            dict(self.counts),
+            self._busy_seconds,
+            self._desktop_seconds,
+        )
+
+    def recall(self, memory: QueueMemory) -> None:
+        """Goes on with the leases, outcomes, workers and counts of another queue, after its state was loaded.
+
+        Leases begin again, with their tickets; those of workers that are gone expire. What does not fit the state is
+        left out: a slot that was finished since waits, so that it is played again.
+        """
+        now = self._counted_at = self._clock()
+        self.counts = Counter(memory.counts)
+        self._busy_seconds, self._desktop_seconds = memory.busy_seconds, memory.desktop_seconds
+        for worker, desktops in memory.workers.items():
+            self._workers.record_heartbeat(worker, now, desktops)
+        for number, outcomes in memory.outcomes.items():
+            evaluation = self._evaluations.get(number)
+            for slot in [] if evaluation is None else [slot for slot in evaluation.waiting if slot in outcomes]:
+                assert evaluation is not None
+                self._wait_no_more(evaluation, slot)
+                self._finish_slot(evaluation, slot, outcomes[slot])
+        for lease in memory.leases:
+            group = (self._evaluations if lease.evaluation else self._groups).get(lease.group)
+            if group is not None and lease.slot in group.waiting:
+                self._wait_no_more(group, lease.slot)
+                group.attempts[lease.slot] = lease.attempt
+                active = ActiveLease(group, lease.slot, lease.worker, now + self.lease_seconds, now - lease.seconds)
+                self._leases.add(lease.ticket, active)
+
+    def close(self, number: int, *, evaluation: bool = False) -> None:
+        """Finishes what waits of a group, or of an evaluation, without results: the trainer has got them elsewhere."""
+        group = (self._evaluations if evaluation else self._groups)[number]
+        for slot in list(group.waiting):
+            self._wait_no_more(group, slot)
+            self._finish_slot(group, slot, None)

@@ -36,15 +36,15 @@ GROUPS, EVAL_EVERY, METHOD = 2, 4, "level2"
 #: what the command line of each kind of process contains
 PROCESSES = {
     "trainer": "method_process",
-    "queue": "ray::QueueService",
+    "queue": "ray::_Queue",
     "worker": "ray::_Node",
     "replica": "ray::_Service",
     "node": "/raylet/raylet ",
     "head": "/gcs/gcs_server ",
 }
 #: after the kill of one of these the run ends, and is started again
-ENDS = ("driver", "trainer", "queue", "node", "head")
-TEN = (*ENDS[:4], *["worker"] * 3, *["replica"] * 3)
+ENDS = ("driver", "trainer", "node", "head")
+TEN = (*ENDS[:3], *["queue"] * 2, *["worker"] * 3, *["replica"] * 2)
 EARLY = 0.2  #: share of the kills that do not wait until the run goes on
 REPORTS = ROOT / "build" / "soak"  #: of the soak: which process was killed when, and what was dropped and why
 SETTINGS = (

@@ -1,4 +1,4 @@
-"""Two trainer ranks and two rollout services on Ray: the run of one process, also if services and a rank are killed."""
+"""Two trainer ranks and two rollout services on Ray: the run of one process, also if they or the queue are killed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def processes(launcher: subprocess.Popen[str], words: str) -> list[psutil.Proces
     return [child for child in every if words in " ".join(child.cmdline())]
 
 
-def test_services_and_a_rank_are_killed_and_each_group_is_trained_once(tmp_path: Path) -> None:
-    """A service is killed after the first iteration, rank 1 after the second; ``restarts`` goes on from there."""
+def test_a_service_the_queue_and_a_rank_are_killed_and_each_group_is_trained_once(tmp_path: Path) -> None:
+    """A service and the queue are killed after the first iteration, rank 1 after the second; ``restarts`` goes on."""
     settings = [*smallest_run(tmp_path / "p"), *TWO_STEPS, *ASYNC, f"runs={tmp_path}"]
     assert main([*settings, "name=alone"]) == 0
     environment = os.environ | loaded_machine() | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -55,11 +55,14 @@ def test_services_and_a_rank_are_killed_and_each_group_is_trained_once(tmp_path:
         services = processes(launcher, "ray::_Service")
         assert len(services) == 2
         services[0].send_signal(signal.SIGKILL)
-        until(lambda: reached(2), "no iteration after the kill of a service", DEADLINE)
+        (queue,) = processes(launcher, "ray::_Queue")
+        queue.send_signal(signal.SIGKILL)
+        until(lambda: reached(2), "no iteration after the kill of a service and the queue", DEADLINE)
         (follower,) = processes(launcher, "bepa_torchrl.experiment.ranks")
         follower.send_signal(signal.SIGKILL)
         assert launcher.wait(DEADLINE) == 0, log.read_text()
     text = log.read_text()
+    assert "the queue was started again" in text + (run / METHOD / "log.txt").read_text()
     assert "rank 1 of 2 ended by signal SIGKILL" in text
     assert "restart 1 of 2 in 10 s, from what is saved" in text
     assert_same_record(updates(run), updates(tmp_path / "alone"))

@@ -32,6 +32,7 @@ from bepa_torchrl.scale.rollouts.async_collector import AsyncIteration
 from bepa_torchrl.scale.rollouts.pool import env_worker_pool
 from bepa_torchrl.scale.rollouts.pool.nodes import MAX_FAILURES
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
 from bepa_torchrl.testing import lamp_vector, summary
@@ -318,21 +319,21 @@ def failure_of(call: Callable[[], Any]) -> str:
 
 
 def test_errors_cross_and_an_actor_that_is_gone_is_an_infrastructure_failure() -> None:
-    queue = ray_cluster.start_queue(batch_groups=1, max_staleness=0)
-    client: Any = ray_cluster.ActorClient(queue)
+    queue = RayQueue(batch_groups=1, max_staleness=0)
+    client: Any = ray_cluster.ActorClient(queue.actor)
     assert hasattr(client, "complete")
     assert not isinstance(client, ImagePrefetcher)  # it has no methods but the actor's
     with pytest.raises(StaleTicketError, match="has ended"):
         client.complete("0-99", None)
-    client.admit("t", 1)
+    queue.admit("t", 1)
     with pytest.raises(ValueError, match="the queue is full"):
-        client.admit("t", 1)
-    ray.kill(queue)  # does not wait for its end
-    wait_for(lambda: "died: an actor has exited" in failure_of(client.capacity_left))
+        queue.admit("t", 1)
+    queue.stop()  # does not wait for the actor's end
+    wait_for(lambda: "died: an actor has exited" in failure_of(client.describe))
     nowhere = NodeAffinitySchedulingStrategy(ray.NodeID.from_random().hex(), soft=False)
-    queue = ray.remote(QueueService).options(scheduling_strategy=nowhere).remote(batch_groups=1, max_staleness=0)
+    actor = ray.remote(QueueService).options(scheduling_strategy=nowhere).remote(batch_groups=1, max_staleness=0)
     with pytest.raises(
         DesktopError, match="died: an actor cannot be reached by capacity_left: The actor is not schedulable"
     ):
-        ray_cluster.ActorClient(queue).capacity_left()
-    assert ray_cluster.described(queue).startswith("has exited, or failed (The actor is not schedulable")
+        ray_cluster.ActorClient(actor).capacity_left()
+    assert ray_cluster.described(actor).startswith("has exited, or failed (The actor is not schedulable")

@@ -11,8 +11,8 @@ from lamp_groups import lock_step
 from ray.cluster_utils import Cluster
 from ray_runs import Run, kill_9, processes, wait_for
 
-from bepa_torchrl.scale.rollouts import ray_cluster
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import cluster_nodes
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.testing import LampDesktop, lamp_vector, summary
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
@@ -52,9 +52,11 @@ def test_the_queue_is_on_the_node_of_the_process_that_starts_it(nodes: Cluster) 
     nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
     wait_for(lambda: len([node for node in ray.nodes() if node["Alive"]]) == 2)
     here = ray.get_runtime_context().get_node_id()
-    queues = [ray_cluster.start_queue(batch_groups=1, max_staleness=0) for _ in range(6)]
-    found = [queue.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for queue in queues]
+    queues = [RayQueue(batch_groups=1, max_staleness=0) for _ in range(6)]
+    found = [queue.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for queue in queues]
     assert ray.get(found, timeout=240) == [here] * 6
+    for queue in queues:
+        queue.stop()
 
 
 @pytest.mark.parametrize("workers", [2, None], ids=["a fixed number of workers", "one worker per node"])

@@ -13,9 +13,9 @@ from one_weight import GROUPS, SIZE, OneWeight, returns_and_versions
 from ray_runs import wait_for
 
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
-from bepa_torchrl.scale.rollouts import ray_cluster
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
+from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
 from bepa_torchrl.testing import LampEnv, lamp_task, lamp_vector
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 def test_turns_on_ray_are_sampled_by_the_weights_in_training() -> None:
     """Two services, each with a worker; one is killed after the first batch, and began with a weight that wins."""
-    queue = ray_cluster.start_queue(batch_groups=GROUPS, max_staleness=0)
+    queue = RayQueue(batch_groups=GROUPS, max_staleness=0)
     services = ServicePool(lambda: OneWeight(1.0), replicas=2, check_every=0.5, num_cpus=0)
     policy: Any = OneWeight(-1.0)
     collector = AsyncGroupCollector(
@@ -38,12 +38,12 @@ def test_turns_on_ray_are_sampled_by_the_weights_in_training() -> None:
         [lamp_task(n) for n in range(4)],
         groups=GROUPS,
         group_size=SIZE,
-        queue=ray_cluster.ActorClient(queue),  # type: ignore[arg-type]
+        queue=queue,
         stall_seconds=240.0,
         weight_sync_schemes={"policy": ServiceWeightSync(services.publish)},
     )
     pool = EnvWorkerPool(
-        queue,
+        queue.actor,
         services.actors,
         collector.plan,
         lambda: lamp_vector(1),
@@ -65,4 +65,4 @@ def test_turns_on_ray_are_sampled_by_the_weights_in_training() -> None:
         pool.stop(10.0)
         collector.shutdown()
         services.stop()
-        ray.kill(queue)
+        queue.stop()
