@@ -102,9 +102,12 @@ class TorchrunJob:
         """
         with rank_failures():
             part = self.store().add("parts", 0) - 1
-            if part >= 0:
-                self.store(f"{part}/").set(f"exited/{rank}", text)
-        return part >= 0
+            if part < 0:
+                return False
+            store, key = self.store(f"{part}/"), f"exited/{rank}"
+            if not store.check([key]):  # what the rank has said itself says more
+                store.set(key, text)
+        return True
 
     def end(self) -> None:
         """Rank 0: tells the other ranks that there are no more parts."""

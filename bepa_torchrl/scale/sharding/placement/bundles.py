@@ -67,9 +67,10 @@ def no_room(
         fix: what the user may do.
     """
     names = list(needs.total())
+    held = "" if needs.lacking(total) else f" (free: {_amounts(free, names)})"
     return (
         f"the Ray cluster had no room within {seconds:g} s for {needs}: together {_amounts(needs.total(), names)}; it "
-        f"has {_amounts(total, names)} on {nodes} node{'s' * (nodes != 1)} (free: {_amounts(free, names)}); {fix}"
+        f"has {_amounts(total, names)} on {nodes} node{'s' * (nodes != 1)}{held}; {fix}"
     )
 
 
