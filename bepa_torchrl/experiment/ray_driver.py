@@ -26,8 +26,8 @@ from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import RAY_CLUSTER
 from bepa_torchrl.failures import INFRASTRUCTURE
+from bepa_torchrl.scale.rollouts.ray_address import LOCAL
 from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, connect
-from bepa_torchrl.scale.rollouts.ray_rollouts import LOCAL
 from bepa_torchrl.scale.sharding.placement.bundles import Needs
 from bepa_torchrl.scale.sharding.placement.ray_ranks import RayRanks, placed_ranks
 

@@ -21,19 +21,18 @@ from bepa_torchrl.scale.sharding.placement.ray_ranks import Outcome, PlacementEr
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
-#: a rank: tells its part in the job over the store, then does what its argument says
+#: a rank, before it does what a test wants
 RANK = """
 import os, signal, sys, time
 from bepa_torchrl.experiment.method_handle import end_with_launcher
-from bepa_torchrl.scale.sharding.torchrun import torchrun_job
 end_with_launcher()
-job = torchrun_job()
-store = job.store()
-store.set(f"here/{job.rank}", str(os.getpid()))
-store.wait([f"here/{rank}" for rank in range(job.ranks)])
-print("rank", job.rank, "of", job.ranks, job.local_rank, job.local_ranks, job.attempt, os.environ["GIVEN"], flush=True)
+rank = int(os.environ["RANK"])
+names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "GIVEN"
+print("rank", *(os.environ[name] for name in names), flush=True)
 print("an error", file=sys.stderr)
 """
+#: the store, which takes seconds to import
+STORE = "from bepa_torchrl.scale.sharding.torchrun import torchrun_job\njob = torchrun_job()\nstore = job.store()\n"
 WAIT = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\ntime.sleep(600)\n"
 
 
@@ -93,9 +92,9 @@ def test_ranks_get_torchruns_environment_and_their_output_is_passed_on(tmp_path:
         assert ranks.follow() == Outcome(0, None)
     assert sorted(lines.lines) == [
         (0, "err", "an error"),
-        (0, "out", "rank 0 of 2 0 2 3 by the run"),
+        (0, "out", "rank 0 2 0 2 3 127.0.0.1 by the run"),
         (1, "err", "an error"),
-        (1, "out", "rank 1 of 2 1 2 3 by the run"),
+        (1, "out", "rank 1 2 1 2 3 127.0.0.1 by the run"),
     ]
 
 
@@ -111,7 +110,7 @@ def test_ranks_get_torchruns_environment_and_their_output_is_passed_on(tmp_path:
 def test_the_exit_code_is_rank_0s(tmp_path: Path, code: str, expected: int) -> None:
     lines = Lines()
     with placed(lines) as ranks:
-        start(ranks, f"if job.rank == 0: {code}\n{WAIT}", tmp_path)
+        start(ranks, f"if rank == 0: {code}\n{WAIT}", tmp_path)
         outcome = ranks.follow()
     assert outcome.code == expected
     killed = "rank 0 of 2 ended by signal SIGKILL (killed from outside, or by the system"
@@ -120,10 +119,10 @@ def test_the_exit_code_is_rank_0s(tmp_path: Path, code: str, expected: int) -> N
 
 @pytest.mark.parametrize("victim", ["process", "actor"])
 def test_a_killed_rank_ends_the_others(tmp_path: Path, victim: str) -> None:
-    """Rank 0 is told, over the store, if it trains; it does not end by itself here."""
+    """Rank 0 does not train, and so does not hear of it: it gets SIGTERM."""
     lines = Lines()
     with placed(lines) as ranks:
-        start(ranks, f"if job.rank == 0: store.add('parts', 1)\n{WAIT}", tmp_path)
+        start(ranks, WAIT, tmp_path)
         ranks._until(lambda: lines.started() == 2, 120.0)
         (follower,) = (each for each in processes() if each.environ()["RANK"] == "1")
         (follower.parent() if victim == "actor" else follower).send_signal(signal.SIGKILL)
@@ -139,11 +138,11 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path, victim: str) -> None:
 def test_rank_0_hears_of_a_lost_rank_and_ends_by_itself(tmp_path: Path) -> None:
     lines = Lines()
     hears = (
-        "if job.rank == 1: os.kill(os.getpid(), 9)\n"
+        "if rank == 1: os.kill(os.getpid(), 9)\n"
         "told = job.store('0/')\ntold.wait(['exited/1'])\nprint(told.get('exited/1').decode())\nsys.exit(3)\n"
     )
     with placed(lines) as ranks:
-        start(ranks, f"if job.rank == 0: store.add('parts', 1)\nstore.wait(['parts'])\n{hears}", tmp_path)
+        start(ranks, f"{STORE}if rank == 0: store.add('parts', 1)\nstore.wait(['parts'])\n{hears}", tmp_path)
         assert ranks.follow().code == INFRASTRUCTURE
     (told,) = (line for _, _, line in lines.lines if line.startswith("ended by"))
     assert told.startswith("ended by signal SIGKILL (killed from outside, or by the system when memory ran out")
@@ -152,14 +151,14 @@ def test_rank_0_hears_of_a_lost_rank_and_ends_by_itself(tmp_path: Path) -> None:
 def test_an_interrupt_reaches_rank_0_and_the_others_end(tmp_path: Path) -> None:
     lines = Lines()
     code = (
-        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})\n"
-        "try: store.wait(['end']) if job.rank else time.sleep(600)\n"
+        f"{STORE}signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGINT}})\n"
+        "try: print('ready', flush=True); store.wait(['end']) if rank else time.sleep(600)\n"
         "except KeyboardInterrupt: print('in order')\n"
         "store.set('end', '')\n"
     )
     with placed(lines) as ranks:
         start(ranks, code, tmp_path)
-        ranks._until(lambda: lines.started() == 2, 120.0)
+        ranks._until(lambda: [line for _, _, line in lines.lines].count("ready") == 2, 120.0)
         ranks.interrupt()
         assert ranks.follow() == Outcome(0, None)
     assert (0, "out", "in order") in lines.lines
