@@ -138,6 +138,7 @@ class RayRanks:
         here = ray.get_runtime_context().get_node_id()
         self.places = places([nodes[number] for number in range(needs.ranks)], here)
         self._describe, self._on_line = describe, on_line
+        self._started: set[int] = set()
         self._asked: dict[Any, tuple[int, float]] = {}  # answer → rank, time of the call
         self._ended: dict[int, int | str] = {}  # rank → its exit code, or how its actor was lost
         self._store: dict[str, int | str] = {}
@@ -184,7 +185,7 @@ class RayRanks:
             PlacementError: one does not start.
         """
         address = store_address(self.places, self._nodes[0]["address"])
-        port = self._call(0, "serve", address)
+        port = self._call(0, "serve", address, seconds=_START)  # the actor imports torch
         self._store = {"ranks": len(self), "host": address, "port": port, "attempt": attempt}
         gpus = {rank: node["gpus"] for rank, node in enumerate(self._nodes)}
         for place, node in zip(self.places, self._nodes, strict=True):
@@ -192,6 +193,7 @@ class RayRanks:
                 place, self.places, address=address, port=port, attempt=attempt, gpus=gpus, interface=node["interface"]
             )
             self._call(place.rank, "start", list(arguments), {**environment, **own}, folder)
+            self._started.add(place.rank)
             self._ask(place.rank)
 
     def follow(self) -> Outcome:
@@ -207,6 +209,7 @@ class RayRanks:
 
     def interrupt(self) -> None:
         """Ends the run in order, as Ctrl-C does; returns when the ranks have ended, or after 45 s."""
+        self._running()
         self._signal(0, signal.SIGINT)
         end = monotonic() + _INTERRUPT
         self._until(lambda: 0 in self._ended, _INTERRUPT)
@@ -262,10 +265,17 @@ class RayRanks:
 
     def _stop(self) -> None:
         """SIGTERM to what still runs."""
-        running = {rank for rank, _ in self._asked.values()}
+        running = self._running()
         for rank in sorted(running):
             self._signal(rank, signal.SIGTERM)
         self._until(lambda: running <= self._ended.keys(), _STOP)
+
+    def _running(self) -> set[int]:
+        """The ranks that run; those whose call was interrupted are asked again."""
+        running = self._started - self._ended.keys()
+        for rank in running - {rank for rank, _ in self._asked.values()}:
+            self._ask(rank)
+        return running
 
     def _signal(self, rank: int, number: int) -> None:
         with suppress(RayError):
@@ -303,9 +313,9 @@ class RayRanks:
         else:
             self._ended[rank] = code
 
-    def _call(self, rank: int, method: str, *arguments: Any) -> Any:
+    def _call(self, rank: int, method: str, *arguments: Any, seconds: float = _ANSWER) -> Any:
         """Raises PlacementError if the actor has exited or does not answer."""
-        return self._answers([getattr(self._actors[rank], method).remote(*arguments)], method, _ANSWER)[0]
+        return self._answers([getattr(self._actors[rank], method).remote(*arguments)], method, seconds)[0]
 
     def _all(self, method: str, *arguments: Any, seconds: float = _ANSWER) -> list[Any]:
         """The answers of all ranks' actors. Raises as :meth:`_call`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,3 +212,11 @@ def test_ranks_are_ended_if_the_caller_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         failing()
     assert [line for _, _, line in lines.lines].count("in order") == 2
+
+
+def test_the_program_that_places_ranks_does_not_import_torch() -> None:
+    """It is on a machine without a GPU, next to the cluster's head."""
+    code = (
+        "import sys, bepa_torchrl.commands.train, bepa_torchrl.experiment.ray_driver; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
