@@ -116,10 +116,17 @@ def test_a_resumed_run_is_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_missing_cluster_is_an_error_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray")
+    """Also without Ray here: the head is asked by a plain connection."""
+    monkeypatch.setattr("bepa_torchrl.experiment.launcher.require_extra", lambda *_: None)
     run = ["cluster.address=127.0.0.1:1", f"runs={tmp_path}", "name=x", "policy=tiny"]
     assert train.main([*ON_RAY, *run]) == 3
     assert "no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").mkdir()
+    assert train.main([*ON_RAY, f"runs={tmp_path}", "name=x", "policy=tiny"]) == 2
+    assert "x exists and is not overwritten; give another name=" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from repository import ROOT
 from smallest_run import TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.config import load_config
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INTERRUPTED
 
@@ -75,6 +76,27 @@ def rank_processes(run: str) -> dict[int, psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "services", "total"),
+    [
+        (["policy.device=cuda"], 0, {"CPU": 2.0, "GPU": 4.0}),
+        (["policy.device=cpu"], 0, {"CPU": 2.0}),
+        (["policy.device=cuda", "collect.mode=async"], 3, {"CPU": 2.0, "GPU": 5.5}),
+        (["policy.device=cpu", "collect.mode=async"], 3, {"CPU": 2.0, "GPU": 1.5}),
+        (["policy.device=cuda", "collect.mode=async", "cluster.listen=0.0.0.0:1"], 0, {"CPU": 2.0, "GPU": 4.0}),
+    ],
+)
+def test_the_cluster_is_asked_for_what_ranks_and_services_of_this_cluster_need(
+    changes: list[str], services: int, total: dict[str, float]
+) -> None:
+    from bepa_torchrl.experiment.ray_driver import needs_of  # without Ray this module is collected, too
+
+    cluster = ("cluster.address=auto", "cluster.replicas=3", "cluster.gpus_per_replica=0.5", "compare=[]")
+    needs = needs_of(load_config([*ON_RAY, *cluster, "train.ranks=4", *changes]))
+    assert (needs.ranks, needs.services) == (4, services)
+    assert needs.total() == total
 
 
 def test_ranks_that_ray_places_equal_those_that_the_run_starts(settings: list[str], tmp_path: Path) -> None:
