@@ -38,23 +38,39 @@ def train(options: argparse.Namespace) -> int:
         ValueError, TaskError: bad input. DesktopError, OSError: infrastructure.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return _train_on_torchrun(options)
-    from bepa_torchrl.experiment.launcher import run
+    from bepa_torchrl.experiment.started_by import is_rank
 
+    if is_rank():
+        return _train_as_rank(options)
+    from bepa_torchrl.experiment.config import load_methods
+    from bepa_torchrl.experiment.launcher import check_ranks_on_ray, effective_settings, run_loaded
+
+    configs = load_methods(options.overrides, config_dir=options.config_dir)
+    settings = effective_settings(configs, options.overrides)
+    if settings.cluster.trainer == "ray":
+        check_ranks_on_ray(settings)
+        from bepa_torchrl.experiment.ray_driver import train_on_ray
+
+        return train_on_ray(settings, options.overrides, config_dir=options.config_dir)
     # SIGTERM becomes an ordinary exit, which ends the methods' processes too
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        return run(options.overrides, config_dir=options.config_dir)
+        return run_loaded(configs, options.overrides)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _train_on_torchrun(options: argparse.Namespace) -> int:
-    """As :func:`train`, in a process that torchrun has started: rank 0 is the run, the others follow it.
+def _train_as_rank(options: argparse.Namespace) -> int:
+    """As :func:`train`, in a process that torchrun or Ray has started: rank 0 is the run, the others follow it.
 
-    Processes that torchrun has started again (``--max-restarts``) go on with the run that the first ones have begun.
+    Processes that are started again (``--max-restarts``, ``restarts``) go on with the run that the first ones have
+    begun.
     """
+    from bepa_torchrl.experiment.method_handle import end_with_launcher
+    from bepa_torchrl.experiment.started_by import by_ray
+
+    end_with_launcher()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # Ray's processes block SIGINT
     from bepa_torchrl.experiment.config import load_methods
     from bepa_torchrl.experiment.launcher import overrides_on_torchrun, run_loaded
 
@@ -71,7 +87,7 @@ def _train_on_torchrun(options: argparse.Namespace) -> int:
     if job.attempt and begun(next(iter(configs.values()))):
         overrides = [*overrides, "resume=true"]
         configs = load_methods(overrides, config_dir=options.config_dir)
-    before = signal.signal(signal.SIGTERM, _end_with_torchrun)
+    before = signal.signal(signal.SIGTERM, _end if by_ray() else _end_with_torchrun)
     try:
         return run_loaded(configs, overrides)
     finally:

@@ -16,6 +16,7 @@ from bepa_torchrl.experiment.method_handle import NOTICE
 from bepa_torchrl.experiment.preflight import TLS_SETTINGS
 from bepa_torchrl.experiment.rollout_side import shared_settings
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.started_by import by_ray, cluster_address
 from bepa_torchrl.policies.base import Policy, Sampler
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
@@ -69,7 +70,7 @@ def async_collector(
     from bepa_torchrl.scale.rollouts.ray_rollouts import ray_collector  # requires the extra ``ray``
 
     rollouts = ray_rollouts(settings, make_policy, make_vector)
-    if settings.train.ranks > 1 and settings.policy.device != "cpu":
+    if settings.train.ranks > 1 and settings.policy.device != "cpu" and not by_ray():  # Ray knows its own ranks' GPUs
         rollouts = replace(rollouts, trainer_gpus=trainer_gpus(settings), gpus=visible_gpus())
     return ray_collector(env, policy, tasks, rollouts, **options)
 
@@ -80,10 +81,10 @@ def ray_rollouts(
     """What plays the rollouts in the Ray cluster at ``cluster.address``; arguments as of :func:`async_collector`."""
     from bepa_torchrl.scale.rollouts.ray_rollouts import RayRollouts  # requires the extra ``ray``
 
-    cluster = settings.cluster
-    assert cluster.address is not None
+    cluster, address = settings.cluster, cluster_address(settings)
+    assert address is not None
     return RayRollouts(
-        address=cluster.address,
+        address=address,
         make_policy=partial(call_with_imports, settings.import_, make_policy),
         make_vector=partial(call_with_imports, settings.import_, make_vector),
         workers=cluster.workers,
@@ -119,7 +120,7 @@ def _listening_collector(
     cluster = settings.cluster
     assert cluster.listen is not None
     bounds = {"batch_groups": settings.collect.groups, "max_staleness": max_staleness, "order": order}
-    queue, end = _shared_queue(cluster.address, **bounds)
+    queue, end = _shared_queue(cluster_address(settings), **bounds)
     return served_collector(
         env,
         policy,

@@ -14,7 +14,6 @@ given, how to fix it. :func:`bepa_torchrl.experiment.config.check` makes an erro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,15 @@ from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.gpus import engine_gpus
-from bepa_torchrl.experiment.settings import AdvantageSettings, AlgoSettings, ExpertSettings, LossSettings, Settings
+from bepa_torchrl.experiment.settings import (
+    AdvantageSettings,
+    AlgoSettings,
+    ClusterSettings,
+    ExpertSettings,
+    LossSettings,
+    Settings,
+)
+from bepa_torchrl.experiment.started_by import by_torchrun, is_rank
 from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
@@ -243,7 +250,7 @@ def synchronous(settings: Settings) -> str | None:
     if wrong:
         return f"{' and '.join(wrong)}: read with collect.mode=async only; set it, or leave this out"
     for name, value in (("address", cluster.address), ("listen", cluster.listen)):
-        if value is not None:
+        if value is not None and not (name == "address" and cluster.trainer == "ray"):
             return f"cluster.{name}={value} requires collect.mode=async; set it"
     return None
 
@@ -291,7 +298,7 @@ def engine_while_rerolling(settings: Settings) -> str | None:
 def ranks(settings: Settings) -> str | None:
     """The other settings work on several ranks."""
     count, device = settings.train.ranks, settings.policy.device
-    if count == 1:
+    if count == 1 and settings.cluster.trainer == "here":
         return None
     if device not in ("cpu", "cuda"):
         return (
@@ -301,17 +308,45 @@ def ranks(settings: Settings) -> str | None:
     return None
 
 
-def torchrun_trains_one_method(settings: Settings) -> str | None:
-    """Several methods do not use the processes of torchrun at the same time."""
-    methods = {settings.algo.name, *settings.compare}
-    if not _by_torchrun() or settings.train.ranks == 1 or settings.processes == 1 or len(methods) == 1:
+def ranks_on_ray(settings: Settings) -> str | None:
+    """``cluster.trainer=ray`` has a cluster, and the trainer uses what Ray gives it."""
+    cluster, engine = settings.cluster, settings.policy.engine
+    if cluster.trainer == "here":
+        default = ClusterSettings()
+        for name in ("cpus_per_rank", "place_timeout"):
+            if (value := getattr(cluster, name)) != getattr(default, name):
+                return f"cluster.{name}={value:g} is read with cluster.trainer=ray only; set it, or leave this out"
         return None
-    return f"processes={settings.processes}: torchrun's processes train one method at a time; set processes=1"
+    if by_torchrun():
+        return "cluster.trainer=ray: Ray places the ranks, and torchrun has started this process; use one of them"
+    if cluster.address is None:
+        return "cluster.trainer=ray requires a cluster; set cluster.address=HEAD:6379, auto or local"
+    if cluster.address.startswith("ray://"):
+        return (
+            f"cluster.address={cluster.address}: with cluster.trainer=ray, bepa train is started on a node of the "
+            "cluster; set cluster.address=auto there"
+        )
+    if engine.devices is not None:
+        return (
+            f"policy.engine.devices={engine.devices} is not known to Ray, which gives the ranks of cluster.trainer=ray "
+            "their GPUs; leave it out"
+        )
+    return None
+
+
+def ranks_train_one_method(settings: Settings) -> str | None:
+    """Several methods do not use ranks that have been placed at the same time."""
+    methods = {settings.algo.name, *settings.compare}
+    on_ray = settings.cluster.trainer == "ray"
+    if not (is_rank() or on_ray) or settings.train.ranks == 1 or settings.processes == 1 or len(methods) == 1:
+        return None
+    whose = "the ranks of cluster.trainer=ray" if on_ray else "torchrun's processes"
+    return f"processes={settings.processes}: {whose} train one method at a time; set processes=1"
 
 
 def restarts(settings: Settings) -> str | None:
     """Torchrun, which has started the processes, starts them again itself."""
-    if not _by_torchrun() or not settings.restarts:
+    if not by_torchrun() or not settings.restarts:
         return None
     return (
         f"restarts={settings.restarts}: torchrun starts its processes again itself; set restarts=0, and "
@@ -321,7 +356,7 @@ def restarts(settings: Settings) -> str | None:
 
 def not_by_torchrun(_: Settings) -> str | None:
     """Torchrun has not started this program, which is not for it."""
-    if not _by_torchrun():
+    if not is_rank():
         return None
     return "bepa train is the only command that torchrun may start; run this one without it, once"
 
@@ -436,7 +471,8 @@ SETTINGS: tuple[Check, ...] = (
     one_engine,
     engine_while_rerolling,
     ranks,
-    torchrun_trains_one_method,
+    ranks_on_ray,
+    ranks_train_one_method,
     restarts,
 )
 MACHINE: tuple[Check, ...] = (
@@ -475,10 +511,6 @@ def _method(settings: Settings) -> Method:
 
 def _has_url(settings: Settings) -> bool:
     return settings.policy.rollout == "vllm" and settings.policy.engine.url is not None
-
-
-def _by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _raised(call: Callable[[], object], key: str = "") -> str | None:

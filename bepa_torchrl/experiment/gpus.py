@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.started_by import is_rank
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def trainer_gpus(settings: Settings) -> tuple[str, ...]:
     """The GPUs of the ranks on this machine, as in CUDA_VISIBLE_DEVICES: the first ones that this process sees."""
-    ranks = int(os.environ["LOCAL_WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else settings.train.ranks
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"]) if is_rank() else settings.train.ranks
     visible = os.environ.get(_DEVICES)
     return tuple(map(str, range(ranks))) if visible is None else _names(visible)[:ranks]
 

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks import MACHINE, task_checks
-from bepa_torchrl.experiment.config import ConfigError, check, load_methods
+from bepa_torchrl.experiment.config import ConfigError, check, load_methods, read_settings
 from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks, make_tasks
+from osworld_gym.extras import require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,6 +89,37 @@ def run_loaded(configs: dict[str, Settings], overrides: Sequence[str], *, consol
         for note in notes:
             console.print(note, soft_wrap=True, markup=False, highlight=False)
         return run_phases(checked, console, stack)
+
+
+def effective_settings(configs: dict[str, Settings], overrides: Sequence[str]) -> Settings:
+    """The settings that say where ranks run: the saved ones, if the run is resumed and its folder is on this machine.
+
+    Raises:
+        RecordError: a change that a resumed run cannot make. ConfigError: the changed settings contradict each other.
+    """
+    config = next(iter(configs.values()))
+    folder = run_folder(config)
+    if not config.resume or not (folder / "config.yaml").exists():
+        return config
+    if "ray" not in (config.cluster.trainer, read_settings(folder / "config.yaml").cluster.trainer):
+        return config  # it is read, and locked, later
+    return resumed_settings(folder, config, overrides)[0]
+
+
+def check_ranks_on_ray(settings: Settings) -> None:
+    """What placing ranks by Ray requires of this machine; rank 0 checks the rest on its own.
+
+    Raises:
+        MissingExtraError: no Ray. FolderInUseError, RecordError: the folder of a new run exists. ConfigError: it cannot
+            be made. DesktopError: no cluster at the address.
+    """
+    if not settings.resume:
+        check_new_run(run_folder(settings))
+    require_extra("ray", "cluster.trainer=ray")
+    from bepa_torchrl.scale.rollouts.ray_address import check_head
+
+    assert settings.cluster.address is not None
+    check_head(settings.cluster.address)
 
 
 def check_run(

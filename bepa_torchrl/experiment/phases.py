@@ -31,6 +31,7 @@ from bepa_torchrl.experiment.restarts import Restarts
 from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.started_by import is_rank
 from bepa_torchrl.experiment.tasks import Tasks, run_seed
 from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
 from bepa_torchrl.methods import method_named
@@ -78,7 +79,8 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
         stack.enter_context(locked(folder))
         _begin(folder, config, configs, checked.overrides, policy.renderer.image_scaling)
     command = continue_command(config, folder)
-    restarts = Restarts(config.restarts, partial(console.print, soft_wrap=True, markup=False, highlight=False))
+    limit = 0 if is_rank() else config.restarts  # ranks that have been placed are placed again from outside
+    restarts = Restarts(limit, partial(console.print, soft_wrap=True, markup=False, highlight=False))
     with _noting(command), _uploading(config, folder, console) as uploader:
         prepared = restarts.run(partial(prepared_run, config, folder, policy, checked.tasks, console))
         console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)

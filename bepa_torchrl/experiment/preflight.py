@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bepa_torchrl.checkpoints import SHIPPED, checkpoint_folder
 from bepa_torchrl.experiment.settings import EngineSettings, Settings
+from bepa_torchrl.experiment.started_by import by_ray, cluster_address, is_rank
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
@@ -187,11 +188,12 @@ def cluster(settings: Settings) -> str | None:
         MissingExtraError: no Ray. DesktopError: no cluster at the address. ValueError, OSError: no token.
     """
     options = settings.cluster
-    if options.address is not None:
+    address = cluster_address(settings)
+    if address is not None:
         from bepa_torchrl.scale.rollouts.ray_address import check_head
 
         require_extra("ray", "cluster.address")
-        check_head(options.address)
+        check_head(address)
     if options.listen is None:
         return None
     from bepa_torchrl.scale.wire.access import parse_address, read_tls, read_token
@@ -236,11 +238,13 @@ def gpus(settings: Settings) -> str | None:
         return None
     import torch
 
-    local = os.environ.get("LOCAL_WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
+    local = os.environ.get("LOCAL_WORLD_SIZE") if is_rank() else None
     ranks, count = settings.train.ranks if local is None else int(local), torch.cuda.device_count()
     if count >= ranks:
         return None
     where = f"train.ranks={ranks}" if local is None else f"torchrun --nproc-per-node={ranks}"
+    if by_ray():
+        return f"Ray has placed {ranks} ranks here, and torch sees {count} GPUs; check the node's driver and CUDA"
     return f"{where} requires {ranks} GPUs, this machine has {count}; lower it"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import tempfile
@@ -22,6 +21,7 @@ from bepa_torchrl.experiment.config import (
     with_changes,
 )
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.started_by import by_torchrun
 from bepa_torchrl.storage.json_lines import RecordError, read_lines
 from bepa_torchrl.storage.lock import check_free, locked
 from osworld_gym.atomic import remove_leftovers, write_text
@@ -39,6 +39,9 @@ CHANGEABLE = (
     "eval.",
     "collect.stall_timeout",
     "cluster.shrink_after",
+    "cluster.trainer",
+    "cluster.cpus_per_rank",
+    "cluster.place_timeout",
     "record.",
     "policy.activation_checkpointing",
     "policy.max_batch_tokens",
@@ -156,7 +159,7 @@ def continue_command(config: Settings, folder: Path) -> str:
         given["runs"] = str(folder.parent)
     if config.storage is not None:
         given["storage"] = config.storage
-    program = "torchrun … -m bepa_torchrl train" if "TORCHELASTIC_RUN_ID" in os.environ else "bepa train"
+    program = "torchrun … -m bepa_torchrl train" if by_torchrun() else "bepa train"
     return f"{program} {shlex.join(f'{key}={_quoted(value)}' for key, value in given.items())}"
 
 

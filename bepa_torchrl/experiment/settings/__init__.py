@@ -70,7 +70,8 @@ class Settings:
         processes: maximum number of simultaneous training processes.
         restarts: how often ``bepa train`` goes on by itself from what is saved, the newest checkpoint, after its
             infrastructure has failed (exit code 3: a lost rank, engine, cluster or desktop), after 10 s, 20 s, … and at
-            most 10 minutes. Not by torchrun, which has ``--max-restarts``.
+            most 10 minutes. With ``cluster.trainer=ray`` all ranks are placed again. Not by torchrun, which has
+            ``--max-restarts``.
         env: desktops and tasks.
         policy: checkpoint, prompts and batches.
         algo: the method.

@@ -42,7 +42,7 @@ class CollectSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Where the rollouts of ``collect.mode=async`` run (docs/cluster.md).
+    """Where the rollouts of ``collect.mode=async`` and the trainer's ranks run (docs/cluster.md).
 
     Args:
         address: address of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts;
@@ -58,6 +58,13 @@ class ClusterSettings:
         gpus_per_replica: Ray's GPUs of each copy.
         shrink_after: seconds after which workers on Ray close desktops that the trainer cannot keep up with; None:
             never. They are made again when it waits.
+        trainer: ``here``: the trainer's ranks are processes of this machine, or torchrun's; ``ray``: actors in one
+            placement group of the cluster at ``address``, each with a GPU unless ``policy.device=cpu``, also with
+            ``collect.mode=sync``. ``bepa train`` then only places them, passes their output on and, with
+            ``restarts``, places them again.
+        cpus_per_rank: of ``trainer=ray``: Ray's CPUs of each rank.
+        place_timeout: of ``trainer=ray``: seconds within which the cluster must have room for ranks and replicas; more
+            where nodes are started on demand.
     """
 
     address: Text | None = None
@@ -69,6 +76,9 @@ class ClusterSettings:
     replicas: Positive = 1
     gpus_per_replica: NonNegativeFloat = 0.0
     shrink_after: PositiveFloat | None = 300.0
+    trainer: Literal["here", "ray"] = "here"
+    cpus_per_rank: PositiveFloat = 1.0
+    place_timeout: PositiveFloat = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import socket
 from bepa_torchrl.scale.wire.access import parse_address
 from osworld_gym.errors import DesktopError, FailureReason
 
+LOCAL = "local"  #: as an address: a cluster on this machine, for this process
 FIX = "start its head with `ray start --head`, or correct the address"
 _SECONDS = 10.0
 
@@ -24,7 +25,7 @@ def check_head(address: str) -> None:
     """
     head = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     head = head if head and head != "auto" else _running_here()
-    if head == "local":
+    if head == LOCAL:
         return
     try:
         target = parse_address(head.removeprefix("ray://"))

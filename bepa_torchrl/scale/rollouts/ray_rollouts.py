@@ -15,6 +15,7 @@ from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.pool.env_worker_pool import EnvWorkerPool
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
+from bepa_torchrl.scale.rollouts.ray_address import LOCAL
 from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, connect
 from bepa_torchrl.scale.rollouts.ray_gpus import check_node, other_gpus
 from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
@@ -23,7 +24,6 @@ from bepa_torchrl.scale.rollouts.task_queue import Order
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
-LOCAL = "local"  #: as an address: a cluster on this machine, for this process
 _STOP_SECONDS = 10.0  #: for the episodes that are running when the training ends
 
 

@@ -1,4 +1,4 @@
-"""Ranks that torchrun has started, on one machine or several: rank 0 sends commands over torchrun's own store.
+"""Ranks that torchrun or Ray has started, on one machine or several: rank 0 sends commands over the job's store.
 
 The job's processes are all alike, ``torchrun … -m bepa_torchrl train …``. Rank 0 is the run; the others follow its
 methods, one after the other. Keys of the store, which the agent of the first machine has:
@@ -89,6 +89,25 @@ class TorchrunJob:
             self.store(f"{part}/group"), self.rank, self.ranks, device=device, one_machine=one_machine, timeout=timeout
         )
         return init_device_mesh(device, (self.ranks,))
+
+    def report_exit(self, rank: int, text: str) -> bool:
+        """Reports, from outside, that a rank has exited; whether rank 0 is in a part of the run, and so reads it.
+
+        Args:
+            rank: the rank.
+            text: how it ended.
+
+        Raises:
+            RankLostError: the store does not answer.
+        """
+        with rank_failures():
+            part = self.store().add("parts", 0) - 1
+            if part < 0:
+                return False
+            store, key = self.store(f"{part}/"), f"exited/{rank}"
+            if not store.check([key]):  # what the rank has said itself says more
+                store.set(key, text)
+        return True
 
     def end(self) -> None:
         """Rank 0: tells the other ranks that there are no more parts."""
