@@ -246,13 +246,20 @@ def compare_ranks(options: argparse.Namespace) -> None:
             for ranks in (1, *options.ranks):
                 rows[staleness, ranks] = measure_ranks(options, ranks, staleness, Path(name))
     print(_HEAD)
+    labels = {
+        (staleness, ranks): (
+            "synchronous" if staleness is None else f"staleness {staleness}",
+            f"{ranks} rank{'s' * (ranks > 1)}",
+        )
+        for staleness, ranks in rows
+    }
+    for key, found in rows.items():
+        mode, count = labels[key]
+        print(_row(f"{count}, {mode}", found))
     for (staleness, ranks), found in rows.items():
-        label = "synchronous" if staleness is None else f"staleness {staleness}"
-        print(_row(f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {label}", found))
-    for (staleness, ranks), found in rows.items():
-        label = "synchronous" if staleness is None else f"staleness {staleness}"
+        mode, count = labels[staleness, ranks]
         one, first = rows[staleness, 1].wall / found.wall, rows[None, 1].wall / found.wall
-        print(f"{label}, {ranks} ranks: {one:.2f}x one rank, {first:.2f}x one rank that is synchronous (wall time)")
+        print(f"{mode}, {count}: {one:.2f}x one rank, {first:.2f}x one rank that is synchronous (wall time)")
     print(_load())
 
 
