@@ -15,9 +15,9 @@ which one desktop can keep busy, so a batch takes as long as they allow.
 
     python -m benchmarks.async_collection --real --desktops 8 --updates 4 --update 10 --order admission
 
-``--ranks 2`` measures something else: whole runs of ``bepa train`` with asynchronous rollouts, a random policy and
-simulated desktops, whose real updates are computed by one process and by so many. The wall time is that of the
-iterations after the first one, without the start.
+``--ranks 2`` measures something else: whole runs of ``bepa train`` with a random policy and simulated desktops, whose
+real updates are computed by one process and by so many: synchronous ones, and asynchronous ones at each bound. The
+wall time is that of the iterations after the first one, without the start.
 
     python -m benchmarks.async_collection --ranks 2 --staleness 1 --updates 4 --desktops 4
 """
@@ -198,17 +198,17 @@ def measure(options: argparse.Namespace, order: str | None, staleness: int) -> M
     return Measured(wall, busy, max(ages), options.updates * options.update / wall, failed)
 
 
-def measure_ranks(options: argparse.Namespace, ranks: int, staleness: int, folder: Path) -> Measured:
-    """A run with real updates, divided over so many ranks; the checkpoint is in the folder."""
-    name = f"ranks-{ranks}-staleness-{staleness}"
+def measure_ranks(options: argparse.Namespace, ranks: int, staleness: int | None, folder: Path) -> Measured:
+    """A run with real updates, divided over so many ranks; None: synchronous. The checkpoint is in the folder."""
+    name = f"ranks-{ranks}-{'synchronous' if staleness is None else f'staleness-{staleness}'}"
+    mode = {"collect.mode": "sync"} if staleness is None else _asynchronous(staleness)
     settings = {
         "experiment": "smoke",
         "algo": "level2",
         "compare": "[]",
         "policy.checkpoint": folder / "policy",
         "env.desktops": options.desktops,
-        "collect.mode": "async",
-        "collect.max_staleness": staleness,
+        **mode,
         "collect.groups": options.groups,
         "collect.group_size": options.group_size,
         "env.train_limit": max(4, options.groups),
@@ -226,29 +226,40 @@ def measure_ranks(options: argparse.Namespace, ranks: int, staleness: int, folde
     lines = [line for line in read_lines(folder / name / "level2" / "iterations.jsonl") if line["phase"] == "rl"][1:]
     updates = sum(line["seconds_train"] for line in lines)
     wall = updates + sum(line["seconds_collect"] for line in lines)
-    there, busy = (sum(line[f"collect/{key}_seconds"] for line in lines) for key in ("desktop", "busy"))
+    busy = sum(line["collect/busy_seconds"] for line in lines)
+    there = sum(line.get("collect/desktop_seconds", options.desktops * line["seconds_collect"]) for line in lines)
     failed = sum(value for line in lines for key, value in line.items() if key.startswith("collect/failed_"))
-    age = max(line["collect/staleness_max"] for line in lines)
+    age = max(line.get("collect/staleness_max", 0) for line in lines)
     return Measured(wall, busy / max(there, 1e-9), int(age), updates / wall, int(failed))
 
 
+def _asynchronous(staleness: int) -> dict[str, Any]:
+    return {"collect.mode": "async", "collect.max_staleness": staleness}
+
+
 def compare_ranks(options: argparse.Namespace) -> None:
-    """Prints the runs of one process and of several, and their ratios."""
-    rows = []
+    """Prints the runs of one process and of several, and their ratios to one rank and to the synchronous run of one."""
+    rows: dict[tuple[int | None, int], Measured] = {}
     with tempfile.TemporaryDirectory() as name:
         TransformersPolicy(small_checkpoint(), preset="compact").save(Path(name) / "policy")
-        for staleness in options.staleness:
+        for staleness in (None, *options.staleness):
             for ranks in (1, *options.ranks):
-                found = measure_ranks(options, ranks, staleness, Path(name))
-                rows.append((f"{ranks} {'rank' if ranks == 1 else 'ranks'}, staleness {staleness}", ranks, found))
+                rows[staleness, ranks] = measure_ranks(options, ranks, staleness, Path(name))
     print(_HEAD)
-    base = rows[0][2]
-    for label, ranks, found in rows:
-        print(_row(label, found))
-        if ranks == 1:
-            base = found
-        else:
-            print(f"1 rank / {label}: {base.wall / found.wall:.2f}x wall time")
+    labels = {
+        (staleness, ranks): (
+            "synchronous" if staleness is None else f"staleness {staleness}",
+            f"{ranks} rank{'s' * (ranks > 1)}",
+        )
+        for staleness, ranks in rows
+    }
+    for key, found in rows.items():
+        mode, count = labels[key]
+        print(_row(f"{count}, {mode}", found))
+    for (staleness, ranks), found in rows.items():
+        mode, count = labels[staleness, ranks]
+        one, first = rows[staleness, 1].wall / found.wall, rows[None, 1].wall / found.wall
+        print(f"{mode}, {count}: {one:.2f}x one rank, {first:.2f}x one rank that is synchronous (wall time)")
     print(_load())
 
 

@@ -1,11 +1,13 @@
-"""The wire between machines: bytes per episode against sending every turn's whole history, and the time of a call.
+"""What crosses between machines: bytes per episode against every turn's whole history, and the time of a call.
 
 An episode has ``--turns`` turns; turn t is sampled from the t screenshots so far (random bytes, ``--kilobytes`` each)
 and a prompt of 2,691 tokens per screenshot, as at 1920x1080. It is sampled by a ``bepa engine`` behind a real server on
 this machine, whose engine takes no time, and its result goes to a queue behind another one. The bytes are those of
 the sockets, both directions together. What it would be without hashes is counted, not sent: every turn's images and
 token ids (8 bytes each) once to the engine, and the result's rows with theirs; ``x3`` is the same with each turn's
-history sent three times. The lines at the end are ratios and medians.
+history sent three times. Before that: a worker and a rollout service in one Ray cluster, whose calls are pickled here
+as Ray pickles them; without hashes a turn's history crosses three times (contexts, prompts back, prompts). The lines at
+the end are ratios and medians.
 
     python -m benchmarks.wire --turns 15 --kilobytes 300 --episodes 4
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import socket
 import tempfile
 import threading
@@ -36,13 +39,14 @@ from bepa_torchrl.scale.engine.http.client import EngineClient
 from bepa_torchrl.scale.engine.http.remote import RemoteEngine
 from bepa_torchrl.scale.engine.http.server import EngineServer
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
+from bepa_torchrl.scale.rollouts.named_images import NamedService, NamingClient
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
 from bepa_torchrl.scale.rollouts.remote.queue_server import QueueServer
 from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag
 from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.testing import lamp_task
-from osworld_gym.types import StopReason, Verdict
+from osworld_gym.types import PromptContext, StopReason, Verdict
 
 TOKEN = b"a token of this benchmark"
 PATCHES, RESPONSE = 2691, 90
@@ -112,6 +116,46 @@ def play(turns: int, size: int) -> tuple[list[Turn], int]:
     return made, history
 
 
+class Pickled:
+    """The calls of an object as pickled arguments and answers, whose bytes are counted."""
+
+    def __init__(self, target: Any) -> None:
+        self.bytes, self._target = 0, target
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            sent = pickle.dumps(arguments, protocol=5)
+            answer = pickle.dumps(getattr(self._target, name)(*pickle.loads(sent)), protocol=5)
+            self.bytes += len(sent) + len(answer)
+            return pickle.loads(answer)
+
+        return call
+
+
+class Renders:
+    """A rollout service that takes no time: renders an episode's prompts in turn, with the context's images."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        self._turns = turns
+
+    def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
+        return [Prompt(self._turns[len(each.screenshots) - 1].prompt.tokens, each.screenshots) for each in contexts]
+
+    def sample(self, prompts: Sequence[Prompt], *_: Any) -> tuple[list[Response], int]:
+        return [Response("click", torch.arange(RESPONSE), torch.rand(RESPONSE)) for _ in prompts], 0
+
+
+def service_bytes(turns: list[Turn], *, named: bool) -> int:
+    """What crosses between a worker and a rollout service of another process in an episode."""
+    service: Any = Renders(turns)
+    calls = Pickled(NamedService(service) if named else service)
+    client: Any = NamingClient(calls) if named else calls
+    for turn in turns:
+        context = PromptContext("open the lamp", turn.prompt.images, (), None, ())
+        client.sample(client.render([context]), [(0, 0)], 1.0)
+    return calls.bytes
+
+
 def result_of(turns: list[Turn]) -> EpisodeResult:
     """The episode's result."""
     rows = episode_rows(
@@ -163,12 +207,14 @@ def main() -> None:
         queue.admit([0, 0], options.episodes)
 
         sampled, sent, renewals = list[float](), list[float](), list[float]()
-        whole = 0
+        whole = plain = named = 0
         near.bytes = far.bytes = 0
         for number in range(options.episodes):
             (lease,) = gateway.lease("w", 1, 30.0)
             turns, history = play(options.turns, options.kilobytes * 1000)
             whole += history
+            plain += service_bytes(turns, named=False)
+            named += service_bytes(turns, named=True)
             for turn in turns:
                 start = time.perf_counter()
                 engine.generate([EngineRow(turn.prompt, (number, 0), 1.0, RESPONSE)])
@@ -184,8 +230,10 @@ def main() -> None:
         print(f"{options.turns} turns, {options.kilobytes} kB per screenshot, MB per episode:")
         engine_mb, result_mb, history_mb = near.bytes / count / 1e6, far.bytes / count / 1e6, whole / count / 1e6
         print(f"  to the engine {engine_mb:.2f}, result {result_mb:.2f}; whole histories {history_mb:.1f} each")
+        print(f"  a service of the Ray cluster {named / count / 1e6:.2f}; without hashes {plain / count / 1e6:.1f}")
+        print(f"  ratio: service {named / plain:.3f}, service and result {(named + far.bytes) / (plain + whole):.3f};")
         print(
-            f"  ratio: engine {engine_mb / history_mb:.3f} (x3: {engine_mb / history_mb / 3:.3f}), "
+            f"    of one history per wire: engine {engine_mb / history_mb:.3f} (x3: {engine_mb / history_mb / 3:.3f}), "
             f"result {result_mb / history_mb:.3f}, together {(engine_mb + result_mb) / 2 / history_mb:.3f}"
         )
         print(

@@ -144,6 +144,8 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         adapters_alone=engine.adapters != "merged" and collect.mode == "sync",
         engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
         engine_elsewhere=engine.url is not None,
+        float32_head=settings.policy.head_dtype == "float32",
+        feature_cache=int(settings.policy.feature_cache_gb * 1e9),
         prefix_cache=options.prefix_cache,
     )
 
@@ -238,6 +240,12 @@ def _lines(sizing: dict[str, Any]) -> Iterator[str]:
     yield ""
     for choice in sizing["choices"]:
         yield _verdict(choice)
+    cpu = sizing["cpu_bytes"]
+    yield (
+        f"memory of the CPU for screenshots: up to {cpu['screenshots'] / 1e9:,.1f} GB prepared ones on "
+        f"{gpu['count']} {'rank' if gpu['count'] == 1 else 'ranks'} (policy.image_cache_gb), "
+        f"{cpu['engine_patches'] / 1e9:,.1f} GB an engine's patches"
+    )
     yield ""
     yield from _conclusion(sizing)
 

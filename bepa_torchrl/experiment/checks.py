@@ -500,6 +500,7 @@ ROLLOUT_SIDE: tuple[Check, ...] = (
     old_log_probs,
     desktops_of_workers,
     one_engine,
+    preflight.engine_cache,
     preflight.cluster,
     *(preflight.without_ray(each) for each in (preflight.engine, preflight.checkpoint, preflight.desktop)),
 )

@@ -31,6 +31,8 @@ class Recipe:
         element: bytes per element of the model's dtype, 2 or 4.
         shards: GPUs over which weights, gradients and the optimiser's state are divided.
         engine_cache: bytes of the key-value cache of an inference engine on the same GPU, rank 0's; None: no engine.
+        float32_head: whether logits are computed in float32 (``policy.head_dtype``).
+        feature_cache: bytes for the features of screenshots (``policy.feature_cache_gb``), used if the tower is frozen.
     """
 
     training: Training
@@ -39,6 +41,8 @@ class Recipe:
     element: int = 2
     shards: int = 1
     engine_cache: int | None = None
+    float32_head: bool = False
+    feature_cache: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,16 @@ class Memory:
     Args:
         weights: the model, and adapters; with several GPUs float32, divided, and a frozen tower whole on each.
         sampling_copy: with several GPUs, the whole policy with which rank 0 samples, or an engine gets its weights.
-        engine: an inference engine's weights, with adapters merged, its key-value cache and CUDA context; not the
-            temporaries of its passes.
+        engine: an inference engine's weights, with adapters merged, its key-value cache and CUDA context, and a float32
+            output embedding; not the temporaries of its passes.
         masters: float32 copies of trained half-precision weights, on one GPU.
         gradients: float32, accumulated over micro-batches.
         moments: Adam's.
         decoder: saved activations of the decoder.
         vision: saved activations of the vision tower, or the features of a frozen one.
         head: chunks of logits and the gradient of the output embedding.
+        head_copy: the float32 copy of the output embedding, if logits are computed in float32 and it is not.
+        feature_cache: the largest size of the features kept, also beside a sampling copy; 0 with a trained tower.
         workspace: temporaries of the backward pass, and with several GPUs the gathered weights of two layers.
     """
 
@@ -68,12 +74,15 @@ class Memory:
     decoder: int
     vision: int
     head: int
+    head_copy: int
+    feature_cache: int
     workspace: int
 
     @property
     def resident(self) -> int:
-        """What also stays while rollouts are sampled: weights, an engine's memory and the optimiser's state."""
-        return self.weights + self.sampling_copy + self.engine + self.masters + self.moments
+        """What is also there while rollouts are sampled: weights, an engine's memory, the optimiser's state, caches."""
+        caches = self.head_copy + self.feature_cache
+        return self.weights + self.sampling_copy + self.engine + self.masters + self.moments + caches
 
     @property
     def total(self) -> int:
@@ -105,7 +114,9 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     undivided = model.vision.parameters if ranks > 1 and not training.vision else 0
     per_token, per_patch = decoder_bytes(model, recipe), vision_bytes(model, recipe)
     features = images * patches // model.vision.merge**2 * text.hidden * w
-    output = 0 if training.rank else text.vocabulary * text.hidden * w
+    embedding = text.vocabulary * text.hidden
+    copied = 4 * embedding if recipe.float32_head and w < 4 else 0
+    output = 0 if training.rank else copied or embedding * w  # in float32 if the logits are
     held = {"weights": stored * (parameters - undivided)}
     held |= {"masters": masters, "gradients": 4 * trained, "moments": round(MOMENTS[recipe.optimizer] * trained)}
     divided = {name: size // ranks for name, size in held.items()}
@@ -113,12 +124,16 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     return Memory(
         **divided,
         sampling_copy=w * parameters if ranks > 1 else 0,
-        engine=0 if recipe.engine_cache is None else w * model.parameters + recipe.engine_cache + CONTEXT_BYTES,
+        engine=0
+        if recipe.engine_cache is None
+        else w * model.parameters + copied + recipe.engine_cache + CONTEXT_BYTES,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
         vision=features
         + images * patches * per_patch
         + (_once(recipe, images * patches * vision_block_bytes(model.vision, w)) if training.vision else 0),
         head=2 * CHUNK_BYTES + CHUNK_BYTES * w // 4 + output,
+        head_copy=copied,
+        feature_cache=0 if training.vision else recipe.feature_cache * (2 if ranks > 1 else 1),
         workspace=3 * w * tokens * text.intermediate + (_gathered(text, w) if ranks > 1 else 0),
     )
 

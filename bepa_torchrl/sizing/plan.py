@@ -46,6 +46,8 @@ class PlanRequest:
         iterations: the iterations of the run.
         evaluations: the evaluations of the run.
         adapters_alone: whether an engine is sent LoRA adapters alone.
+        float32_head: whether logits are computed in float32.
+        feature_cache: bytes of the GPU for the features of screenshots, used if the tower is frozen.
         prefix_cache: whether rollouts are taken to keep past turns' keys and values whatever memory that takes.
     """
 
@@ -73,6 +75,8 @@ class PlanRequest:
     adapters_alone: bool
     engine_cache: int | None = None
     engine_elsewhere: bool = False
+    float32_head: bool = False
+    feature_cache: int = 0
     prefix_cache: bool = False
 
 
@@ -82,7 +86,7 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
     Bytes, seconds and floating-point operations are plain numbers. FLOPs are of the best choice, or, if none fits, of
     the first one; ``seconds`` and ``run`` are None then. ``window_bytes`` are those of the keys and values of one
     prompt and response of the maximum length; ``prefixes_fit`` says whether an engine's cache holds the turns of all
-    desktops.
+    desktops. ``cpu_bytes`` are the largest sizes of caches of screenshots in this machine's memory.
 
     Raises:
         ValueError: an unknown GPU.
@@ -96,6 +100,8 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
             rank=request.rank,
             shards=request.gpus,
             engine_cache=None if request.engine_elsewhere else request.engine_cache,
+            float32_head=request.float32_head,
+            feature_cache=request.feature_cache,
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]
@@ -111,11 +117,21 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
         "best": None if chosen is None else chosen.name,
         "window_bytes": request.window * kv_bytes(request.model.text, request.element),
         "engine_cache": request.engine_cache,
+        "cpu_bytes": _cpu_bytes(request),
         **(
             {"seconds": None, "run": None, "prefixes_fit": None}
             if chosen is None
             else _rollouts_and_updates(request, chosen)
         ),
+    }
+
+
+def _cpu_bytes(request: PlanRequest) -> dict[str, int]:
+    """Each rank prepares screenshots for its rows, and keeps pixels of its own; rank 0 those of an engine, too."""
+    engine = request.engine_cache is not None
+    return {
+        "screenshots": request.gpus * int(request.image_cache_gb * 1e9),
+        "engine_patches": sampling.ENGINE_PATCHES if engine and not request.engine_elsewhere else 0,
     }
 
 

@@ -48,7 +48,14 @@ class Choice:
 
 
 def recipes(
-    *, element: int, train_vision: bool, rank: int, shards: int, engine_cache: int | None = None
+    *,
+    element: int,
+    train_vision: bool,
+    rank: int,
+    shards: int,
+    engine_cache: int | None = None,
+    float32_head: bool = False,
+    feature_cache: int = 0,
 ) -> Iterator[tuple[str, Recipe]]:
     """Recipes, from the simplest full training to adapters with checkpointing.
 
@@ -58,8 +65,17 @@ def recipes(
         rank: rank of the adapters.
         shards: GPUs over which weights and the optimiser's state are divided.
         engine_cache: bytes of the key-value cache of an engine on the same GPU; None: no engine.
+        float32_head: whether logits are computed in float32.
+        feature_cache: bytes for the features of screenshots.
     """
-    full = Recipe(Training(vision=train_vision), element=element, shards=shards, engine_cache=engine_cache)
+    full = Recipe(
+        Training(vision=train_vision),
+        element=element,
+        shards=shards,
+        engine_cache=engine_cache,
+        float32_head=float32_head,
+        feature_cache=feature_cache,
+    )
     lora = replace(full, training=Training(vision=False, rank=rank))
     yield "full", full
     yield "full, activation checkpointing", replace(full, checkpointing=True)

@@ -31,8 +31,12 @@ def test_ranks_are_compared_with_one_process(
     small = ["--desktops", "2", "--groups", "2", "--group-size", "2", "--updates", "1", "--staleness", "1"]
     monkeypatch.setattr(sys, "argv", ["async_collection", *small, "--ranks", "2"])
     async_collection.main()
-    *_, one, two, ratio, load = capsys.readouterr().out.splitlines()
+    *_, sync_one, sync_two, one, two, _, _, first, ratio, load = capsys.readouterr().out.splitlines()
+    assert sync_one.startswith("1 rank, synchronous ")
+    assert sync_two.startswith("2 ranks, synchronous ")
     assert one.startswith("1 rank, staleness 1 ")
     assert two.startswith("2 ranks, staleness 1 ")
-    assert re.fullmatch(r"1 rank / 2 ranks, staleness 1: [\d.]+x wall time", ratio)
+    shown = r"staleness 1, {}: {}x one rank, [\d.]+x one rank that is synchronous \(wall time\)"
+    assert re.fullmatch(shown.format("1 rank", r"1\.00"), first)
+    assert re.fullmatch(shown.format("2 ranks", r"[\d.]+"), ratio)
     assert load.startswith("load average")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import on_cpu
+from bepa_torchrl.scale.rollouts.named_images import NamedPrompt, NamedService
 from bepa_torchrl.scale.rollouts.ray_cluster import (
     CALLERS,
     CONTROL,
@@ -27,6 +28,7 @@ from bepa_torchrl.scale.rollouts.ray_cluster import (
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS, RolloutService
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError
+from osworld_gym.types import PromptContext
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 300.0  #: until a service's process has started and has made its policy
@@ -45,6 +47,15 @@ class _Service(RolloutService):
     def __init__(self, version: str, make_policy: Callable[[], Sampler], max_rows: int, answer_seconds: float) -> None:
         check_version(version)
         super().__init__(make_policy(), max_rows=max_rows, deadline=answer_seconds, require_weights=True)
+        self._named = NamedService(self)
+
+    def render_named(self, contexts: Sequence[PromptContext], new: Sequence[bytes]) -> dict[str, Any]:
+        return self._named.render_named(contexts, new)
+
+    def sample_named(
+        self, prompts: Sequence[NamedPrompt], keys: Sequence[tuple[int, ...]], temperature: float, new: Sequence[bytes]
+    ) -> dict[str, Any]:
+        return self._named.sample_named(prompts, keys, temperature, new)
 
     @control
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym import __version__
 
-SCHEMA = 5  #: of everything that crosses; raised with every change that an older side cannot read
+SCHEMA = 6  #: of everything that crosses; raised with every change that an older side cannot read
 VERSION_HEADER = "bepa-version"  #: of each request and answer; this name must never change
 VERSION = f"{SCHEMA}/{__version__}"
 #: environment variables with the token, where no file is named: of ``cluster.listen``, and of ``bepa engine``

@@ -82,14 +82,7 @@ class WireClient:
             Exception: of ``errors``.
         """
         blobs, waits = blobs or {}, float(fields.get("timeout", 0.0))
-        answer = self._ask(kind, fields, blobs, self._known.unknown(blobs), waits)
-        if "missing" in answer:  # it has dropped content, or was started again
-            self._known.forget()
-            answer = self._ask(kind, fields, blobs, list(blobs.values()), waits)
-            if "missing" in answer:
-                raise ProtocolError(f"{self.url} does not keep the content that it is sent")
-        self._known.add(blobs)
-        return answer
+        return self._known.ask(blobs, lambda new: self._ask(kind, fields, blobs, new, waits), self.url)
 
     def download(self, name: bytes, size: int, into: bytearray) -> None:
         """Appends content to ``into``, from where it ends, until it has ``size`` bytes and the hash ``name``.

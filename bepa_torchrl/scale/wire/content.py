@@ -6,7 +6,7 @@ import hashlib
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import msgpack
@@ -116,6 +116,26 @@ class KnownBlobs:
     def __init__(self, limit: int = 1 << 16) -> None:
         self._limit, self._lock = limit, threading.Lock()
         self._names: OrderedDict[bytes, None] = OrderedDict()
+
+    def ask(self, blobs: Blobs, ask: Callable[[list[bytes]], dict[str, Any]], where: str) -> dict[str, Any]:
+        """The answer to a request; content that the other side has is not sent again.
+
+        Args:
+            blobs: the content that the request needs, by hash.
+            ask: sends the request with this part of it; ``missing`` in its answer: the other side lacks some.
+            where: the other side, for the error.
+
+        Raises:
+            ProtocolError: the other side does not keep what it is sent.
+        """
+        answer = ask(self.unknown(blobs))
+        if "missing" in answer:  # it has dropped content, or was started again
+            self.forget()
+            answer = ask(list(blobs.values()))
+            if "missing" in answer:
+                raise ProtocolError(f"{where} does not keep the content that it is sent")
+        self.add(blobs)
+        return answer
 
     def unknown(self, blobs: Blobs) -> list[bytes]:
         """The content of which it is not known that the other side has it."""

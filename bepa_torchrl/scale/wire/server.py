@@ -57,6 +57,11 @@ class Call:
     fields: Mapping[str, Any]
     blobs: Blobs
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that it may wait for something. Raises KeyError, TypeError or ValueError if it does not say."""
+        return _waits(self.fields)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Watch:
@@ -278,7 +283,7 @@ class WireServer:
                 last.left.set()
                 self._forget(name, last, "it has left")
             return self._answer({})
-        timeout = min(MAX_WAIT, float(fields["timeout"]))
+        timeout = _waits(fields)
         if last is None:
             self._note(f"a rollout cluster at {_peer(request)} is connected")
         watch = self._peers[name] = _Watch(_peer(request), asyncio.Event())
@@ -338,6 +343,10 @@ class WireServer:
         body = json.dumps({"error": kind, "message": message})
         headers = self._headers | ({"connection": "close"} if kind in _UNREAD else {})
         return Response(body, _STATUS.get(kind, 400), headers=headers, media_type="application/json")
+
+
+def _waits(fields: Mapping[str, Any]) -> float:
+    return min(MAX_WAIT, max(0.0, float(fields["timeout"])))
 
 
 def _take_back(result: Future[Mapping[str, Any]], undo: Callable[[Mapping[str, Any]], None]) -> None:

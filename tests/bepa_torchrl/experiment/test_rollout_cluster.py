@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from async_runs import ALGO, ASYNC, rollout_side, timeless, work
 
 from bepa_torchrl.cli import main
+from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks import MACHINE, ROLLOUT_SIDE
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, setting_names
 from bepa_torchrl.experiment.rollout_side import LOCAL, local_changes, merged_settings, shared_settings
@@ -91,6 +93,17 @@ def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
     settings, _ = merged_settings(trained, local_changes(["policy.rollout=vllm"], None))
     with pytest.raises(ConfigError, match=r"policy\.rollout=vllm requires the trainer's own old log-probs"):
         check(settings, ROLLOUT_SIDE)
+
+
+def test_an_engine_of_the_rollout_side_has_room_for_a_window() -> None:
+    scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
+    trained = shared_settings(load_config(["policy=qwen3vl_8b", "train.old_log_probs=all"]), scaling)
+    for size, problem in (("9.7", r"need 9\.74 GB.*set policy\.engine\.kv_cache_gb=9\.8"), ("9.8", "")):
+        changes = local_changes(["policy.rollout=vllm", f"policy.engine.kv_cache_gb={size}"], None)
+        settings, _ = merged_settings(trained, changes)
+        with pytest.raises(ConfigError, match=problem) if problem else nullcontext():
+            check(settings, (preflight.engine_cache,))
+    assert preflight.engine_cache in ROLLOUT_SIDE
 
 
 def test_the_rollout_side_imports_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

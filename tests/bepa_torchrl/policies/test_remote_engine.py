@@ -21,6 +21,7 @@ from built_in_engine import TOKEN, BuiltInEngine, access_to, client_of, served
 from cut_relay import CutRelay
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 from polling import until
 from property_tests import examples
 from safetensors.torch import save_file
@@ -31,6 +32,7 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.base import EngineSampler, Learner
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine import sampler as sampler_module
+from bepa_torchrl.scale.engine.arguments import check_head
 from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.http import client as client_module
@@ -269,6 +271,31 @@ def test_a_server_that_is_started_again_gets_the_weights_again(tmp_path: Path) -
     policy.max_restarts = 1
     with pytest.raises(EngineError, match=r"no answer from http.*; it was restarted 1 times \(max_restarts\)"):
         policy.sample(prompts, keys)
+
+
+class OldEngine(BuiltInEngine):
+    """One of a vLLM that cannot compute logits in float32."""
+
+    def start(self, model: Path) -> None:
+        if self.spec.head_dtype:
+            check_head(Version("0.30.1"))
+        super().start(model)
+
+
+def test_an_engine_of_a_version_that_cannot_do_what_is_asked_is_named_with_the_fix(tmp_path: Path) -> None:
+    """The server stays, and serves a policy that asks for less."""
+    with served(tmp_path / "weights", kind=OldEngine) as server:
+        trainer = make_trainer()
+        trainer.head_dtype = torch.float32
+        policy = connected(server, trainer)
+        with pytest.raises(EngineRefusedError, match=r"head_dtype=float32 .*requires vLLM 0\.32 .*found 0\.30\.1; fix"):
+            policy.sync()
+        policy.close()
+        plain = connected(server)
+        plain.sync()
+        prompts, keys = rows(plain, 1)
+        assert_equal(plain.sample(prompts, keys), plain.trainer.sample(prompts, keys))
+        plain.close()
 
 
 def test_a_sync_waits_for_the_server(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_token_budget_is_the_largest_that_fits(capsys: pytest.CaptureFixture
     assert 0 < budgets[0] < budgets[1]
     choice, episode = large["choices"][-1], large["tokens"]["episode"]
     parts = choice["bytes_per_gpu"]
-    fixed = sum(parts[part] for part in ("weights", "masters", "gradients", "moments", "head"))
+    fixed = sum(parts[part] for part in ("weights", "masters", "gradients", "moments", "head", "feature_cache"))
     used = fixed + (parts["total"] - fixed) * budgets[1] / episode
     assert large["settings"] == {
         "policy.activation_checkpointing": True,
@@ -172,6 +172,34 @@ def test_an_engine_on_the_trainers_gpu_counts(capsys: pytest.CaptureFixture[str]
     assert [choice["rollouts_that_fit"] for choice in beside["choices"]] == [12_000_000_000 // (57_344 * longest)] * 2
     assert elsewhere["choices"] == without["choices"]
     assert beside["choices"][-1]["max_tokens"] < without["choices"][-1]["max_tokens"]
+
+
+def test_a_float32_head_and_the_caches_of_screenshots_count(capsys: pytest.CaptureFixture[str]) -> None:
+    """152,064 tokens of 3,584 in float32 are 2.2 GB: a copy here, one in the engine, and the gradient in full training.
+
+    Features are kept of a frozen tower only, on two GPUs also beside rank 0's copy that samples; pixels by each rank.
+    """
+    copy, options = 4 * 152_064 * 3_584, ("--prompt-tokens", "600")
+    plain = ("policy=uitars15_7b", "policy.feature_cache_gb=0", "policy.image_cache_gb=0.5")
+    wide = ("policy=uitars15_7b", "policy.head_dtype=float32", "policy.feature_cache_gb=3", "policy.image_cache_gb=0.5")
+    for gpus, caches in (("1", 1), ("2", 2)):
+        before, after = (
+            planned(capsys, *settings, "train.frozen=[]", *VLLM, *options, "--gpus", gpus) for settings in (plain, wide)
+        )
+        for one, other in zip(before["choices"], after["choices"], strict=True):
+            sizes, larger = one["bytes_per_gpu"], other["bytes_per_gpu"]
+            lora = one["name"].startswith("LoRA")
+            assert (sizes["head_copy"], sizes["feature_cache"]) == (0, 0)
+            assert larger["head_copy"] == larger["engine"] - sizes["engine"] == copy
+            assert larger["head"] - sizes["head"] == (0 if lora else copy // 2)
+            assert larger["feature_cache"] == (3_000_000_000 * caches if lora else 0)
+            assert other["rollouts_that_fit"] <= one["rollouts_that_fit"]
+        assert after["cpu_bytes"] == {"screenshots": 500_000_000 * caches, "engine_patches": 1 << 30}
+    single = planned(capsys, *wide, "policy.dtype=float32", *options)
+    assert {choice["bytes_per_gpu"]["head_copy"] for choice in single["choices"]} == {0}
+    assert single["cpu_bytes"]["engine_patches"] == 0
+    assert main(["plan", *wide, *VLLM, *options]) == 0
+    assert "up to 0.5 GB prepared ones on 1 rank (policy.image_cache_gb), 1.1 GB" in capsys.readouterr().out
 
 
 def test_an_engine_is_not_divided_over_gpus(capsys: pytest.CaptureFixture[str]) -> None:

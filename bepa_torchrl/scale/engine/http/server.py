@@ -29,7 +29,7 @@ from bepa_torchrl.scale.engine.http.folders import UploadedFolders
 from bepa_torchrl.scale.engine.http.rows import decode_rows, encode_outputs
 from bepa_torchrl.scale.wire.access import Tls
 from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
-from bepa_torchrl.scale.wire.server import MAX_WAIT, Action, Call, WireServer
+from bepa_torchrl.scale.wire.server import Action, Call, WireServer
 
 _log = logging.getLogger(__name__)
 #: (spec, start_timeout, stall_timeout) → an engine
@@ -131,7 +131,7 @@ class EngineServer:
         if job is None:
             return {"done": True}
         try:
-            return {"done": True, "result": job.result(min(MAX_WAIT, max(0.0, float(call.fields["timeout"]))))}
+            return {"done": True, "result": job.result(call.timeout)}
         except (Refusal, ProtocolError):
             raise
         except Exception as error:  # a bug, or a full disk: the trainer gets it, and the server goes on

@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan, WorkerState
+from bepa_torchrl.scale.rollouts.named_images import NamedCalls, NamingClient
 from bepa_torchrl.scale.rollouts.pool.back_pressure import SHRINK_SECONDS, PoolSize
 from bepa_torchrl.scale.rollouts.pool.nodes import FORGIVE_SECONDS, NodeFailures
 from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, ActorClient, check_version, described, reason_of
@@ -35,7 +36,8 @@ class _Node(EnvWorker):
         self, version: str, name: str, queue: Any, service: Any, seconds: float, *args: Any, **options: Any
     ) -> None:
         check_version(version)
-        super().__init__(name, ActorClient(queue), ActorClient(service, seconds), *args, **options)
+        client = NamingClient(cast(NamedCalls, ActorClient(service, seconds)))
+        super().__init__(name, ActorClient(queue), client, *args, **options)
 
     def process(self) -> int:
         """The actor's process id."""

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
+from bepa_torchrl.scale.rollouts.env_worker import QueueClient, RolloutPlan
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
 from bepa_torchrl.scale.rollouts.queue_state import DesktopDemand
 from bepa_torchrl.scale.rollouts.remote.plans import encode_lease, encode_plan
 from bepa_torchrl.scale.rollouts.remote.results import decode_result
 from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag
-from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
+from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
 from bepa_torchrl.scale.wire.access import Tls
 from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
-from bepa_torchrl.scale.wire.server import MAX_WAIT, Call, WireServer
+from bepa_torchrl.scale.wire.server import Call, WireServer
 
 _log = logging.getLogger(__name__)
 #: simultaneous requests of all rollout clusters that wait for something: leases, one per worker, and weights, one per
@@ -30,13 +30,9 @@ _log = logging.getLogger(__name__)
 _WAITING, _REQUESTS = MAX_WORKERS + 32, 64
 
 
-class ServedQueue(Protocol):
+class ServedQueue(QueueClient, Protocol):
     """What rollout clusters use of :class:`bepa_torchrl.scale.rollouts.queue_service.QueueService`."""
 
-    def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]: ...
-    def renew(self, tickets: list[str]) -> list[str]: ...
-    def complete(self, ticket: str, result: Any) -> None: ...
-    def fail(self, ticket: str, reason: str, result: Any = None) -> None: ...
     def release(self, worker: str, reason: str) -> int: ...
     def resize(self, worker: str, desktops: int) -> None: ...
     def demand(self) -> DesktopDemand: ...
@@ -130,7 +126,7 @@ class QueueServer:
 
     def _lease(self, call: Call) -> dict[str, Any]:
         """Leases, and the version that they require: that of the newest weights now, which are those at admission."""
-        worker, limit, timeout = str(call.fields["worker"]), int(call.fields["limit"]), _wait(call)
+        worker, limit, timeout = str(call.fields["worker"]), int(call.fields["limit"]), call.timeout
         leases = self._queue.lease(worker, limit, timeout)
         newest = self._weights.newest()
         encoded = [encode_lease(lease) | {"ticket": f"{self._weights.run}:{lease.ticket}"} for lease in leases]
@@ -175,7 +171,7 @@ class QueueServer:
         """The tag and the tensors' hashes and sizes, as soon as they are others than those that are loaded."""
         loaded = call.fields["loaded"]
         tag = None if loaded is None else WeightsTag(str(loaded[0]), int(loaded[1]))
-        newest = self._weights.other_than(tag, _wait(call))
+        newest = self._weights.other_than(tag, call.timeout)
         if newest is None:
             return {"weights": None}
         tensors = [[name, key, len(newest.tensors[key])] for name, key in newest.names.items()]
@@ -198,7 +194,3 @@ class QueueServer:
     def _own(self, tickets: Sequence[str]) -> list[str]:
         prefix = f"{self._weights.run}:"
         return [ticket.removeprefix(prefix) for ticket in tickets if ticket.startswith(prefix)]
-
-
-def _wait(call: Call) -> float:
-    return min(MAX_WAIT, max(0.0, float(call.fields["timeout"])))

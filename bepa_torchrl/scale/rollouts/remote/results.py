@@ -1,6 +1,7 @@
 """An :class:`EpisodeResult` with its rows as plain values, arrays, and images that are named by their hash.
 
-Each distinct image crosses once, however many prompts and episodes show it; after decoding it is one object again.
+Each distinct image crosses once, however many prompts and episodes show it; after decoding it is one object again. Of a
+prompt only what follows the beginning that it shares with the row before it crosses.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ _TEXTS = (K.TASK_ID, K.INSTRUCTION, K.SOURCE, K.STOP_REASON, K.RESPONSE)
 _INTEGERS = (K.GROUP_ID, K.SLOT, K.STEP, K.N_STEPS, K.POLICY_VERSION)
 #: arrays of one dimension, as little-endian numbers
 _ARRAYS: Mapping[Key, tuple[torch.dtype, str]] = {
-    K.PROMPT_TOKENS: (torch.int64, "<i8"),
     K.RESPONSE_TOKENS: (torch.int64, "<i8"),
     K.ROLLOUT_LOG_PROB: (torch.float32, "<f4"),
     K.OLD_LOG_PROB: (torch.float32, "<f4"),
 }
-_ROW: frozenset[Key] = frozenset({*_TEXTS, *_INTEGERS, *_ARRAYS, K.RETURN, K.OFF_POLICY, K.SCREENSHOT, K.IMAGES})
+_ROW: frozenset[Key] = frozenset(
+    {*_TEXTS, *_INTEGERS, *_ARRAYS, K.PROMPT_TOKENS, K.RETURN, K.OFF_POLICY, K.SCREENSHOT, K.IMAGES}
+)
+_SHARED = "prompt_shared"  #: token ids at the beginning of a prompt that are those of the row before it
+_NO_TOKENS = torch.empty(0, dtype=torch.int64)
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -56,7 +60,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], dict[bytes, by
             "plan": job.plan,
             "handover": job.handover,
         },
-        "rows": None if result.rows is None else [_encode_row(row, hashes) for row in row_list(result.rows)],
+        "rows": None if result.rows is None else _encode_rows(row_list(result.rows), hashes),
         "stop": result.stop.value,
         "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted, verdict.judge],
         "failure": None if result.failure is None else result.failure.value,
@@ -90,7 +94,7 @@ def decode_result(fields: Mapping[str, Any], images: Blobs, tasks: Mapping[str, 
                 job["plan"],
                 _integer(job["handover"]),
             ),
-            None if rows is None else stack_rows([_decode_row(row, images) for row in rows]),
+            None if rows is None else stack_rows(_decode_rows(rows, images)),
             StopReason(fields["stop"]),
             None if verdict is None else _verdict(verdict),
             None if fields["failure"] is None else FailureReason(fields["failure"]),
@@ -108,7 +112,40 @@ def _verdict(fields: Sequence[Any]) -> Verdict:
     return Verdict(float(fields[0]), str(fields[1]), bool(fields[2]), str(fields[3]))
 
 
+def _encode_rows(rows: Sequence[TensorDictBase], hashes: dict[bytes, bytes]) -> list[dict[str, Any]]:
+    encoded, before = [], _NO_TOKENS
+    for row in rows:
+        fields, prompt = _encode_row(row, hashes), cast(Tensor, row.get(K.PROMPT_TOKENS)).cpu()
+        shared = _shared(before, prompt)
+        rest = pack_array(prompt[shared:].numpy(), "<i8")
+        encoded.append(fields | {_SHARED: shared, _name(K.PROMPT_TOKENS): rest})
+        before = prompt
+    return encoded
+
+
+def _decode_rows(encoded: Sequence[Mapping[str, Any]], images: Blobs) -> list[TensorDictBase]:
+    rows: list[TensorDictBase] = []
+    before = _NO_TOKENS
+    for fields in encoded:
+        row, shared = _decode_row(fields, images), _integer(fields[_SHARED])
+        if not 0 <= shared <= len(before):
+            raise ProtocolError(f"expected 0 to {len(before)} token ids of the prompt before, got {shared}")
+        rest = torch.from_numpy(unpack_array(fields[_name(K.PROMPT_TOKENS)], "<i8"))
+        before = torch.cat([before[:shared], rest])
+        row.set(K.PROMPT_TOKENS, before)
+        rows.append(row)
+    return rows
+
+
+def _shared(one: Tensor, other: Tensor) -> int:
+    """How many token ids at the beginning are equal."""
+    length = min(len(one), len(other))
+    differ = torch.nonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
+
+
 def _encode_row(row: TensorDictBase, hashes: dict[bytes, bytes]) -> dict[str, Any]:
+    """All but the prompt."""
     entries = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
     if entries != _ROW:
         odd = sorted(map(_name, entries ^ _ROW))
@@ -131,8 +168,9 @@ def _encode_row(row: TensorDictBase, hashes: dict[bytes, bytes]) -> dict[str, An
 
 
 def _decode_row(encoded: Mapping[str, Any], images: Blobs) -> TensorDictBase:
-    if encoded.keys() != {_name(key) for key in _ROW}:
-        odd = sorted(encoded.keys() ^ {_name(key) for key in _ROW})
+    expected = {_SHARED, *map(_name, _ROW)}
+    if encoded.keys() != expected:
+        odd = sorted(encoded.keys() ^ expected)
         raise ProtocolError(f"expected the entries of a row, these differ: {', '.join(odd)[:200]}")
     row: dict[Any, Any] = {key: NonTensorData(_text(encoded[key])) for key in _TEXTS}
     row |= {key: torch.tensor(_integer(encoded[key])) for key in _INTEGERS}

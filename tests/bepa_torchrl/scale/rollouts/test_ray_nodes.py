@@ -20,7 +20,7 @@ from osworld_gym.vector import DesktopVector
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 
-def test_a_node_that_joins_gets_a_worker_and_one_that_is_killed_loses_nothing(nodes: Cluster) -> None:
+def test_a_node_that_joins_gets_a_worker_one_that_is_killed_loses_nothing_and_may_come_back(nodes: Cluster) -> None:
     options: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20, "resources": {"desktops": 2}}
     first = nodes.add_node(**options)
     wait_for(lambda: any(cluster_nodes().values()))
@@ -40,9 +40,12 @@ def test_a_node_that_joins_gets_a_worker_and_one_that_is_killed_loses_nothing(no
         )  # until then workers are started there, too
         wait_for(lambda: len(run.pool.workers) == 1)
         wait_for(lambda: not psutil.pid_exists(process))  # with it, its desktops' keepers end them
+        nodes.add_node(**options)  # as after a reboot
+        wait_for(lambda: len([worker for worker in list(run.pool.workers.values()) if worker.ready]) == 2)
+        batches.append(summary(next(rollouts)))
         kill_9(run.pool)
         batches.append(summary(next(rollouts)))
-        assert batches == lock_step(5)
+        assert batches == lock_step(6)
     finally:
         run.end()
 

@@ -165,6 +165,24 @@ def test_an_image_crosses_once() -> None:
     assert first[K.SCREENSHOT] is last[K.IMAGES][0]
 
 
+def test_the_beginning_of_a_prompt_that_is_that_of_the_row_before_crosses_once() -> None:
+    result, noise = result_with_rows(), torch.randint(0, 150_000, (3, 4000))
+    assert result.rows is not None
+    rows = row_list(result.rows)
+    for step, row in enumerate(rows):
+        row.set(K.PROMPT_TOKENS, noise[: step + 1].flatten())
+    fields, images = encode_result(dataclasses.replace(result, rows=stack_rows(rows)))
+    assert [row["prompt_shared"] for row in fields["rows"]] == [0, 4000, 8000]
+    first, *later = [len(row["tokens.prompt"]) for row in fields["rows"]]
+    assert all(length < 1.1 * first for length in later)
+    found = decode_result(fields, images, TASKS).rows
+    assert found is not None
+    assert all(
+        torch.equal(one[K.PROMPT_TOKENS], other[K.PROMPT_TOKENS])
+        for one, other in zip(row_list(found), rows, strict=True)
+    )
+
+
 def test_a_row_with_an_entry_that_the_schema_does_not_know_is_not_sent() -> None:
     result = result_with_rows()
     assert result.rows is not None
@@ -190,6 +208,9 @@ def test_a_row_with_an_entry_that_the_schema_does_not_know_is_not_sent() -> None
         (lambda f, _: f["rows"][0].update({"tokens.prompt": f["rows"][0]["screenshot_png"]}), "an array of <i8"),
         (lambda f, _: f["rows"][0].update({"tokens.prompt": [1, 2]}), "expected an array as bytes, got list"),
         (lambda f, _: f["rows"][0].update({"tokens.prompt": zlib.compress(b"odd")}), "expected an array of <i8"),
+        (lambda f, _: f["rows"][1].update(prompt_shared=5), "expected 0 to 4 token ids of the prompt before, got 5"),
+        (lambda f, _: f["rows"][1].update(prompt_shared=-1), "expected 0 to 4 token ids of the prompt before, got -1"),
+        (lambda f, _: f["rows"][0].update(prompt_shared=True), "expected an integer"),
         (lambda f, _: f["rows"][0].update({"tokens.response": f["rows"][0]["tokens.prompt"]}), "a log-prob per token"),
         (lambda f, b: b.__setitem__(f["rows"][0]["screenshot_png"], b"GIF89a"), "expected a PNG image"),
         (lambda f, _: f.update(rows=[[]]), "AttributeError"),
