@@ -1,4 +1,7 @@
-"""kill -9 of any one process of a run on Ray, at random moments: every group is trained once, and the run goes on."""
+"""kill -9 of any one process of a run on Ray, at random moments: every group is trained once, and the run goes on.
+
+The run has two trainer ranks, two rollout services and two workers.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ GROUPS, EVAL_EVERY, METHOD = 2, 4, "level2"
 #: what the command line of each kind of process contains
 PROCESSES = {
     "trainer": "method_process",
+    "rank": "bepa_torchrl.experiment.ranks",
     "queue": "ray::_Queue",
     "worker": "ray::_Node",
     "replica": "ray::_Service",
@@ -43,8 +47,12 @@ PROCESSES = {
     "head": "/gcs/gcs_server ",
 }
 #: after the kill of one of these the run ends, and is started again
-ENDS = ("driver", "trainer", "node", "head")
+ENDS = ("trainer", "rank", "node", "driver", "interrupt", "head")
+#: of make test-ray, whose launcher is killed in the soak only: each end costs the start of all processes
 TEN = (*ENDS[:3], *["queue"] * 2, *["worker"] * 3, *["replica"] * 2)
+#: and Ctrl-C
+TEN_OF_THE_SOAK = (*ENDS[:5], "queue", *["worker"] * 3, *["replica"] * 2)
+CODES = {"driver": -signal.SIGKILL, "interrupt": 130}  #: exit codes of the launcher; 3 otherwise
 EARLY = 0.2  #: share of the kills that do not wait until the run goes on
 REPORTS = ROOT / "build" / "soak"  #: of the soak: which process was killed when, and what was dropped and why
 SETTINGS = (
@@ -65,6 +73,9 @@ SETTINGS = (
     "collect.max_staleness=1",
     "cluster.address=local",
     "cluster.workers=2",
+    "cluster.replicas=2",
+    "train.ranks=2",
+    "train.rank_timeout=200",
 )
 
 
@@ -127,7 +138,7 @@ class Run:
         self.wait_for(lambda: self.iterations() >= before + count)
 
     def processes(self, kind: str) -> list[psutil.Process]:
-        if kind == "driver":
+        if kind in CODES:
             return [psutil.Process(self.launcher.pid)]
         found = []
         for process in psutil.Process(self.launcher.pid).children(recursive=True):
@@ -138,6 +149,24 @@ class Run:
 
     def kill(self, kind: str, rng: random.Random) -> None:
         """Kills a process of this kind at a random moment, and waits until the run goes on."""
+        everything = self.strike(kind, rng)
+        if kind in ENDS:
+            self.end(kind, everything)
+            self.launcher = self.start("resume=true")
+        self.progress(1 if kind in ENDS else 3)
+        self.goes_on()
+
+    def finish(self, kind: str, rng: random.Random) -> int:
+        """A last kill, after which the resumed run trains two more iterations and ends; returns their number."""
+        self.end(kind, self.strike(kind, rng))
+        last = self.iterations() + 2
+        self.launcher = self.start("resume=true", f"train.iterations={last}")
+        assert self.launcher.wait(DEADLINE) == 0, self.output.read_text()
+        self.goes_on()
+        return last
+
+    def strike(self, kind: str, rng: random.Random) -> list[psutil.Process]:
+        """Kills a process of this kind at a random moment; returns those that then ran."""
         early = bool(self.kills) and rng.random() < EARLY
         if not early:
             self.progress(1)
@@ -145,30 +174,21 @@ class Run:
         self.wait_for(lambda: self.processes(kind))
         everything = [process for name in PROCESSES if name != "head" for process in self.processes(name)]
         killed, at = rng.choice(self.processes(kind)), time.monotonic()
-        killed.kill()
+        killed.send_signal(signal.SIGINT if kind == "interrupt" else signal.SIGKILL)
         self.kills.append(Kill(at - self.started, kind, killed.pid, self.iterations(), early))
-        if kind in ENDS:
-            self.start_again(kind, everything)
-        self.progress(1 if kind in ENDS else 3)
-        self.kills[-1] = self.kills[-1]._replace(went_on=time.monotonic() - at)
+        return everything
 
-    def start_again(self, kind: str, everything: Sequence[psutil.Process]) -> None:
-        """Waits for the end of the run and all its processes, and resumes it."""
+    def goes_on(self) -> None:
+        """The run has gone on since the last kill."""
+        last = self.kills[-1]
+        self.kills[-1] = last._replace(went_on=time.monotonic() - self.started - last.at)
+
+    def end(self, kind: str, everything: Sequence[psutil.Process]) -> None:
+        """Waits for the end of the run and all its processes."""
         code = self.launcher.wait(DEADLINE)
-        assert code == (-signal.SIGKILL if kind == "driver" else 3), self.output.read_text()
+        assert code == CODES.get(kind, 3), self.output.read_text()
         _, alive = psutil.wait_procs(everything, timeout=60.0)
         assert not alive, alive  # actors and node end with the trainer; helpers of Ray's own may take minutes
-        self.launcher = self.start("resume=true")
-
-    def finish(self) -> int:
-        """Ends the run, lets it train one more iteration, and returns their number."""
-        self.progress(1)
-        self.launcher.send_signal(signal.SIGINT)
-        assert self.launcher.wait(DEADLINE) == 130
-        last = self.iterations() + 1
-        self.launcher = self.start("resume=true", f"train.iterations={last}")
-        assert self.launcher.wait(DEADLINE) == 0, self.output.read_text()
-        return last
 
     def report(self) -> str:
         """Which process was killed when, and which groups or episodes were given up and why."""
@@ -204,14 +224,16 @@ def check(run: Run, last: int) -> None:
 
 
 def survive(folder: Path, kinds: Sequence[str], seed: int) -> str:
-    """Kills processes of these kinds in random order, and returns the report."""
+    """Kills processes of these kinds in random order, at last one whose kill ends the run, and returns the report."""
     rng = random.Random(seed)
     order = rng.sample(kinds, len(kinds))
+    at_last = next(kind for kind in reversed(order) if kind in ENDS)
+    order.remove(at_last)
     run = Run(folder)
     try:
         for kind in order:
             run.kill(kind, rng)
-        check(run, run.finish())
+        check(run, run.finish(at_last, rng))
         return run.report()
     except BaseException as error:
         error.add_note(run.report())
@@ -244,9 +266,9 @@ def test_kill_of_the_head_loses_nothing_and_repeats_nothing(tmp_path: Path) -> N
 def test_fifty_kills_lose_nothing_and_repeat_nothing(
     tmp_path: Path, part: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five runs with ten kills each, so that the fifty can be had in pieces (``-k part3``)."""
+    """Five runs with ten kills and a Ctrl-C each, so that the fifty can be had in pieces (``-k part3``)."""
     pytest.importorskip("ray")
-    report = survive(tmp_path, TEN, seed=part)
+    report = survive(tmp_path, TEN_OF_THE_SOAK, seed=part)
     REPORTS.mkdir(parents=True, exist_ok=True)
     (REPORTS / f"kills_{part}.txt").write_text(report)
     with capsys.disabled():
