@@ -31,6 +31,7 @@ class Recipe:
         element: bytes per element of the model's dtype, 2 or 4.
         shards: GPUs over which weights, gradients and the optimiser's state are divided.
         engine_cache: bytes of the key-value cache of an inference engine on the same GPU, rank 0's; None: no engine.
+        engine_sleeps: whether it gives its weights and its cache up while a micro-batch is trained.
     """
 
     training: Training
@@ -39,6 +40,7 @@ class Recipe:
     element: int = 2
     shards: int = 1
     engine_cache: int | None = None
+    engine_sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Memory:
         vision: saved activations of the vision tower, or the features of a frozen one.
         head: chunks of logits and the gradient of the output embedding.
         workspace: temporaries of the backward pass, and with several GPUs the gathered weights of two layers.
+        asleep: what the engine gives up of ``engine`` meanwhile.
     """
 
     weights: int
@@ -69,6 +72,7 @@ class Memory:
     vision: int
     head: int
     workspace: int
+    asleep: int = 0
 
     @property
     def resident(self) -> int:
@@ -77,8 +81,8 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
-        return sum(asdict(self).values())
+        """The sum of all parts, without what an engine gives up."""
+        return int(sum(asdict(self).values())) - 2 * self.asleep
 
 
 def trained_parameters(model: ModelShape, training: Training) -> int:
@@ -110,10 +114,12 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     held |= {"masters": masters, "gradients": 4 * trained, "moments": round(MOMENTS[recipe.optimizer] * trained)}
     divided = {name: size // ranks for name, size in held.items()}
     divided["weights"] += w * undivided
+    engine = 0 if recipe.engine_cache is None else w * model.parameters + recipe.engine_cache + CONTEXT_BYTES
     return Memory(
         **divided,
         sampling_copy=w * parameters if ranks > 1 else 0,
-        engine=0 if recipe.engine_cache is None else w * model.parameters + recipe.engine_cache + CONTEXT_BYTES,
+        engine=engine,
+        asleep=engine - CONTEXT_BYTES if engine and recipe.engine_sleeps else 0,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
         vision=features
         + images * patches * per_patch

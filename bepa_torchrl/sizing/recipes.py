@@ -48,7 +48,13 @@ class Choice:
 
 
 def recipes(
-    *, element: int, train_vision: bool, rank: int, shards: int, engine_cache: int | None = None
+    *,
+    element: int,
+    train_vision: bool,
+    rank: int,
+    shards: int,
+    engine_cache: int | None = None,
+    engine_sleeps: bool = False,
 ) -> Iterator[tuple[str, Recipe]]:
     """Recipes, from the simplest full training to adapters with checkpointing.
 
@@ -58,8 +64,10 @@ def recipes(
         rank: rank of the adapters.
         shards: GPUs over which weights and the optimiser's state are divided.
         engine_cache: bytes of the key-value cache of an engine on the same GPU; None: no engine.
+        engine_sleeps: whether it gives its memory up during updates.
     """
-    full = Recipe(Training(vision=train_vision), element=element, shards=shards, engine_cache=engine_cache)
+    training = Training(vision=train_vision)
+    full = Recipe(training, element=element, shards=shards, engine_cache=engine_cache, engine_sleeps=engine_sleeps)
     lora = replace(full, training=Training(vision=False, rank=rank))
     yield "full", full
     yield "full, activation checkpointing", replace(full, checkpointing=True)
@@ -85,7 +93,7 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
         name,
         recipe,
         memory,
-        fits=longest.tokens <= budget,
+        fits=longest.tokens <= budget and memory.resident <= usable,
         max_tokens=budget,
         rollouts=_free_for_caches(model, recipe, usable - memory.resident, longest.tokens) // cache,
     )

@@ -32,8 +32,7 @@ def ray_services(actors: Sequence[Any], seconds: float, slack: int) -> RolloutCl
         slack: as of :func:`.routing.choose`.
     """
     if len(actors) == 1:
-        client: RolloutClient = ActorClient(actors[0], seconds)  # type: ignore[assignment]  # by its attributes
-        return client
+        return ActorClient(actors[0], seconds)
     return ServiceRouter([_service(actor, seconds) for actor in actors], slack=slack)
 
 
@@ -42,6 +41,4 @@ def _service(actor: Any, seconds: float) -> Service:
         asked: Future[int | None] = actor.requests.remote().future()
         return asked
 
-    client: Any = ActorClient(_NoRetries(actor), seconds)
-    patient: Any = ActorClient(actor, seconds)
-    return Service(client, patient, requests)
+    return Service(ActorClient(_NoRetries(actor), seconds), ActorClient(actor, seconds), requests)
