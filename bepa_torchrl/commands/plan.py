@@ -143,6 +143,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         evaluations=_evaluations(settings, *options.tasks),
         adapters_alone=engine.adapters != "merged" and collect.mode == "sync",
         engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
+        engine_sleeps=engine.sleep,
         engine_elsewhere=engine.url is not None,
         float32_head=settings.policy.head_dtype == "float32",
         feature_cache=int(settings.policy.feature_cache_gb * 1e9),

@@ -92,6 +92,7 @@ def ray_rollouts(
         replicas=cluster.replicas,
         gpus_per_replica=cluster.gpus_per_replica,
         shrink_after=cluster.shrink_after,
+        slack=cluster.replica_slack,
         **sampling(settings),
     )
 

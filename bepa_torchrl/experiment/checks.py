@@ -237,6 +237,22 @@ def adapters(settings: Settings) -> str | None:
     return None
 
 
+def sleeping_engine(settings: Settings) -> str | None:
+    """An engine sleeps between the rollouts of lock-step training, beside a trainer of one rank, on its GPU."""
+    policy = settings.policy
+    if not policy.engine.sleep or policy.rollout != "vllm":
+        return None
+    if settings.collect.mode == "async":
+        return "policy.engine.sleep=true requires collect.mode=sync: engines sample while the policy is trained"
+    if settings.train.ranks > 1 or by_torchrun():
+        return f"policy.engine.sleep=true requires train.ranks=1, got {settings.train.ranks} or torchrun"
+    if policy.engine.url is not None:
+        return "policy.engine.sleep=true requires an engine beside the trainer; leave policy.engine.url out"
+    if policy.device == "cpu":
+        return "policy.engine.sleep=true requires policy.device=cuda: vLLM gives up the memory of GPUs only"
+    return None
+
+
 # --- asynchronous rollouts, ranks ---------------------------------------------------------------------------------
 
 
@@ -470,6 +486,7 @@ SETTINGS: tuple[Check, ...] = (
     desktops_of_workers,
     one_engine,
     engine_while_rerolling,
+    sleeping_engine,
     ranks,
     ranks_on_ray,
     ranks_train_one_method,

@@ -118,6 +118,8 @@ def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own
         start_timeout=engine.timeout,
         stall_timeout=engine.timeout,
         adapters=engine.adapters,
+        weights=engine.weights,
+        sleep=engine.sleep,
         access=None if engine.url is None else engine_access(engine),
     )
 

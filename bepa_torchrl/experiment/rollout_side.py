@@ -46,6 +46,7 @@ LOCAL = (
     "policy.engine.max_rows",
     "policy.engine.devices",
     "policy.engine.arguments",
+    "policy.engine.weights",
     "policy.engine.max_restarts",
     "policy.engine.timeout",
     "policy.engine.url",

@@ -124,6 +124,15 @@ class ModelSampler(Sampler, Protocol):
 
 
 @runtime_checkable
+class RestingSampler(Protocol):
+    """A sampler that can give its memory up between two collections of rollouts."""
+
+    def rest(self) -> None:
+        """Gives memory up until it samples or gets weights again, if it is set to; no call of it may be running."""
+        ...
+
+
+@runtime_checkable
 class EngineSampler(ModelSampler, Protocol):
     """A sampler with weights of its own: an inference engine, or another copy of the model."""
 

@@ -20,7 +20,7 @@ from torchrl.weight_update import WeightSyncScheme
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import EpisodeKey, Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import mark_untrained, row_list, stack_rows
-from bepa_torchrl.policies.base import EngineSampler, Sampler
+from bepa_torchrl.policies.base import EngineSampler, RestingSampler, Sampler
 from bepa_torchrl.rollout.desktop_use import DesktopUse
 from bepa_torchrl.rollout.dynamic_sampling import HasSignal
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
@@ -244,6 +244,8 @@ class GroupRolloutCollector(WholeEpisodeCollector):
             played, found = self._play(more)
             results, signals, task_numbers = results + played, signals + found, task_numbers + more
         assert self.rollout_policy.version == version, "the policy's weights changed while a group was collected"
+        if isinstance(self.rollout_policy, RestingSampler):
+            self.rollout_policy.rest()
         rows, requeued = self._complete_groups(results)
         used = DesktopUse.of(self.env.vector).since(before)
         ids = tuple(self.tasks[n].id for n in requeued)

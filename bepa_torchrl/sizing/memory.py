@@ -33,6 +33,7 @@ class Recipe:
         engine_cache: bytes of the key-value cache of an inference engine on the same GPU, rank 0's; None: no engine.
         float32_head: whether logits are computed in float32 (``policy.head_dtype``).
         feature_cache: bytes for the features of screenshots (``policy.feature_cache_gb``), used if the tower is frozen.
+        engine_sleeps: whether it gives its weights and its cache up while a micro-batch is trained.
     """
 
     training: Training
@@ -43,6 +44,7 @@ class Recipe:
     engine_cache: int | None = None
     float32_head: bool = False
     feature_cache: int = 0
+    engine_sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Memory:
         head_copy: the float32 copy of the output embedding, if logits are computed in float32 and it is not.
         feature_cache: the largest size of the features kept, also beside a sampling copy; 0 with a trained tower.
         workspace: temporaries of the backward pass, and with several GPUs the gathered weights of two layers.
+        asleep: what the engine gives up of ``engine`` meanwhile.
     """
 
     weights: int
@@ -77,6 +80,7 @@ class Memory:
     head_copy: int
     feature_cache: int
     workspace: int
+    asleep: int = 0
 
     @property
     def resident(self) -> int:
@@ -86,8 +90,8 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
-        return sum(asdict(self).values())
+        """The sum of all parts, without what an engine gives up."""
+        return int(sum(asdict(self).values())) - 2 * self.asleep
 
 
 def trained_parameters(model: ModelShape, training: Training) -> int:
@@ -121,12 +125,12 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     held |= {"masters": masters, "gradients": 4 * trained, "moments": round(MOMENTS[recipe.optimizer] * trained)}
     divided = {name: size // ranks for name, size in held.items()}
     divided["weights"] += w * undivided
+    engine = 0 if recipe.engine_cache is None else w * model.parameters + copied + recipe.engine_cache + CONTEXT_BYTES
     return Memory(
         **divided,
         sampling_copy=w * parameters if ranks > 1 else 0,
-        engine=0
-        if recipe.engine_cache is None
-        else w * model.parameters + copied + recipe.engine_cache + CONTEXT_BYTES,
+        engine=engine,
+        asleep=engine - CONTEXT_BYTES if engine and recipe.engine_sleeps else 0,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
         vision=features
         + images * patches * per_patch

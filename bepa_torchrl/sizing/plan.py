@@ -39,6 +39,7 @@ class PlanRequest:
         rank: rank of LoRA adapters.
         tune: which recipes are considered; None: all.
         engine_cache: bytes of the key-value cache of an inference engine; None: the built-in sampler.
+        engine_sleeps: whether the engine gives its memory up during updates.
         engine_elsewhere: whether the engine is on another machine, so that its memory is not counted.
         image_cache_gb: 10^9 bytes of the CPU for prepared screenshots.
         image_threads: threads that prepare screenshots.
@@ -74,6 +75,7 @@ class PlanRequest:
     evaluations: Evaluations
     adapters_alone: bool
     engine_cache: int | None = None
+    engine_sleeps: bool = False
     engine_elsewhere: bool = False
     float32_head: bool = False
     feature_cache: int = 0
@@ -102,6 +104,7 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
             engine_cache=None if request.engine_elsewhere else request.engine_cache,
             float32_head=request.float32_head,
             feature_cache=request.feature_cache,
+            engine_sleeps=request.engine_sleeps,
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]

@@ -56,6 +56,7 @@ def recipes(
     engine_cache: int | None = None,
     float32_head: bool = False,
     feature_cache: int = 0,
+    engine_sleeps: bool = False,
 ) -> Iterator[tuple[str, Recipe]]:
     """Recipes, from the simplest full training to adapters with checkpointing.
 
@@ -67,6 +68,7 @@ def recipes(
         engine_cache: bytes of the key-value cache of an engine on the same GPU; None: no engine.
         float32_head: whether logits are computed in float32.
         feature_cache: bytes for the features of screenshots.
+        engine_sleeps: whether it gives its memory up during updates.
     """
     full = Recipe(
         Training(vision=train_vision),
@@ -75,6 +77,7 @@ def recipes(
         engine_cache=engine_cache,
         float32_head=float32_head,
         feature_cache=feature_cache,
+        engine_sleeps=engine_sleeps,
     )
     lora = replace(full, training=Training(vision=False, rank=rank))
     yield "full", full
@@ -101,7 +104,7 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
         name,
         recipe,
         memory,
-        fits=longest.tokens <= budget,
+        fits=longest.tokens <= budget and memory.resident <= usable,
         max_tokens=budget,
         rollouts=_free_for_caches(model, recipe, usable - memory.resident, longest.tokens) // cache,
     )

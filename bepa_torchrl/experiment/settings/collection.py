@@ -56,6 +56,8 @@ class ClusterSettings:
             ``desktops``. Each then has as many desktops as its node has of the resource, also on nodes that join.
         replicas: copies of the policy that sample.
         gpus_per_replica: Ray's GPUs of each copy.
+        replica_slack: requests by which the copy that has answered an episode's turns may be loaded beyond the least
+            loaded copy before that one answers the next turn; 0: the least loaded always does.
         shrink_after: seconds after which workers on Ray close desktops that the trainer cannot keep up with; None:
             never. They are made again when it waits.
         trainer: ``here``: the trainer's ranks are processes of this machine, or torchrun's; ``ray``: actors in one
@@ -75,6 +77,7 @@ class ClusterSettings:
     workers: Positive | None = 1
     replicas: Positive = 1
     gpus_per_replica: NonNegativeFloat = 0.0
+    replica_slack: Count = 8
     shrink_after: PositiveFloat | None = 300.0
     trainer: Literal["here", "ray"] = "here"
     cpus_per_rank: PositiveFloat = 1.0

@@ -45,6 +45,12 @@ class EngineSettings:
         adapters: how LoRA adapters reach it at a weight sync: ``separate``, alone, on top of the checkpoint's weights;
             ``merged``, with all weights; ``auto``, alone if nothing else is trained and vLLM can have them. In rollout
             services (``collect.mode=async``) always merged.
+        weights: how all weights reach it at a weight sync: ``folder``, as a checkpoint that it reads; ``ipc``, from the
+            trainer's memory on the same GPU; ``nccl``, from GPU to GPU; ``auto``, the first of ``ipc``, ``nccl`` and
+            ``folder`` that is possible. With ``url`` and for adapters alone it is a folder.
+        sleep: whether it gives its GPU's memory up while the policy is trained: its key-value cache, and its weights,
+            which it is sent again afterwards (with adapters alone they wait in the CPU's memory). Requires an engine
+            beside the trainer of one rank, on a GPU, and ``collect.mode=sync``.
         timeout: seconds for its start, for a weight sync, and between two finished responses.
         url: address http://HOST:PORT, or https://, of a ``bepa engine`` on another machine; None: a process of this
             machine.
@@ -59,6 +65,8 @@ class EngineSettings:
     max_restarts: Count = 3
     tolerance: PositiveFloat | None = None
     adapters: Literal["auto", "separate", "merged"] = "auto"
+    weights: Literal["auto", "folder", "ipc", "nccl"] = "auto"
+    sleep: bool = False
     timeout: PositiveFloat = 600.0
     url: Text | None = None
     token_file: Text | None = None

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -35,6 +36,9 @@ from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.inputs import EngineInputs
 from bepa_torchrl.scale.engine.keyed_logits import request_args
 from bepa_torchrl.scale.engine.plugin import OWNER
+from bepa_torchrl.scale.engine.weight_sync.choice import Transfer
+from bepa_torchrl.scale.engine.weight_sync.stream import WeightStream
+from bepa_torchrl.scale.engine.weight_sync.transfer import EngineTransfer, pickled_handles, transfer_arguments
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,6 +54,8 @@ class Engine:
         on_cpu: whether the engine runs on the CPU.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours.
         devices: CUDA_VISIBLE_DEVICES of its processes; None: that of this process.
+        transfer: how :meth:`receive` gets weights; ``folder``: it does not.
+        device: of the weights that it gets.
         patcher: prepares screenshots, with a cache that others use, too; None: one without, of the model's folder.
         start_timeout: seconds until a start that has not finished is an error.
         stall_timeout: seconds without a finished row of a call, or for one weight sync, until the engine counts as
@@ -63,12 +69,19 @@ class Engine:
         on_cpu: bool,
         arguments: Mapping[str, Any] | None = None,
         devices: str | None = None,
+        transfer: Transfer = "folder",
+        device: torch.device | None = None,
         patcher: ImagePatcher | None = None,
         start_timeout: float = 600.0,
         stall_timeout: float = 600.0,
     ) -> None:
         self.spec = spec
-        self.arguments = engine_arguments(spec, on_cpu=on_cpu) | dict(arguments or {})
+        sent = {} if transfer == "folder" else transfer_arguments(transfer)
+        self.arguments = engine_arguments(spec, on_cpu=on_cpu) | sent | dict(arguments or {})
+        self._kind, self._device = transfer, device
+        self._transfer: EngineTransfer | None = None
+        self.starts = 0
+        self._running = ExitStack()  #: what lasts as long as the engine runs
         self.devices = devices
         self._patcher = patcher
         self._inputs: EngineInputs | None = None
@@ -117,6 +130,7 @@ class Engine:
             patcher = ImagePatcher(processor) if self._patcher is None else self._patcher
             self._inputs = EngineInputs(patcher, self.spec.image_token_id, dtype=dtype)
         self._adapter = None
+        self._running.enter_context(pickled_handles(self._kind))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm engine", daemon=True)
         self._thread.start()
@@ -134,11 +148,20 @@ class Engine:
             reason = " ".join(str(error).split())[:500] or type(error).__name__
             raise EngineError(f"vLLM did not start on {model}: {reason}; its own log has the details") from error
         self._processes = list(set(multiprocessing.active_children()) - before)
+        self.starts += 1
+        if self._kind != "folder":
+            assert self._device is not None
+            call = partial(self._call, timeout=self.stall_timeout)
+            options: dict[str, Any] = {"device": self._device, "timeout": self.stall_timeout}
+            self._transfer = EngineTransfer(self._kind, self._llm, call, **options)
 
     def stop(self) -> None:
         """Ends the engine and its processes, and calls of :meth:`generate`; does nothing if it is not running."""
         with self._lock:
             llm, self._llm = self._llm, None
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None and llm is not None and not llm.errored:
+            transfer.close()
         if llm is not None:
             llm.shutdown(timeout=5.0)
         for process in self._processes:
@@ -155,6 +178,7 @@ class Engine:
             if not self._thread.is_alive():
                 self._loop.close()
         self._loop = self._thread = None
+        self._running.close()
 
     def generate(self, rows: Sequence[EngineRow]) -> list[EngineOutput]:
         """One output per row, in order.
@@ -201,6 +225,55 @@ class Engine:
             WeightSyncError: the engine refuses the weights or does not answer in time.
         """
         self._sync(self._reload(model), model)
+
+    def receive(self, stream: WeightStream) -> None:
+        """Replaces the weights by those of a stream, by vLLM's own transfer, and drops what belongs to the old ones.
+
+        No request may be in flight. Adapters are removed.
+
+        Raises:
+            WeightSyncError: the engine did not get them in time, or refuses them; it was stopped, since it may have
+                some of them.
+        """
+        transfer = self._transfer
+        if transfer is None:
+            raise WeightSyncError("the engine is not running, or was not started to get weights by a transfer")
+        try:
+            self._call(self._remove_adapters(), self.stall_timeout)
+            transfer.send(stream)
+            self._call(self._reset_caches(), self.stall_timeout)
+        except Exception as error:
+            self._transfer = None  # its other end may wait for ever: it is not closed, but ended with the processes
+            self.stop()
+            late = f"not in {self.stall_timeout:g} s" if isinstance(error, FutureTimeoutError) else error
+            raise WeightSyncError(f"the engine did not get weights by {self._kind}: {late}") from error
+
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """Gives the GPU's memory up (:class:`~bepa_torchrl.scale.engine.engine_interface.SleepingEngine`).
+
+        vLLM stops its scheduler and drops its caches first. The engine must have been started with
+        ``enable_sleep_mode``, which vLLM refuses on a CPU.
+
+        Raises:
+            EngineError: it does not answer in time, or cannot.
+        """
+        self._rest(self._llm.sleep(level), f"sleep (level {level})")
+
+    def wake(self, part: Literal["weights", "kv_cache"]) -> None:
+        """Takes the memory of a part again; vLLM's scheduler goes on when both parts are there.
+
+        Raises:
+            EngineError: it does not answer in time, or cannot.
+        """
+        self._rest(self._llm.wake_up([part]), f"wake up ({part})")
+
+    def _rest(self, coroutine: Coroutine[Any, Any, object], what: str) -> None:
+        try:
+            self._call(coroutine, self.stall_timeout)
+        except FutureTimeoutError as error:
+            raise EngineError(f"the engine did not {what} in {self.stall_timeout:g} s") from error
+        except Exception as error:
+            raise EngineError(f"the engine cannot {what}: {error}") from error
 
     def use_adapter(self, folder: Path) -> None:
         """Adds a folder's LoRA adapters to the weights, under a new id; removes those that were added before.

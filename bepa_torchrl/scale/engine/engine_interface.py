@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.scale.engine.errors import EngineError
+from bepa_torchrl.scale.engine.weight_sync.stream import WeightStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +131,47 @@ class RowEngine(Protocol):
 
         Raises:
             WeightSyncError: the engine refuses the adapters or does not answer in time.
+        """
+        ...
+
+
+class SleepingEngine(RowEngine, Protocol):
+    """An engine that gives the GPU's memory up while it has nothing to do; it starts awake.
+
+    Args:
+        starts: how often it was started.
+    """
+
+    @property
+    def starts(self) -> int: ...
+
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """Drops the key-value cache; the weights are copied to the CPU (1) or dropped, too (2).
+
+        No request may be in flight, and none may be made before :meth:`wake` of both parts.
+
+        Raises:
+            EngineError: it does not answer in time, or cannot.
+        """
+        ...
+
+    def wake(self, part: Literal["weights", "kv_cache"]) -> None:
+        """Takes the memory of a part again. After level 2 weights must be given to it between the two parts.
+
+        Raises:
+            EngineError: it does not answer in time, or cannot.
+        """
+        ...
+
+
+class ReceivingEngine(RowEngine, Protocol):
+    """An engine that weights can be sent to without a file (:mod:`.weight_sync.choice`)."""
+
+    def receive(self, stream: WeightStream) -> None:
+        """Replaces the weights by those of a stream and drops what was computed with the old ones, and the adapters.
+
+        Raises:
+            WeightSyncError: the engine did not get them in time, or refuses them; it was stopped, since it may have
+                some of them.
         """
         ...

@@ -11,9 +11,10 @@ module needs no vLLM.
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,12 +25,21 @@ from torch import Tensor
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.transformers.lora import adapter_weights
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec, RowEngine
-from bepa_torchrl.scale.engine.errors import EngineError, check_family, engine_version
+from bepa_torchrl.scale.engine.engine_interface import (
+    EngineExited,
+    EngineOutput,
+    EngineRow,
+    EngineSpec,
+    ReceivingEngine,
+    RowEngine,
+)
+from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError, check_family, engine_version
 from bepa_torchrl.scale.engine.http.client import EngineClient
 from bepa_torchrl.scale.engine.http.remote import RemoteEngine
 from bepa_torchrl.scale.engine.metrics import EngineMetrics
+from bepa_torchrl.scale.engine.rest import Rest, check_sleep
 from bepa_torchrl.scale.engine.weight_sync.adapters import AdapterSync, EngineAdapters, engine_adapters
+from bepa_torchrl.scale.engine.weight_sync.choice import Ends, TransferSetting, choose_transfer, gpus_of
 from bepa_torchrl.scale.engine.weight_sync.engine_weights import EngineWeights
 from bepa_torchrl.scale.engine.weight_sync.folder import temporary_folder
 from bepa_torchrl.scale.engine.weight_sync.probe import (
@@ -70,12 +80,14 @@ class VLLMSampler:
             ``merged``, with all weights; ``auto``, alone if :func:`.weight_sync.adapters.engine_adapters` allows.
         arguments: further arguments of vLLM's ``AsyncEngineArgs``, which replace ours; not with ``access``.
         devices: the GPUs that the engine's processes see, as CUDA_VISIBLE_DEVICES; not with ``access``. None: as here.
+        weights: how all weights reach the engine at a sync (:func:`.weight_sync.choice.choose_transfer`).
+        sleep: whether the engine gives the GPU's memory up from :meth:`rest` until it is needed again.
         access: to a ``bepa engine``; None: an engine in a process of this machine.
 
     Raises:
         EngineVersionError: vLLM is not installed or has an unsupported version; not with ``access``.
         ValueError: the trainer's ``max_prompt_tokens`` is less than the probe's length; an OpenCUA checkpoint; or
-            ``adapters=separate``, but they cannot be sent alone.
+            ``adapters=separate``, but they cannot be sent alone; or ``weights`` or ``sleep`` is not possible.
     """
 
     def __init__(
@@ -93,36 +105,49 @@ class VLLMSampler:
         adapters: AdapterSync = "auto",
         arguments: dict[str, Any] | None = None,
         devices: str | None = None,
+        weights: TransferSetting = "auto",
+        sleep: bool = False,
         access: Access | None = None,
     ) -> None:
         check_family(trainer.model.config.model_type)
         self.trainer, self.renderer = trainer, trainer.renderer
         self.version = trainer.version
-        self._own_weights = own_weights
+        self._own_weights, self._weights_auto = own_weights, weights == "auto"
         self.tolerance = TOLERANCES[trainer.model.dtype] if tolerance is None else tolerance
         self.max_new_tokens = trainer.sampler.max_new_tokens
         self.max_restarts = max_restarts
         self.adapters = engine_adapters(trainer.model, adapters)  #: sent alone; None: weights are sent whole
+        if sleep:
+            check_sleep(trainer.device, here=access is None)
         spec = engine_spec(trainer, kv_cache_gb=kv_cache_gb, max_rows=max_rows, adapters=self.adapters)
         timeouts = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         self.engine: RowEngine
+        self._rest: Rest | None
+        receiver: ReceivingEngine | None = None
         if access is None:
-            engine_version()
+            whole = self.adapters is None
+            transfer = choose_transfer(weights, engine_ends(trainer, devices, arguments or {}, whole=whole))
             from bepa_torchrl.scale.engine.engine import Engine  # imports vLLM
 
             on_cpu = trainer.device.type == "cpu"
             patcher = trainer.renderer.processor.patcher  # has the renderer's screenshots
-            self.engine = Engine(spec, on_cpu=on_cpu, arguments=arguments, devices=devices, patcher=patcher, **timeouts)
+            if sleep:
+                arguments = {"enable_sleep_mode": True} | (arguments or {})
+            options: dict[str, Any] = {"on_cpu": on_cpu, "arguments": arguments, "devices": devices} | timeouts
+            engine = Engine(spec, transfer=transfer, device=trainer.device, patcher=patcher, **options)
+            self.engine, receiver = engine, None if transfer == "folder" else engine
+            self._rest = Rest(engine, weights_stay=self.adapters is not None) if sleep else None
         elif arguments or devices is not None:
             names = ", ".join(arguments or ("devices",))
             raise ValueError(
                 f"an engine by HTTP takes no further arguments of vLLM, got {names}; give them to its `bepa engine`"
             )
         else:
-            self.engine = RemoteEngine(EngineClient(access), spec, **timeouts)
+            choose_transfer(weights, Ends(None, (), here=False))
+            self.engine, self._rest = RemoteEngine(EngineClient(access), spec, **timeouts), None
         self._folders = ExitStack()
         folder = self._folders.enter_context(temporary_folder()) if folder is None else folder
-        self.weights = EngineWeights(self.engine, trainer, folder)  #: what the engine was given
+        self.weights = EngineWeights(self.engine, trainer, folder, receiver)  #: what the engine was given
         self._probes = probe_prompts(self.renderer.processor)
         longest = max(len(prompt.tokens) for prompt in self._probes)
         if longest > self.renderer.max_prompt_tokens:
@@ -164,6 +189,8 @@ class VLLMSampler:
         if not self.has_weights:
             if self._own_weights:
                 raise EngineError("no weights were loaded yet; call load_weights first")
+            self.sync()
+        elif self._rest is not None and self._rest.asleep:
             self.sync()
         return self._sample(prompts, keys, temperature, self.max_new_tokens)
 
@@ -228,25 +255,61 @@ class VLLMSampler:
                 do not change, or differ from the trainer's.
             EngineError: the engine does not start.
         """
+        rest = self._rest
         if self._verified is not None and self._verified.version == self.version == self.trainer.version:
-            return
+            if rest is None or not rest.asleep:
+                return
+            if rest.weights_stay and self.engine.running:
+                with self._lifecycle:
+                    rest.end()
+                return
         self.load_and_verify()
+
+    def rest(self) -> None:
+        """Lets the engine give the GPU's memory up until the next :meth:`sync` or :meth:`sample`, if ``sleep``.
+
+        No rows may be in flight.
+
+        Raises:
+            EngineError: it does not answer in time, or cannot.
+        """
+        if self._rest is not None and self.has_weights:
+            with self._lifecycle:
+                self._rest.begin()
 
     def load_and_verify(self) -> None:
         """Does what :meth:`sync` does, also if the trainer's weights have the version of the engine's."""
         started = perf_counter()
         with self._lifecycle:
-            if self.adapters is None:
-                weights = self.trainer.named_weights()
-                if adapter_weights(self.trainer.model):  # merged ones are copies: not all of them on the device at once
-                    weights = ((name, weight.cpu()) for name, weight in weights)
-                self._use(weights, self.trainer.version)
-            else:
-                self._check_ready()
-                self.weights.use_adapters(self.trainer)
-                self.version = self.trainer.version
+            with nullcontext() if self._rest is None else self._rest.ending():
+                self._give()
             self.verify()
         self._metrics.synced(perf_counter() - started)
+
+    def _give(self) -> None:
+        """Gives the engine the trainer's weights; the lifecycle's lock is held."""
+        if self.adapters is not None:
+            self._check_ready()
+            self.weights.use_adapters(self.trainer)
+        elif not (self.weights.can_send() and self._send()):
+            weights = self.trainer.named_weights()
+            if adapter_weights(self.trainer.model):  # merged ones are copies: not all of them on the device at once
+                weights = ((name, weight.cpu()) for name, weight in weights)
+            self._use(weights, self.trainer.version)
+        self.version = self.trainer.version
+
+    def _send(self) -> bool:
+        """Sends the weights without a file; False if the choice was ours and the first attempt fails."""
+        self._check_ready()
+        try:
+            self.weights.send(self.trainer)
+        except WeightSyncError as error:
+            if self.weights.sent or not self._weights_auto:
+                raise
+            _log.warning("%s; it gets them as files instead (policy.engine.weights=folder)", error)
+            self.weights.keep_to_folders()
+            return False
+        return True
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replaces the engine's weights, drops its caches, and sets ``version``; it has no adapters then.
@@ -317,6 +380,19 @@ class VLLMSampler:
         self.engine.stop()
         self.weights.remove()
         self._folders.close()
+
+
+def engine_ends(trainer: TransformersPolicy, devices: str | None, arguments: Mapping[str, Any], *, whole: bool) -> Ends:
+    """The ends of the weight syncs between the trainer and an engine that this process starts.
+
+    Raises:
+        EngineVersionError: vLLM is not installed or has an unsupported version.
+    """
+    version = engine_version()
+    if trainer.device.type != "cuda":
+        return Ends(None, (), whole=whole, vllm=version)
+    index = torch.cuda.current_device() if trainer.device.index is None else trainer.device.index
+    return Ends(*gpus_of(index, devices, arguments, os.environ), whole=whole, vllm=version)
 
 
 def engine_spec(

@@ -108,6 +108,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_shutdown: ends what plays the groups; called once.
         on_restart: restarts the workers one after the other, without waiting; None: they cannot be restarted.
         on_metrics: metrics of the rollout services' engines since its last call, one mapping per service.
+        on_routing: how turns were spread over the rollout services since its last call.
         on_stall: describes what every worker and rollout service waits for, as JSON-compatible values.
         check: raises DesktopError if nobody is left who could play; called while the trainer waits.
         check_trainer: raises RankLostError if another rank of the trainer has exited; called as ``check``.
@@ -130,6 +131,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         on_shutdown: Callable[[], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         on_metrics: Callable[[], Sequence[Mapping[str, float]]] = tuple,
+        on_routing: Callable[[], Mapping[str, float]] = dict,
         on_stall: Callable[[], Mapping[str, Any]] = dict,
         check: Callable[[], None] = lambda: None,
         check_trainer: Callable[[], None] = lambda: None,
@@ -143,7 +145,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         super().__init__(env, policy, tasks, weight_sync_schemes=weight_sync_schemes, **options)
         self._checks = (check_trainer, check)
         self._on_shutdown, self._on_restart, self._on_stall = on_shutdown, on_restart, on_stall
-        self._on_metrics = on_metrics
+        self._on_metrics, self._on_routing = on_metrics, on_routing
         self.queue, self._stall_seconds = queue, stall_seconds
         self._evaluation = evaluation
         self._trainable = policy
@@ -227,8 +229,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._published = version
 
     def engine_metrics(self) -> dict[str, float]:
-        """The metrics of the base class, over the engines of all rollout services."""
-        return merged(self._on_metrics())
+        """The metrics of the base class, over the engines of all rollout services, and how turns were spread."""
+        return merged(self._on_metrics()) | dict(self._on_routing())
 
     def _publish_changes(self) -> None:
         if self._published != self._trainable.version:

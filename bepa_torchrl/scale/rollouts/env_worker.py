@@ -21,6 +21,7 @@ from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.rollout.replay import Prefix
 from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan, episode_outcome
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutClient, ServedSampler
+from bepa_torchrl.scale.rollouts.routing import ServiceRouter
 from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
 from bepa_torchrl.scale.rollouts.thread_dump import waiting_threads
 from osworld_gym.errors import DesktopError, FailureReason
@@ -61,6 +62,7 @@ class WorkerState(NamedTuple):
         played: episodes so far that did not fail because of the infrastructure.
         sick: why its desktops are to blame for failed episodes; None: they are not.
         desktops: that it has: those that play, wait for a lease, or are being made.
+        moved: turns so far that another rollout service answered than the episode's turn before.
     """
 
     alive: int
@@ -68,6 +70,7 @@ class WorkerState(NamedTuple):
     played: int
     sick: str | None
     desktops: int
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class EnvWorker:
     Args:
         name: the name of this worker, unique in the run.
         queue: leases and results.
-        service: the policy.
+        service: the policy, or several of which one is chosen for each turn.
         plan: the run's tasks and seeds.
         make_vector: makes one desktop.
         desktops: number of threads.
@@ -120,7 +123,7 @@ class EnvWorker:
         self,
         name: str,
         queue: QueueClient,
-        service: RolloutClient,
+        service: RolloutClient | ServiceRouter,
         plan: RolloutPlan,
         make_vector: Callable[[], DesktopVector],
         *,
@@ -163,7 +166,8 @@ class EnvWorker:
     def state(self) -> WorkerState:
         """What a health check must know."""
         with self._lock:
-            return WorkerState(self.alive(), self._problem, self._played, self._sick(), self._open)
+            moved = self._service.moved if isinstance(self._service, ServiceRouter) else 0
+            return WorkerState(self.alive(), self._problem, self._played, self._sick(), self._open, moved)
 
     def resize(self, desktops: int) -> None:
         """Closes desktops until there are so many, each after its episode, or makes them again; returns at once.
@@ -378,7 +382,8 @@ class EnvWorker:
         Returns:
             The result, the task's id, and how the infrastructure failed in the last attempt, if so.
         """
-        policy, plan = ServedSampler(self._service), self._plan
+        service, plan = self._service, self._plan
+        policy = ServedSampler(service.episode(lease.group) if isinstance(service, ServiceRouter) else service)
         if lease.evaluation:
             assert plan.evaluation is not None
             job, temperature = plan.evaluation.job(lease.slot), plan.evaluation.temperature

@@ -20,6 +20,7 @@ from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, connect
 from bepa_torchrl.scale.rollouts.ray_gpus import check_node, other_gpus
 from bepa_torchrl.scale.rollouts.ray_queue import RayQueue
 from bepa_torchrl.scale.rollouts.ray_services import ServicePool
+from bepa_torchrl.scale.rollouts.routing import SLACK, routing_metrics
 from bepa_torchrl.scale.rollouts.task_queue import Order
 from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
@@ -45,6 +46,7 @@ class RayRollouts:
         answer_seconds: within which a service's policy answers a call.
         trainer_gpus: GPUs of this machine that no rollout service may get, as in CUDA_VISIBLE_DEVICES.
         gpus: all that this process sees, in the same form; read at :data:`LOCAL` only.
+        slack: as of :func:`~bepa_torchrl.scale.rollouts.routing.choose`.
     """
 
     address: str
@@ -59,6 +61,7 @@ class RayRollouts:
     answer_seconds: float
     trainer_gpus: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    slack: int = SLACK
 
     def join(self) -> None:
         """Connects to the cluster.
@@ -105,6 +108,7 @@ class RayRollouts:
             plan,
             self.make_vector,
             service_seconds=services.call_seconds,
+            slack=self.slack,
             workers=self.workers,
             desktops=None if self.workers is None else -(-self.desktops // self.workers),
             shrink_after=self.shrink_after,
@@ -163,6 +167,7 @@ def ray_collector(
         on_shutdown=stop,
         on_restart=lambda: pools[0].restart_workers(),
         on_metrics=services.engine_metrics,
+        on_routing=lambda: routing_metrics(services.answered(), pools[0].drain_moved()),
         on_stall=describe,
         check=lambda: pools[0].check(),
         **options,

@@ -66,6 +66,14 @@ class _Service(RolloutService):
         return super().engine_metrics()
 
     @control
+    def requests(self) -> int | None:
+        return super().requests()
+
+    @control
+    def drain_answered(self) -> int:
+        return super().drain_answered()
+
+    @control
     def describe(self) -> dict[str, Any]:
         return super().describe()
 
@@ -132,18 +140,11 @@ class ServicePool:
 
     def engine_metrics(self) -> list[dict[str, float]]:
         """Each engine's metrics since the last call; those of services that do not answer soon are left out."""
-        asked = [actor.engine_metrics.remote() for actor in self.actors]
-        done, late = ray.wait(asked, num_returns=len(asked), timeout=_METRICS_SECONDS)
-        metrics = []
-        for answer in done:
-            try:
-                metrics.append(ray.get(answer))
-            except RayError as error:
-                late.append(answer)
-                _log.warning("no metrics of a rollout service: %s", error)
-        if late:
-            _log.warning("the metrics of %d of %d engines are missing", len(late), len(asked))
-        return metrics
+        return _answers([actor.engine_metrics.remote() for actor in self.actors], "metrics")
+
+    def answered(self) -> list[int]:
+        """Turns that each service has answered since the last call; those that do not answer soon are left out."""
+        return _answers([actor.drain_answered.remote() for actor in self.actors], "counts of turns")
 
     def describe(self) -> dict[str, Any]:
         """What each service waits for."""
@@ -196,3 +197,18 @@ class ServicePool:
                     self._load(self.actors[number])
         except (RayError, GetTimeoutError, DesktopError) as error:
             _log.warning("rollout service %d: %s", number, error)  # the next call of it raises
+
+
+def _answers(asked: list[Any], what: str) -> list[Any]:
+    """The answers that come soon."""
+    done, late = ray.wait(asked, num_returns=len(asked), timeout=_METRICS_SECONDS)
+    answers = []
+    for answer in done:
+        try:
+            answers.append(ray.get(answer))
+        except RayError as error:
+            late.append(answer)
+            _log.warning("no %s of a rollout service: %s", what, error)
+    if late:
+        _log.warning("the %s of %d of %d rollout services are missing", what, len(late), len(asked))
+    return answers

@@ -132,6 +132,10 @@ class RolloutService:
         if not require_weights:
             self._loaded.set()
         self._failure: Exception | None = None
+        self._counting = threading.Lock()
+        self._sampling = self._answered = (
+            0  #: rows that are sampled or wait; and that were sampled since the last count
+        )
         self._closing, self._closed = threading.Lock(), False
         self._requests: queue.SimpleQueue[_Request | _Weights | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="rollout service", daemon=True)
@@ -152,6 +156,12 @@ class RolloutService:
             RuntimeError: the last weights could not be loaded, the engine has failed, or the service is closed; or as
                 the policy does.
         """
+        with self._counted(len(prompts)):
+            return self._sample(prompts, keys, temperature)
+
+    def _sample(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
+    ) -> tuple[list[Response], int]:
         if not self._loaded.wait(self._deadline):
             raise TimeoutError(f"no weights were loaded in {self._deadline:g} s; has the trainer ended?")
         if not self._concurrent:
@@ -176,6 +186,28 @@ class RolloutService:
         request = _Weights(dict(weights), version)
         self._put(request)
         request.result.result(2 * self._deadline if self._concurrent else self._deadline)
+
+    @contextmanager
+    def _counted(self, rows: int) -> Iterator[None]:
+        with self._counting:
+            self._sampling += rows
+        try:
+            yield
+            with self._counting:
+                self._answered += rows
+        finally:
+            with self._counting:
+                self._sampling -= rows
+
+    def requests(self) -> int | None:
+        """Rows that are sampled or wait for it; None: none can be sampled before other weights are loaded."""
+        return self._sampling if self._loaded.is_set() and self._failure is None else None
+
+    def drain_answered(self) -> int:
+        """Rows that were sampled since the last call."""
+        with self._counting:
+            answered, self._answered = self._answered, 0
+        return answered
 
     def failure(self) -> str | None:
         """Why nothing is sampled any more; None: nothing is wrong."""

@@ -58,6 +58,25 @@ def test_a_cache_below_one_window_is_refused(settings: tuple[str, ...], message:
         check(loaded, (engine_cache,))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("policy.device=cpu",), r"requires policy\.device=cuda"),
+        (("policy.device=cuda", "collect.mode=async", "collect.max_staleness=1"), r"requires collect\.mode=sync"),
+        (("policy.device=cuda", "train.ranks=2"), r"requires train\.ranks=1"),
+        (("policy.device=cuda", "policy.engine.url=http://10.0.0.1:8600"), r"leave policy\.engine\.url out"),
+        (("policy.device=cuda",), ""),
+    ],
+)
+def test_an_engine_sleeps_beside_a_trainer_of_one_rank_on_a_gpu(settings: tuple[str, ...], message: str) -> None:
+    overrides = [*VLLM, "policy.engine.sleep=true", *settings]
+    if message:
+        with pytest.raises(ConfigError, match=rf"policy\.engine\.sleep=true .*{message}"):
+            load_config(overrides)
+    else:
+        assert load_config(overrides).policy.engine.sleep
+
+
 def test_bepa_train_says_so_before_torch_is_imported(tmp_path: Path) -> None:
     """With a vLLM that is only a name: the check must come before anything is loaded."""
     program = (

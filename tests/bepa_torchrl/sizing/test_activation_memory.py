@@ -152,6 +152,17 @@ def test_adapters_train_only_themselves() -> None:
     assert memory.vision == 2691 * 3584 * 2  # the frozen tower's features
 
 
+def test_an_engine_that_sleeps_leaves_its_context_only_while_a_batch_is_trained() -> None:
+    model = shape("qwen2_5_vl")
+    awake = training_memory(model, Recipe(Training(), engine_cache=40 * 10**9), 1000, 1, 10_764)
+    recipe = Recipe(Training(), engine_cache=40 * 10**9, engine_sleeps=True)
+    memory = training_memory(model, recipe, 1000, 1, 10_764)
+    assert memory.asleep == 2 * model.parameters + 40 * 10**9
+    assert awake.total - memory.total == memory.asleep
+    assert awake.resident == memory.resident  # while rollouts are sampled it has both
+    assert training_memory(model, Recipe(Training(), engine_sleeps=True), 1000, 1, 10_764).asleep == 0
+
+
 def test_float32_needs_no_masters() -> None:
     model = shape("qwen2_5_vl")
     memory = training_memory(model, Recipe(Training(), element=4), TOKENS, 1, 96)

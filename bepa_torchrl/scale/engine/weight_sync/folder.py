@@ -50,18 +50,32 @@ def complete_weights(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str,
     return given
 
 
-def fingerprint(weights: Mapping[str, Tensor], dtype: torch.dtype) -> str:
-    """A name for weights, cast to ``dtype``; others have another name.
+class Fingerprint:
+    """A name for weights that are given one by one, in any order; others have another name.
 
     Each tensor counts by the sum of its bits as integers, computed where it is: cheap next to its way to the engine.
     Changes are missed only if they add up to exactly 0 in every single tensor.
     """
-    digest = hashlib.sha256()
-    for name, weight in sorted(weights.items()):
-        cast = weight.detach().to(dtype if weight.is_floating_point() else weight.dtype).contiguous()
-        bits = cast.view(_INTEGERS[cast.element_size()])
-        digest.update(f"{name} {tuple(bits.shape)} {int(bits.sum(dtype=torch.int64))}\n".encode())
-    return digest.hexdigest()
+
+    def __init__(self) -> None:
+        self._lines: dict[str, str] = {}
+
+    def add(self, name: str, weight: Tensor) -> None:
+        """Counts a weight, contiguous and of the dtype that is sent."""
+        bits = weight.view(_INTEGERS[weight.element_size()])
+        self._lines[name] = f"{name} {tuple(bits.shape)} {int(bits.sum(dtype=torch.int64))}\n"
+
+    def name(self) -> str:
+        """The name of the weights so far."""
+        return hashlib.sha256("".join(self._lines[name] for name in sorted(self._lines)).encode()).hexdigest()
+
+
+def fingerprint(weights: Mapping[str, Tensor], dtype: torch.dtype) -> str:
+    """The :class:`Fingerprint` of weights, cast to ``dtype``."""
+    found = Fingerprint()
+    for name, weight in weights.items():
+        found.add(name, weight.detach().to(dtype if weight.is_floating_point() else weight.dtype).contiguous())
+    return found.name()
 
 
 def write_checkpoint(

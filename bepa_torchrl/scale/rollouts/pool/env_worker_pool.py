@@ -10,17 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan, WorkerState
-from bepa_torchrl.scale.rollouts.named_images import NamedCalls, NamingClient
 from bepa_torchrl.scale.rollouts.pool.back_pressure import SHRINK_SECONDS, PoolSize
 from bepa_torchrl.scale.rollouts.pool.nodes import FORGIVE_SECONDS, NodeFailures
 from bepa_torchrl.scale.rollouts.ray_cluster import DESKTOPS, ActorClient, check_version, described, reason_of
+from bepa_torchrl.scale.rollouts.ray_routing import ray_services
+from bepa_torchrl.scale.rollouts.routing import SLACK
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.vector import DesktopVector
@@ -29,15 +30,21 @@ _log = logging.getLogger(__name__)
 _MARGIN = 60.0  #: seconds that a health check may take to end
 
 
+class _Reach(NamedTuple):
+    """How workers call rollout services: the deadline of a call, and as of :func:`..routing.choose`."""
+
+    seconds: float
+    slack: int
+
+
 class _Node(EnvWorker):
     """The desktops of one node."""
 
     def __init__(
-        self, version: str, name: str, queue: Any, service: Any, seconds: float, *args: Any, **options: Any
+        self, version: str, name: str, queue: Any, services: list[Any], reach: _Reach, *args: Any, **options: Any
     ) -> None:
         check_version(version)
-        client = NamingClient(cast(NamedCalls, ActorClient(service, seconds)))
-        super().__init__(name, ActorClient(queue), client, *args, **options)
+        super().__init__(name, ActorClient(queue), ray_services(services, *reach), *args, **options)
 
     def process(self) -> int:
         """The actor's process id."""
@@ -68,6 +75,7 @@ class _Worker:
         counted: that it has by what the queue was told.
         ready: whether it has answered.
         played: episodes by its last answer.
+        moved: turns by its last answer that another rollout service answered than the turn before.
         asked: the health check that it has not answered yet, if any.
         since: when that, or its end, was asked; monotonic seconds.
         ending: the call that ends it, after its episodes; None: it is not to end.
@@ -81,6 +89,7 @@ class _Worker:
     counted: int
     ready: bool = False
     played: int = 0
+    moved: int = 0
     asked: Any = None
     since: float = 0.0
     ending: Any = None
@@ -97,12 +106,13 @@ class EnvWorkerPool:
 
     Args:
         queue: the queue's actor.
-        services: the rollout services' actors; workers are spread over them.
+        services: the rollout services' actors, of which each worker chooses one for every turn.
         plan: the run's tasks and seeds.
         make_vector: makes one desktop, in the worker's process.
         workers: number of actors; None: one per node.
         desktops: per worker; None: the node's.
         service_seconds: deadline of a call of a rollout service.
+        slack: as of :func:`~bepa_torchrl.scale.rollouts.routing.choose`.
         renew_every: seconds between renewals of leases.
         check_every: seconds between two health checks.
         answer_within: seconds after which a worker that does not answer is killed.
@@ -126,6 +136,7 @@ class EnvWorkerPool:
         workers: int | None,
         desktops: int | None,
         service_seconds: float = 600.0,
+        slack: int = SLACK,
         renew_every: float = 20.0,
         check_every: float = 5.0,
         answer_within: float = 60.0,
@@ -137,7 +148,7 @@ class EnvWorkerPool:
     ) -> None:
         if (workers is None) != (desktops is None):
             raise ValueError(f"workers and desktops must both be None, or neither; got {workers} and {desktops}")
-        self._queue, self._services, self._service_seconds = queue, services, service_seconds
+        self._queue, self._services, self._reach = queue, services, _Reach(service_seconds, slack)
         self._arguments, self._renew_every = (plan, make_vector), renew_every
         self._resources = resources or {}
         self._check_every, self._answer_within, self._start_within = check_every, answer_within, start_within
@@ -146,6 +157,7 @@ class EnvWorkerPool:
         self._lock = threading.Lock()
         self.workers: dict[str, _Worker] = {}
         self.replaced = self.restarted = 0
+        self._moved = 0  #: turns since the last :meth:`drain_moved`
         self._outdated: list[str] = []  #: workers to restart
         self._failures = NodeFailures(forgive_after=forgive_after)
         self._size = None if shrink_after is None else PoolSize(shrink_after)
@@ -164,6 +176,12 @@ class EnvWorkerPool:
         """Restarts all workers, one after the other, each after its episodes; returns at once."""
         with self._lock:
             self._outdated = list(self.workers)
+
+    def drain_moved(self) -> int:
+        """Turns that another service answered than the episode's turn before, by the health checks since the last."""
+        with self._lock:
+            moved, self._moved = self._moved, 0
+        return moved
 
     def check(self) -> None:
         """Raises DesktopError if there is no worker, and none can be started."""
@@ -193,9 +211,8 @@ class EnvWorkerPool:
         name = f"worker{number}"
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         actor = ray.remote(_Node).options(max_concurrency=4, **self._resources, scheduling_strategy=place)
-        service = self._services[number % len(self._services)]
         options = {"desktops": desktops, "renew_every": self._renew_every}
-        reaches = (self._queue, service, self._service_seconds)
+        reaches = (self._queue, self._services, self._reach)
         worker = actor.remote(__version__, name, *reaches, *self._arguments, **options)
         with self._lock:
             self.workers[name] = _Worker(name, worker, node, desktops, wanted=desktops, counted=desktops)
@@ -272,6 +289,8 @@ class EnvWorkerPool:
         if state.desktops != worker.counted:
             worker.counted = state.desktops
             self._queue.resize.remote(worker.name, state.desktops)
+        with self._lock:
+            self._moved, worker.moved = self._moved + state.moved - worker.moved, state.moved
         if state.played > worker.played:
             worker.played = state.played
             self._failures.succeeded(worker.node)
