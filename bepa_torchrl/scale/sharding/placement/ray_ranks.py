@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
@@ -101,7 +102,8 @@ def placed_ranks(
 
 def _reserved(needs: Needs, seconds: float, fix: str) -> PlacementGroup:
     end = monotonic() + seconds
-    group = placement_group(needs.bundles(), strategy="PACK", name="bepa trainer ranks")
+    # a name must be unique in the cluster, where other runs may have ranks, too
+    group = placement_group(needs.bundles(), strategy="PACK", name=f"bepa trainer ranks {uuid4().hex[:8]}")
     try:
         while True:
             if group.wait(max(0.0, min(_POLL, end - monotonic()))) and not needs.lacking(ray.cluster_resources()):

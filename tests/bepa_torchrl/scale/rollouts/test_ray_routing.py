@@ -33,7 +33,7 @@ def play_turn(episode: Any) -> None:
 def test_turns_of_a_killed_service_go_to_the_other_and_come_back() -> None:
     pool = ServicePool(lambda: Learner(wins), replicas=2, check_every=0.5, num_cpus=0)
     try:
-        pool.publish([("weight", torch.zeros(1))], 0)
+        pool.publish([], 0)
         router = ray_services(pool.actors, 120.0, 8)
         assert isinstance(router, ServiceRouter)
         episode: Any = router.episode(0)
