@@ -337,4 +337,5 @@ def test_whole_program_in_its_processes(checkpoint: Path, tmp_path: Path) -> Non
     results: dict[str, Any] = json.loads((tmp_path / "x" / "results.json").read_text())
     assert set(results["methods"]) == {"level2", "grpo"}
     assert (tmp_path / "x" / "curves.png").exists()
+    assert (tmp_path / "x" / "overview.png").exists()
     assert main([*overrides, "resume=true"]) == 0
