@@ -31,7 +31,8 @@ ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=
 LEFT = """
 import json, sys, ray
 from ray.util.placement_group import placement_group_table
-ray.init(address=sys.argv[1], log_to_driver=False)
+from bepa_torchrl.scale.rollouts.ray_cluster import connect
+connect(sys.argv[1], log_to_driver=False)  # sends this machine's token, if it has one
 groups = [each["state"] for each in placement_group_table().values() if each["state"] != "REMOVED"]
 free, total = ray.available_resources().get("CPU"), ray.cluster_resources()["CPU"]
 print(json.dumps([groups, free == total]))
