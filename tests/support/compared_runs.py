@@ -24,8 +24,8 @@ def iterations(run: Path, method: str = METHOD) -> list[dict[str, Any]]:
 
 
 def updates(run: Path, method: str = METHOD) -> list[dict[str, Any]]:
-    """The lines of updates, also without the use of desktops and queue, which no two asynchronous runs have equal."""
-    left_out = ("queue_", "collect/desktops")
+    """The lines of updates, also without the use of desktops, queue and services, which differs from run to run."""
+    left_out = ("queue_", "collect/desktops", "engine/turns_")
     lines = (line for line in iterations(run, method) if line["phase"] == "rl")
     return [{key: v for key, v in line.items() if not any(part in key for part in left_out)} for line in lines]
 
