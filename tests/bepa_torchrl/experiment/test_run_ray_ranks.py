@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -33,9 +34,13 @@ def iterations_of(run: Path) -> int:
 
 
 def processes(launcher: subprocess.Popen[str], words: str) -> list[psutil.Process]:
-    """The program's processes that have this in their command line."""
-    every = psutil.Process(launcher.pid).children(recursive=True)
-    return [child for child in every if words in " ".join(child.cmdline())]
+    """The program's processes that have this in their command line and have not ended."""
+    found = []
+    for child in psutil.Process(launcher.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie too, such as one that was killed just before
+            if words in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_service_the_queue_and_a_rank_are_killed_and_each_group_is_trained_once(tmp_path: Path) -> None:
