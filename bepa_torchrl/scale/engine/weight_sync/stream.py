@@ -12,7 +12,7 @@ from bepa_torchrl.scale.engine.weight_sync.folder import Fingerprint
 
 
 class Described(NamedTuple):
-    """One weight as the engine is told to expect it: its name in a checkpoint, dtype and shape."""
+    """One weight as the engine expects it: its name in a checkpoint, dtype and shape."""
 
     name: str
     dtype: torch.dtype
