@@ -45,6 +45,8 @@ _FIRST: Mapping[str, _Grid] = {
     "rl_sft": ((_MIDDLE, "sft.weight=0.01"), (_MIDDLE, "sft.weight=0.1"), (_MIDDLE, "sft.weight=1.0"),
                (_HIGH, "sft.weight=0.1")),
     "sft_rl": tuple(product((_MIDDLE, _HIGH), ("sft.lr=3e-5", "sft.lr=1e-4"))),
+    "bepa_anchor": (*product((_MIDDLE,), ("loss.anchor=0.03", "loss.anchor=0.1", "loss.anchor=0.3")),
+                    (_HIGH, "train.minibatch_groups=16", "loss.anchor=0.1")),
 }  # fmt: skip
 _BEYOND_THE_EDGE: Mapping[str, _Grid] = {
     "level1": (("optimizer.lr=3e-3", "train.minibatch_groups=16"), (_MIDDLE, "train.minibatch_groups=16")),
@@ -58,6 +60,8 @@ _BEYOND_THE_EDGE: Mapping[str, _Grid] = {
     "rl_sft": ((_LOW, "sft.weight=0.1"), (_LOW, "sft.weight=0.01")),
     "sft_rl": ((_MIDDLE, "sft.lr=1e-5"), (_LOW, "sft.lr=3e-5")),
 }
+#: rules of a method's loss with a search of their own → the method; every other key of :data:`GRIDS` is a method
+RULES: Mapping[str, str] = {"bepa_anchor": "bepa"}
 GRIDS: Mapping[str, _Grid] = {algo: (*grid, *_BEYOND_THE_EDGE.get(algo, ())) for algo, grid in _FIRST.items()}
 CHOICES = Path(__file__).with_name("tuned.json")  #: the winners and all validation scores
 FINALISTS = 2  #: of each method's trials, go on
@@ -76,7 +80,7 @@ def trials() -> list[Run]:
 
 def trial_variant(algo: str, number: int) -> Variant:
     """The variant of one trial; ``preparation`` keeps it apart from the study's preparations."""
-    return Variant(f"tune_{algo}_{number}", algo, settings=SETTINGS[2:], preparation=SETTINGS[:2])
+    return Variant(f"tune_{algo}_{number}", RULES.get(algo, algo), settings=SETTINGS[2:], preparation=SETTINGS[:2])
 
 
 def final_variant(algo: str, number: int) -> Variant:
@@ -101,7 +105,7 @@ def finals(folder: Path) -> list[Run]:
 
 def finalists(folder: Path, algo: str) -> list[int]:
     """The numbers of a method's best trials; none for a method without iterations. Raises as :func:`finals`."""
-    if not method_named(algo).rl:
+    if not method_named(RULES.get(algo, algo)).rl:
         return []
     scores = scores_of(folder, algo, "scores", range(len(GRIDS[algo])))
     return sorted(sorted(scores, key=scores.__getitem__, reverse=True)[:FINALISTS])
@@ -177,10 +181,10 @@ def score(result: Result) -> float:
 
 
 def tuned(algo: str) -> tuple[str, ...]:
-    """The method's chosen settings; none before the search."""
+    """The chosen settings of a method or rule; none before its search."""
     if not CHOICES.exists():
         return ()
-    return tuple(json.loads(CHOICES.read_text(encoding="utf-8"))[algo]["settings"])
+    return tuple(json.loads(CHOICES.read_text(encoding="utf-8")).get(algo, {}).get("settings", ()))
 
 
 def runs_of(variants: Sequence[Variant], seeds: Sequence[int]) -> list[Run]:
@@ -188,4 +192,4 @@ def runs_of(variants: Sequence[Variant], seeds: Sequence[int]) -> list[Run]:
     return [Run(variant, seed, tuned(variant.tuned_as or variant.algo)) for seed in seeds for variant in variants]
 
 
-assert {variant.algo for variant in METHODS} == set(GRIDS), "every method is tuned"
+assert {variant.algo for variant in METHODS} == set(GRIDS) - set(RULES), "every method is tuned"

@@ -29,7 +29,7 @@ class Variant:
         settings: in addition to :data:`COMMON` and the method's tuned ones.
         preparation: settings that change what is prepared before training; variants with equal ones share it.
         continues: variant whose finished run of the same seed this one makes longer; "": starts from the base policy.
-        tuned_as: method whose tuned settings it takes; "": its own.
+        tuned_as: key of the search whose settings it takes (:mod:`recipes.study.tuning`); "": its method's.
     """
 
     name: str
@@ -167,7 +167,7 @@ FURTHER = (
         "GSPO's ratio with its clip",
         ("loss.ratio=sequence", "loss.clip=[0.0003,0.0004]"),
     ),
-    Variant("bepa_anchor", "bepa", "cross-entropy on own successes, weight 0.1", ("loss.anchor=0.1",)),
+    Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor"),
 )
 PARTS = {
     "methods": METHODS,
