@@ -80,6 +80,11 @@ def variants(options: argparse.Namespace) -> dict[str, Variant]:
     }
 
 
+def trainings(run: Run, work: Path) -> Path:
+    """The folder of a run's preparation and training; real desktops and twin have preparations of their own."""
+    return work / "trainings" / run.variant.name
+
+
 def trained(run: Run, work: Path) -> Result:
     """The result of a run, which is made if it is missing.
 
@@ -87,7 +92,7 @@ def trained(run: Run, work: Path) -> Result:
         RuntimeError: it failed; its last line was printed.
     """
     out = work / "results"
-    if run_missing([run], work / run.variant.name, out, processes=1, log=say):
+    if run_missing([run], trainings(run, work), out, processes=1, log=say):
         raise RuntimeError(f"{run.name} failed; call the command again to go on")
     return read_result(out / f"{run.name}.json")
 
@@ -111,7 +116,7 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     recorded = build_twin(work / "twin", settings, tasks.train, make_policy(settings, seed=0), effort, say)
     results = {name: trained(run, work) for name, run in runs.items()}
     say("the policy of the twin on the real desktops")
-    folder = work / "twin" / runs["twin"].group() / "twin" / "policy"
+    folder = trainings(runs["twin"], work) / runs["twin"].group() / "twin" / "policy"
     after_twin = on_real(settings, tasks, folder, work / "evaluating")
     real = {**_before_and_after(results["real"], "real"), "after_twin": after_twin}
     twin = _before_and_after(results["twin"], "twin")
