@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from documented_keys import documented
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.recorded.desktop import IMAGES, SCORE_FILE, RecordedDesktop, recording_path
@@ -188,3 +189,11 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
             Recording.load(recording_path(tmp_path, "wrong"))
     with pytest.raises(PermissionError):
         desktop.write_file(SCORE_FILE, b"1")
+
+
+def test_the_file_has_the_documented_keys(folder: Path, runs: dict[int, list]) -> None:
+    assert len(runs) == len(SEEDS)
+    data = json.loads(recording_path(folder, TASK.id).read_text())
+    names = {name.removeprefix("seeds.<seed>.[].") for name in documented("Recordings of the provider recorded")}
+    states = [state for states in data["seeds"].values() for state in states]
+    assert {*data, *states[0]} == names
