@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bepa_torchrl.evaluation.success_rate import Evaluation
+from bepa_torchrl.experts import load_traces
+from bepa_torchrl.testing.scripted import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task
+from osworld_gym.desktops.recorded import RecordedDesktop
 from osworld_gym.desktops.recorded.graph import Recording, State
 from osworld_gym.desktops.recorded.recorder import Recorder
+from osworld_gym.desktops.registry import PROVIDERS
+from osworld_gym.episode import Episode, EpisodeOptions
+from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.tasks.suites.registry import osworld_suite
 from osworld_gym.tasks.suites.varied.suite import varied_suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.types import Action
+from recipes.sim_to_real import twin as twin_module
 from recipes.sim_to_real.__main__ import parser, variants
 from recipes.sim_to_real.transfer import report, transfer
 from recipes.sim_to_real.twin import Effort, build_twin, counts, twin_task
@@ -95,3 +104,43 @@ def test_both_trainings_have_the_same_settings_but_for_the_desktops(tmp_path: Pa
 def test_an_earlier_recording_can_be_added_to(tmp_path: Path) -> None:
     known = Recording((64, 64), {0: [State("0" * 32, 0.0)]})
     assert Recorder(tmp_path, (64, 64), known).recording is known
+
+
+class PressOnce:
+    """An oracle that switches the lamp on."""
+
+    def __init__(self, *_: object) -> None:
+        self.pressed = False
+
+    def next_step(self, desktop: object) -> ExpertStep | None:
+        assert isinstance(desktop, LampDesktop), "the oracle looks at the desktop inside"
+        if self.pressed:
+            return None
+        self.pressed = True
+        click = (Action("click", start=(4.0, 4.0)),)
+        return ExpertStep("lamp", "press", None, "agent.click()", "pyautogui.click(4, 4)", "press the lamp", click)
+
+
+def test_a_twin_is_built_from_oracles_and_policy_and_plays_like_the_desktop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROVIDERS, "lamp", LampDesktop)
+    monkeypatch.setattr(twin_module, "make_oracle", PressOnce)
+    policy = ScriptedPolicy(lambda key: key[-1] % 2 == 0)
+    monkeypatch.setattr(policy, "image_scaling", None, raising=False)  # it is its own renderer
+    env = SimpleNamespace(provider="lamp", options={}, max_steps=4, desktops=2, deadline=30.0)
+    lines: list[str] = []
+    tasks = [lamp_task(0), lamp_task(1)]
+    found = build_twin(tmp_path, SimpleNamespace(env=env), tasks, policy, Effort(2, 4), lines.append)  # type: ignore[arg-type]
+    assert lines == [f"lamp-{n}: 4 states, the policy solved 4 of 8 episodes" for n in (0, 1)]
+    assert (found["tasks"], found["states"], found["actions"], found["solved"]) == (2, 8, 4, 4)
+    assert found["differing"] == 0 < found["repeated"]
+    suite = osworld_suite(tmp_path / "suite")
+    episode = Episode(RecordedDesktop(str(tmp_path), 8, 8), EpisodeOptions())
+    for texts, solved in (((PRESS, DONE), True), ((DONE,), False)):
+        episode.begin(suite.task("lamp-1"), 5)
+        last = [episode.act(text) for text in texts][-1]
+        assert last.verdict is not None
+        assert last.verdict.success is solved
+    traces = load_traces(tmp_path / "experts")
+    assert [(trace.task_id, trace.success) for trace in traces] == [("lamp-0", True), ("lamp-1", True)]
