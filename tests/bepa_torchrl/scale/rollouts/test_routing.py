@@ -159,6 +159,42 @@ def test_a_failed_engine_counts_as_lost() -> None:
     assert [each.turns for each in services] == [0, 1]
 
 
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_turns_that_come_after_an_engine_has_failed_are_answered_by_another_service(concurrent: bool) -> None:
+    """Each worker has a router of its own: that of the second has heard nothing of the failure yet."""
+    real = [RolloutService(_Failing(concurrent)), RolloutService(ScriptedPolicy(lambda _: True))]
+    try:
+        for _ in range(2):
+            services = [Service(each, each, Future[int | None]) for each in real]
+            prompts = [Prompt(torch.tensor([1]), ())]
+            episode: Any = ServiceRouter(services).episode(0)
+            episode.render([])
+            assert len(episode.sample(prompts, [(0, 0)], 1.0)[0]) == 1
+        assert real[0].failure() == "EngineError: exited too often"
+        assert real[1].drain_answered() == 2
+    finally:
+        for each in real:
+            each.close()
+
+
+class _Failing(ScriptedPolicy):
+    """An engine that has failed for good."""
+
+    def __init__(self, concurrent: bool) -> None:
+        super().__init__(lambda _: True)
+        self.concurrent = concurrent
+
+    def sample(self, *_: Any, **__: Any) -> list[Response]:
+        raise EngineError("exited too often")
+
+    def sync(self) -> None: ...
+
+    def drain_metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+
 def test_when_all_are_lost_the_call_waits_for_one() -> None:
     services, router, _ = make_router(2)
     for each in services:
