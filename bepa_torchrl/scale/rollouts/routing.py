@@ -206,7 +206,7 @@ class _EpisodeClient:
         return self._home if number is None else number
 
     def _ask(self, call: Callable[[RolloutClient], T]) -> T:
-        """The answer of the episode's service, or of others if it exits; if all have, of the first that is back."""
+        """The answer of the episode's service, or of others if it exits; if all have, waits for the one asked last."""
         services = self._router.services
         while self._home is not None and self._home not in self._lost:
             number = self._home
