@@ -121,7 +121,7 @@ class Simulation:
         self.lengths = [self.random.randint(load.turns // 2, load.turns) for _ in range(load.groups * GROUP)]
         self.engines = [Engine(load.slow if not n else 1.0, load.cache) for n in range(load.engines)]
         clock = lambda: self.now  # noqa: E731
-        services: list[Any] = [Service(None, None, partial(self._report, n)) for n in range(load.engines)]  # type: ignore[arg-type]
+        services: list[Any] = [Service(None, partial(self._report, n)) for n in range(load.engines)]  # type: ignore[arg-type]
         slack = 0 if routing == "loaded" else SLACK
         self.routers = [ServiceRouter(services, slack=slack, clock=clock) for _ in load.desktops]
         self.routing = routing

@@ -108,6 +108,10 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         repeated=ACTION_TEXTS[settings.policy.action_text].repeated,
     )
     engine, vllm = settings.policy.engine, settings.policy.rollout == "vllm"
+    if vllm and engine.sleep and options.gpus > 1:
+        raise ValueError(
+            f"policy.engine.sleep=true requires train.ranks=1, got --gpus {options.gpus}; set one of them otherwise"
+        )
     single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
     work = Iteration(
         episodes=collect.groups * collect.group_size,

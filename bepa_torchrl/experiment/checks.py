@@ -93,11 +93,11 @@ def ratio_of_responses(settings: Settings) -> str | None:
 
 
 def terms_of_tokens(settings: Settings) -> str | None:
-    """The terms of the loss that are per token are not set with ``loss.unit=step``, nor without reinforcement."""
+    """The loss's terms per token are not set with ``loss.unit=step``; no term is without reinforcement."""
     loss, method = settings.loss, _method(settings)
-    for name in ("kl_weight", "entropy_weight", "distill_weight"):
+    for name in ("anchor", "kl_weight", "entropy_weight", "distill_weight"):
         weight = getattr(loss, name)
-        if weight and loss.unit == "step":
+        if weight and loss.unit == "step" and name != "anchor":
             return f"loss.{name}={weight} is for loss.unit=token, got loss.unit=step; leave one of them out"
         if weight and not method.rl and not settings.compare:
             return f"loss.{name}={weight} is for methods that collect rollouts, got algo={method.name}; leave it out"

@@ -264,7 +264,7 @@ class MethodRun:
                 cast("SamplingCopy", self.rollout).release()  # the rollouts are sampled elsewhere
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
-        if config.cluster.address is not None:
+        if config.cluster.address is not None and config.collect.mode == "async":  # else this process is not of Ray's
             from bepa_torchrl.scale.rollouts.ray_metrics import export  # requires the extra ``ray``
 
             export((sample.name, sample.help, sample.labels, sample.value) for sample in method_samples(self.folder))

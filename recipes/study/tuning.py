@@ -53,6 +53,7 @@ _BEYOND_THE_EDGE: Mapping[str, Grid] = {
     ),
     "rl_sft": ((_LOW, "sft.weight=0.1"), (_LOW, "sft.weight=0.01")),
     "sft_rl": ((_MIDDLE, "sft.lr=1e-5"), (_LOW, "sft.lr=3e-5")),
+    "bepa_anchor": (*((_MIDDLE, "loss.anchor=1.0"), (_HIGH, "train.minibatch_groups=16", "loss.anchor=0.3")),),
 }
 #: rules of a method's loss with a search of their own → the method; every other key of :data:`GRIDS` is a method
 RULES: Mapping[str, str] = {"bepa_anchor": "bepa"}

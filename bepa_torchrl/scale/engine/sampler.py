@@ -186,13 +186,16 @@ class VLLMSampler:
             raise ValueError(f"expected one key per prompt, got {len(keys)} keys for {len(prompts)} prompts")
         if not prompts:
             return []
-        if not self.has_weights:
-            if self._own_weights:
-                raise EngineError("no weights were loaded yet; call load_weights first")
-            self.sync()
-        elif self._rest is not None and self._rest.asleep:
-            self.sync()
+        self._make_ready()
         return self._sample(prompts, keys, temperature, self.max_new_tokens)
+
+    def _make_ready(self) -> None:
+        """Gives the engine weights if it has none, or sleeps; one turn does, and those that come meanwhile wait."""
+        with self._lifecycle:
+            if not self.has_weights and self._own_weights:
+                raise EngineError("no weights were loaded yet; call load_weights first")
+            if not self.has_weights or (self._rest is not None and self._rest.asleep):
+                self.sync()
 
     def _sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float, max_tokens: int

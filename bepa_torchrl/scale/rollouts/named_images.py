@@ -6,37 +6,19 @@ history would otherwise cross three times: to be rendered, as the prompt that co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-import torch
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias
 
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.scale.rollouts.rollout_service import RolloutClient
-from bepa_torchrl.scale.wire.content import BlobStore, KnownBlobs, content_hash, pack_array, unpack_array
+from bepa_torchrl.scale.wire.content import BlobStore, KnownBlobs
+from bepa_torchrl.scale.wire.prompts import ImageNames, decode_prompt, encode_prompt
 from osworld_gym.types import PromptContext
 
 STORE_BYTES = 1 << 30  #: of the images that a service keeps; what it has dropped is sent again
-_TOKENS, _WHERE = "<i8", "a rollout service"
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPrompt:
-    """A prompt with compressed token ids, and the hashes of its images in their order."""
-
-    tokens: bytes
-    images: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, prompt: Prompt) -> NamedPrompt:
-        """What crosses of a prompt."""
-        return cls(pack_array(prompt.tokens.numpy(), _TOKENS), tuple(map(content_hash, prompt.images)))
-
-    def whole(self, images: Mapping[bytes, bytes]) -> Prompt:
-        """The prompt; ``images`` by hash. Raises ProtocolError or KeyError: not of :meth:`of`, or without an image."""
-        tokens = torch.from_numpy(unpack_array(self.tokens, _TOKENS))
-        return Prompt(tokens, tuple(images[name] for name in self.images))
+_WHERE = "a rollout service"
+NamedPrompt: TypeAlias = dict[str, Any]  #: of :func:`~bepa_torchrl.scale.wire.prompts.encode_prompt`
 
 
 class NamedCalls(Protocol):
@@ -60,22 +42,22 @@ class NamedService:
         self._service, self.images = service, BlobStore(limit)
 
     def render_named(self, contexts: Sequence[PromptContext], new: Sequence[bytes]) -> dict[str, Any]:
-        """``prompts``: :class:`NamedPrompt` or None, of contexts with hashes in place of their screenshots."""
+        """``prompts``: named ones or None, of contexts with hashes in place of their screenshots."""
         images, missing = self.images.collect((name for each in contexts for name in each.screenshots), new)
         if missing:
             return {"missing": missing}
         whole = [replace(each, screenshots=tuple(images[name] for name in each.screenshots)) for each in contexts]
-        prompts = self._service.render(whole)
-        return {"prompts": [None if prompt is None else NamedPrompt.of(prompt) for prompt in prompts]}
+        prompts, names = self._service.render(whole), ImageNames()
+        return {"prompts": [None if prompt is None else encode_prompt(prompt, names) for prompt in prompts]}
 
     def sample_named(
         self, prompts: Sequence[NamedPrompt], keys: Sequence[tuple[int, ...]], temperature: float, new: Sequence[bytes]
     ) -> dict[str, Any]:
         """``responses``, and the ``version`` of the weights that sampled them."""
-        images, missing = self.images.collect((name for each in prompts for name in each.images), new)
+        images, missing = self.images.collect((name for each in prompts for name in each["images"]), new)
         if missing:
             return {"missing": missing}
-        responses, version = self._service.sample([each.whole(images) for each in prompts], keys, temperature)
+        responses, version = self._service.sample([decode_prompt(each, images) for each in prompts], keys, temperature)
         return {"responses": responses, "version": version}
 
 
@@ -91,18 +73,19 @@ class NamingClient:
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context, whose images are the context's objects. Raises as the service does."""
-        images = {content_hash(image): image for each in contexts for image in each.screenshots}
-        named = [replace(each, screenshots=tuple(map(content_hash, each.screenshots))) for each in contexts]
+        names = ImageNames()
+        named = [replace(each, screenshots=tuple(names[image] for image in each.screenshots)) for each in contexts]
+        images = names.blobs()
         answer = self._known.ask(images, lambda new: self._calls.render_named(named, new), _WHERE)
-        return [None if prompt is None else prompt.whole(images) for prompt in answer["prompts"]]
+        return [None if prompt is None else decode_prompt(prompt, images) for prompt in answer["prompts"]]
 
     def sample(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int, ...]], temperature: float
     ) -> tuple[list[Response], int]:
         """Responses, and the version of the weights that sampled them. Raises as the service does."""
-        images = {content_hash(image): image for prompt in prompts for image in prompt.images}
-        named = [NamedPrompt.of(prompt) for prompt in prompts]
+        names = ImageNames()
+        named = [encode_prompt(prompt, names) for prompt in prompts]
         answer = self._known.ask(
-            images, lambda new: self._calls.sample_named(named, list(keys), temperature, new), _WHERE
+            names.blobs(), lambda new: self._calls.sample_named(named, list(keys), temperature, new), _WHERE
         )
         return answer["responses"], answer["version"]

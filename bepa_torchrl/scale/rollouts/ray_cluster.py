@@ -6,6 +6,7 @@ other's clocks, and no call waits without a deadline.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from bepa_torchrl.scale.rollouts.ray_address import FIX, check_head
 from osworld_gym import __version__
 from osworld_gym.errors import DesktopError, FailureReason
 
+_log = logging.getLogger(__name__)
 #: simultaneous calls of an actor: of the queue one per worker that waits for leases, and others; of a rollout service
 #: one per desktop, further ones wait
 CALLERS = MAX_WORKERS + 56
@@ -26,6 +28,7 @@ CALLERS = MAX_WORKERS + 56
 CONTROL, CONTROLS = "control", 4
 DESKTOPS = "desktops"  #: resource of the nodes that get a worker: ``ray start --resources='{"desktops": 8}'``
 _MARGIN = 60.0  #: seconds that a call may take in addition to what it waits for
+_SILENCE = 60.0  #: seconds after which a call that is still waited for is logged, and between two such lines
 _WAITS = ("lease", "next_group", "next_evaluation", "evaluation_ready")  #: methods that wait for their last argument
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -45,32 +48,53 @@ class ActorClient:
     Args:
         actor: the handle.
         deadline: seconds for a call, in addition to a ``timeout`` that is its last argument.
-        fix: what to do if the actor has exited, for the error.
+        fix: what to do if the actor has exited, or does not answer, for the error.
+        name: what it is. If given, a call that is waited for for long is logged once a minute.
     """
 
-    def __init__(self, actor: Any, deadline: float = _MARGIN, fix: str = "") -> None:
-        self._actor, self._deadline, self._fix = actor, deadline, fix
+    def __init__(self, actor: Any, deadline: float = _MARGIN, fix: str = "", name: str = "") -> None:
+        self._actor, self._deadline, self._fix, self._name = actor, deadline, fix, name
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._actor, name)  # else an optional method would seem to be there for every actor
-        waits = name in _WAITS
+        waits, actor = name in _WAITS, self._name or "an actor"
 
         def call(*args: Any) -> Any:
             deadline = self._deadline + (float(args[-1]) if waits else 0.0)
             try:
-                return ray.get(method.remote(*args), timeout=deadline)
+                return self._answer(method.remote(*args), name, deadline)
             except RayTaskError:
                 raise  # Ray raises a subclass of the method's own error
             except GetTimeoutError as error:
-                raise DesktopError(FailureReason.hung, f"an actor did not answer {name} in {deadline:g} s") from error
+                late = f"{actor} did not answer {name} in {deadline:g} s{self._fix}"
+                raise DesktopError(FailureReason.hung, late) from error
             except RayActorError as error:
-                raise DesktopError(FailureReason.died, f"an actor has exited: {error}{self._fix}") from error
+                raise DesktopError(FailureReason.died, f"{actor} has exited: {error}{self._fix}") from error
             except RayError as error:
-                raise DesktopError(FailureReason.died, f"an actor cannot be reached by {name}: {error}") from error
+                raise DesktopError(FailureReason.died, f"{actor} cannot be reached by {name}: {error}") from error
 
         return call
+
+    def _answer(self, asked: Any, method: str, deadline: float) -> Any:
+        """Ray's answer. Raises GetTimeoutError after ``deadline`` seconds."""
+        waited, step = 0.0, _SILENCE if self._name else deadline
+        while True:
+            part = min(step, deadline - waited)
+            try:
+                return ray.get(asked, timeout=part)
+            except GetTimeoutError:
+                waited += part
+                if waited >= deadline:
+                    raise
+            _log.warning(
+                "%s has not answered %s for %.0f s; it may be starting again, and is waited for for %.0f s in all",
+                self._name,
+                method,
+                waited,
+                deadline,
+            )
 
 
 def connect(address: str | None = None, **options: Any) -> None:

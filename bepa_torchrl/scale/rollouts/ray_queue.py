@@ -16,7 +16,7 @@ from bepa_torchrl.scale.rollouts.restorable_queue import RestorableQueue
 MAX_RESTARTS = 20  #: of one run's queue
 _START_SECONDS = 300.0  #: until its process has started, again
 _FIX = (
-    f"; it is the queue's, which is started again {MAX_RESTARTS} times: see Ray's logs for why it exits (has its node "
+    f"; it is started again {MAX_RESTARTS} times: see Ray's logs for why it exits (has its node "
     "too little memory for the results of the groups that wait for the trainer?), then go on with resume=true"
 )
 
@@ -63,7 +63,7 @@ class RayQueue(QueueOwner):
         queue: Any = ray.remote(concurrency_groups={CONTROL: CONTROLS})(_Queue)
         actor = queue.options(num_cpus=0, max_concurrency=CALLERS, scheduling_strategy=here, **restarts)
         self.actor = actor.remote(**options)
-        super().__init__(ActorClient(self.actor, _START_SECONDS, _FIX), **options)
+        super().__init__(ActorClient(self.actor, _START_SECONDS, _FIX, "the queue's actor"), **options)
 
     def stop(self) -> None:
         """Ends the actor."""

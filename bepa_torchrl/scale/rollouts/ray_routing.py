@@ -29,12 +29,12 @@ def ray_services(actors: Sequence[Any], seconds: float, slack: int) -> RolloutCl
 
     Args:
         actors: the services' actors.
-        seconds: deadline of a call.
+        seconds: deadline of a call, and that a turn waits if all services are away.
         slack: as of :func:`.routing.choose`.
     """
     if len(actors) == 1:
         return _client(actors[0], seconds)
-    return ServiceRouter([_service(actor, seconds) for actor in actors], slack=slack)
+    return ServiceRouter([_service(actor, seconds) for actor in actors], slack=slack, seconds=seconds)
 
 
 def _service(actor: Any, seconds: float) -> Service:
@@ -42,7 +42,7 @@ def _service(actor: Any, seconds: float) -> Service:
         asked: Future[int | None] = actor.requests.remote().future()
         return asked
 
-    return Service(_client(_NoRetries(actor), seconds), _client(actor, seconds), requests)
+    return Service(_client(_NoRetries(actor), seconds), requests)
 
 
 def _client(actor: Any, seconds: float) -> NamingClient:

@@ -161,7 +161,7 @@ class ServicePool:
 
     def _load(self, actor: Any) -> None:
         assert self._current is not None
-        ActorClient(actor, self.call_seconds).load_weights(*self._current)
+        ActorClient(actor, self.call_seconds, name="a rollout service").load_weights(*self._current)
 
     def _watch(self) -> None:
         asked: dict[int, Any] = {}

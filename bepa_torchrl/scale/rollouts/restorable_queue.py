@@ -19,8 +19,8 @@ CHANGES = ("admit", "admit_evaluation", "end_rollouts", "take", "take_evaluation
 _STATE_SECONDS = 45.0  #: that a call waits for the state
 
 
-class LostStateError(RuntimeError):
-    """The queue was started again and has no state yet, or another one than the caller knows."""
+class LostStateError(ConnectionError):
+    """The queue was started again and has no state yet, or another one than the caller knows: of the infrastructure."""
 
 
 class RestorableQueue(QueueService):

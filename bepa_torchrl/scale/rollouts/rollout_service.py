@@ -153,8 +153,8 @@ class RolloutService:
         Raises:
             TimeoutError: no weights were loaded in time, or the policy's thread gave no answer in time; a call of a
                 concurrent policy has the policy's own deadlines.
-            RuntimeError: the last weights could not be loaded, the engine has failed, or the service is closed; or as
-                the policy does.
+            EngineError: the last weights could not be loaded, or the engine has failed: ask another service.
+            RuntimeError: the service is closed; or as the policy does.
         """
         with self._counted(len(prompts)):
             return self._sample(prompts, keys, temperature)
@@ -237,9 +237,9 @@ class RolloutService:
             self._policy.close()
 
     def _check_usable(self) -> None:
-        """Is called when no weights can be loaded any more before the sampling. Raises RuntimeError after a failure."""
+        """Is called when no weights can be loaded any more before the sampling. Raises EngineError after a failure."""
         if self._failure is not None:
-            raise RuntimeError(f"the rollout service has failed: {self._failure}") from self._failure
+            raise EngineError(f"the rollout service has failed: {self._failure}") from self._failure
 
     def _ask(self, request: _Request) -> tuple[list[Any], int]:
         self._put(request)
@@ -298,7 +298,7 @@ class RolloutService:
                     answers += self._call(kind, rows[start : start + self._max_rows])
             except Exception as error:  # noqa: BLE001  raised in the callers
                 if isinstance(error, EngineError):
-                    self._failure = error
+                    self._failure = self._failure or error
                 for request in same:
                     request.result.set_exception(error)
                 continue

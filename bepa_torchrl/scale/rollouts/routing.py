@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from bepa_torchrl.data.prompt import Prompt, Response
@@ -28,6 +28,7 @@ T = TypeVar("T")
 SLACK = 8  #: requests: what an episode that moves computes again is on average as much as so many turns of others add
 REPORT_SECONDS = 1.0  #: between two reports of a service, while turns are asked for
 LATE_SECONDS = 10.0  #: after which a service that has not reported counts as away
+WAIT_SECONDS = 600.0  #: that a turn waits if all services are away, unless another time is given
 
 
 def choose(loads: Sequence[int | None], *, home: int | None, preferred: int, slack: int) -> int | None:
@@ -76,12 +77,10 @@ class Service(NamedTuple):
 
     Args:
         client: raises DesktopError with ``died`` at once if the service exits.
-        patient: waits for a service that is started again.
         requests: asks for what :meth:`.rollout_service.RolloutService.requests` returns, without waiting.
     """
 
     client: RolloutClient
-    patient: RolloutClient
     requests: Callable[[], Future[int | None]]
 
 
@@ -124,15 +123,24 @@ class ServiceRouter:
     Args:
         services: at least one.
         slack: as of :func:`choose`.
+        seconds: that a turn waits for a service if all are away, for example since they are started again.
         clock: monotonic seconds.
+        pause: waits so many seconds.
     """
 
     def __init__(
-        self, services: Sequence[Service], *, slack: int = SLACK, clock: Callable[[], float] = monotonic
+        self,
+        services: Sequence[Service],
+        *,
+        slack: int = SLACK,
+        seconds: float = WAIT_SECONDS,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
     ) -> None:
         if not services:
             raise ValueError("expected at least one rollout service, got none")
-        self.services, self._slack, self._clock = services, slack, clock
+        self.services, self._slack, self._seconds = services, slack, seconds
+        self._clock, self._pause = clock, pause
         self._lock = threading.Lock()
         self._loads = [_Load() for _ in services]
         self.moved = 0  #: turns that another service answered than the episode's turn before
@@ -154,6 +162,28 @@ class ServiceRouter:
             number = choose(loads, home=home, preferred=group % len(loads), slack=self._slack)
             self.moved += home is not None and number not in (None, home)
             return number
+
+    def wait(self, group: int, home: int | None, problem: Exception | None) -> int:
+        """The service for a turn, as soon as one is there.
+
+        Args:
+            group: number of the episode's group.
+            home: as of :func:`choose`.
+            problem: why the last one that was asked is lost, if so.
+
+        Raises:
+            DesktopError: none is there in time.
+        """
+        end = self._clock() + self._seconds
+        while (number := self.place(group, home)) is None:
+            if self._clock() >= end:
+                reason = "" if problem is None else f"; the last one that was asked: {problem}"
+                raise DesktopError(
+                    FailureReason.died,
+                    f"none of {len(self.services)} rollout services has answered for {self._seconds:g} s{reason}",
+                )
+            self._pause(REPORT_SECONDS)
+        return number
 
     def began(self, number: int) -> None:
         """A request was sent to a service."""
@@ -193,7 +223,7 @@ class _EpisodeClient:
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         self._lost.clear()
-        self._home = self._place()
+        self._move(None)
         return self._ask(lambda client: client.render(contexts))
 
     def sample(
@@ -201,31 +231,33 @@ class _EpisodeClient:
     ) -> tuple[list[Response], int]:
         return self._ask(lambda client: client.sample(prompts, keys, temperature))
 
-    def _place(self) -> int | None:
+    def _move(self, problem: Exception | None) -> int:
+        """The service to ask next: one that was not lost in this turn; if there is none, the first that is back."""
         number = self._router.place(self._group, self._home, self._lost)
-        return self._home if number is None else number
+        if number is None:
+            self._lost.clear()
+            number = self._router.wait(self._group, self._home, problem)
+        self._home = number
+        return number
 
     def _ask(self, call: Callable[[RolloutClient], T]) -> T:
-        """The answer of the episode's service, or of others if it exits; if all have, of the first that is back."""
-        services = self._router.services
-        while self._home is not None and self._home not in self._lost:
-            number = self._home
+        """The answer of the episode's service, or of others if it exits. Raises as they do, or :meth:`_move`."""
+        number = self._move(None) if self._home is None else self._home
+        while True:
             try:
                 with self._busy(number):
-                    return call(services[number].client)
+                    return call(self._router.services[number].client)
             except DesktopError as error:
                 if error.reason is not FailureReason.died:
                     raise
                 reason: Exception = error
             except EngineError as error:
                 reason = error
-            _log.warning("rollout service %d of %d is lost, others are asked: %s", number, len(services), reason)
+            services = len(self._router.services)
+            _log.warning("rollout service %d of %d is lost, others are asked: %s", number, services, reason)
             self._router.lost(number)
             self._lost.add(number)
-            self._home = self._place()
-        number = self._home = self._group % len(services) if self._home is None else self._home
-        with self._busy(number):
-            return call(services[number].patient)
+            number = self._move(reason)
 
     @contextmanager
     def _busy(self, number: int) -> Iterator[None]:

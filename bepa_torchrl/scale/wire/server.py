@@ -89,6 +89,7 @@ class WireServer:
         content: identifies what is served; a client that has seen another is refused as after the end. "": nothing.
         waiting: kinds of requests that wait for something, with what takes back a result that its client did not get.
         threads: maximum numbers of simultaneous requests that wait, and of others.
+        refusals: exceptions of actions that are refusals, and their kinds.
         send: content for ``GET``. receive: takes that of ``PUT``.
         blob_bytes: maximum size of the content that is kept for later requests.
         max_body: maximum bytes of a request that is not streamed.
@@ -111,6 +112,7 @@ class WireServer:
         content: str = "",
         waiting: Mapping[str, Callable[[Mapping[str, Any]], None]],
         threads: tuple[int, int],
+        refusals: Mapping[type[Exception], str] | None = None,
         send: Callable[[bytes], memoryview | None] = lambda _: None,
         receive: Receive | None = None,
         blob_bytes: int = 1 << 30,
@@ -120,6 +122,7 @@ class WireServer:
         if not token:
             raise ValueError("expected a token, got none")
         self._actions, self._token, self._content, self._waiting = actions, b"Bearer " + token, content, waiting
+        self._refusals = refusals or {}
         self._send, self._receive, self._max_body, self._note = send, receive, max_body, note
         self.blobs = BlobStore(blob_bytes)
         self._slow, self._quick = (ThreadPoolExecutor(number, "wire") for number in threads)
@@ -202,6 +205,8 @@ class WireServer:
                 return await handle(request)
             except Refusal as refusal:
                 return self._error(refusal.kind, str(refusal))
+            except tuple(self._refusals) as error:
+                return self._error(next(k for kind, k in self._refusals.items() if isinstance(error, kind)), str(error))
             except ProtocolError as error:
                 return self._error("refused", str(error))
             except (KeyError, TypeError, ValueError) as error:

@@ -173,6 +173,12 @@ def test_terms_of_tokens_are_for_tokens_and_for_rollouts(name: str) -> None:
         load_methods([f"loss.{name}=0.1", "algo=sft", "compare=[]"])
 
 
+def test_the_anchor_is_for_rollouts_and_for_any_unit() -> None:
+    assert load_methods(["loss.anchor=0.1", "loss.unit=step"])["bepa"].loss.anchor == 0.1
+    with pytest.raises(ConfigError, match=r"loss\.anchor=0\.1 is for methods that collect rollouts, got algo=sft"):
+        load_methods(["loss.anchor=0.1", "algo=sft", "compare=[]"])
+
+
 def test_settings_are_frozen(default: Settings) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         default.seed = 1  # type: ignore[misc]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -247,3 +249,51 @@ def test_a_sampler_on_the_cpu_refuses_sleep(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sampler_module, "check_sleep", check_sleep)
     with pytest.raises(ValueError, match=r"policy\.engine\.sleep=true requires policy\.device=cuda"):
         VLLMSampler(make_trainer(), sleep=True)
+
+
+class WatchedLock:
+    """A lock that counts who has come to it."""
+
+    def __init__(self) -> None:
+        self.come, self._lock = threading.Semaphore(0), threading.RLock()
+
+    def __enter__(self) -> None:
+        self.come.release()
+        assert self._lock.acquire(timeout=20.0)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_turns_that_come_at_once_start_or_wake_the_engine_once(asleep: bool) -> None:
+    """Else the second turn would replace weights while the first one is sampled, which vLLM does not allow."""
+    policy = VLLMSampler(make_trainer(), sleep=True)
+    engine: Any = policy.engine
+    if asleep:
+        policy.sync()
+        policy.rest()
+        engine.calls.clear()
+    lock, inside, both = WatchedLock(), threading.Event(), threading.Event()
+    policy._lifecycle = lock  # type: ignore[assignment]
+    begin = "wake" if asleep else "start"
+    work = getattr(engine, begin)
+
+    def held_up(*arguments: Any) -> None:
+        inside.set()
+        assert both.wait(20.0)
+        work(*arguments)
+
+    setattr(engine, begin, held_up)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(sample, policy)
+        assert inside.wait(20.0)
+        while lock.come.acquire(blocking=False):
+            pass
+        second = threads.submit(sample, policy)
+        assert lock.come.acquire(timeout=20.0)
+        both.set()
+        for turn in (first, second):
+            turn.result(30.0)
+    assert engine.calls == (["wake weights", "reload", "wake kv_cache"] if asleep else ["start"])
+    policy.close()

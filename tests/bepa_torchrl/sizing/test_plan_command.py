@@ -202,6 +202,14 @@ def test_a_float32_head_and_the_caches_of_screenshots_count(capsys: pytest.Captu
     assert "up to 0.5 GB prepared ones on 1 rank (policy.image_cache_gb), 1.1 GB" in capsys.readouterr().out
 
 
+def test_an_engine_that_sleeps_is_not_planned_for_several_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `bepa train` refuses it: an engine sleeps beside a trainer of one rank."""
+    asleep = ("experiment=osworld_7b", *VLLM, "policy.engine.sleep=true")
+    assert planned(capsys, *asleep)["choices"][0]["bytes_per_gpu"]["asleep"] > 0
+    assert main(["plan", *asleep, "--gpus", "2"]) == 2
+    assert "policy.engine.sleep=true requires train.ranks=1, got --gpus 2; set one" in capsys.readouterr().err
+
+
 def test_an_engine_is_not_divided_over_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (planned(capsys, "experiment=osworld_7b", *VLLM, "--gpus", gpus)["choices"] for gpus in ("1", "2"))
     sizes = {choice["bytes_per_gpu"]["engine"] for choice in (*one, *two)}

@@ -7,28 +7,23 @@ from typing import Any
 
 import torch
 
-from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.scale.engine.engine_interface import EngineOutput, EngineRow
-from bepa_torchrl.scale.wire.content import Blobs, content_hash, pack_array, unpack_array
+from bepa_torchrl.scale.wire.content import Blobs, pack_array, unpack_array
 from bepa_torchrl.scale.wire.errors import ProtocolError
+from bepa_torchrl.scale.wire.prompts import ImageNames, decode_prompt, encode_prompt, pack_tokens, unpack_tokens
 
-_TOKENS, _LOG_PROBS = "<i8", "<f4"
+_LOG_PROBS = "<f4"
 
 
 def encode_rows(rows: Sequence[EngineRow]) -> tuple[list[dict[str, Any]], dict[bytes, bytes]]:
     """The rows, and their images by hash."""
-    hashes = {png: content_hash(png) for row in rows for png in row.prompt.images}
+    names = ImageNames()
     encoded = [
-        {
-            "tokens": pack_array(row.prompt.tokens.numpy(), _TOKENS),
-            "images": [hashes[png] for png in row.prompt.images],
-            "key": list(row.key),
-            "temperature": row.temperature,
-            "max_tokens": row.max_tokens,
-        }
+        encode_prompt(row.prompt, names)
+        | {"key": list(row.key), "temperature": row.temperature, "max_tokens": row.max_tokens}
         for row in rows
     ]
-    return encoded, {name: png for png, name in hashes.items()}
+    return encoded, names.blobs()
 
 
 def decode_rows(encoded: Sequence[Mapping[str, Any]], images: Blobs) -> list[EngineRow]:
@@ -36,7 +31,7 @@ def decode_rows(encoded: Sequence[Mapping[str, Any]], images: Blobs) -> list[Eng
     try:
         return [
             EngineRow(
-                Prompt(torch.from_numpy(unpack_array(row["tokens"], _TOKENS)), tuple(images[n] for n in row["images"])),
+                decode_prompt(row, images),
                 tuple(int(part) for part in row["key"]),
                 float(row["temperature"]),
                 int(row["max_tokens"]),
@@ -54,7 +49,7 @@ def encode_outputs(outputs: Mapping[int, EngineOutput]) -> list[dict[str, Any]]:
     return [
         {
             "row": row,
-            "tokens": pack_array(output.tokens.numpy(), _TOKENS),
+            "tokens": pack_tokens(output.tokens),
             "log_probs": pack_array(output.log_probs.numpy(), _LOG_PROBS),
             "prompt_tokens": output.prompt_tokens,
             "cached_tokens": output.cached_tokens,
@@ -67,7 +62,7 @@ def decode_outputs(encoded: Sequence[Mapping[str, Any]]) -> dict[int, EngineOutp
     """The inverse of :func:`encode_outputs`. Raises ProtocolError, KeyError or TypeError for something else."""
     return {
         int(output["row"]): EngineOutput(
-            torch.from_numpy(unpack_array(output["tokens"], _TOKENS)),
+            unpack_tokens(output["tokens"]),
             torch.from_numpy(unpack_array(output["log_probs"], _LOG_PROBS)),
             int(output["prompt_tokens"]),
             int(output["cached_tokens"]),

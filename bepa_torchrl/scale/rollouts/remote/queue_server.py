@@ -21,7 +21,7 @@ from bepa_torchrl.scale.rollouts.remote.results import decode_result
 from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag
 from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
 from bepa_torchrl.scale.wire.access import Tls
-from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
+from bepa_torchrl.scale.wire.errors import ProtocolError
 from bepa_torchrl.scale.wire.server import Call, WireServer
 
 _log = logging.getLogger(__name__)
@@ -74,14 +74,14 @@ class QueueServer:
         self.wire = WireServer(
             {
                 "run": lambda _: {"run": json.dumps(run)},
-                "lease": self._stated(self._lease),
-                "renew": self._stated(self._renew),
-                "complete": self._stated(self._complete),
-                "fail": self._stated(self._fail),
-                "release": self._stated(self._release),
-                "resize": self._stated(self._resize),
-                "demand": self._stated(lambda _: self._queue.demand()._asdict()),
-                "weights": self._stated(self._newest_weights),
+                "lease": self._lease,
+                "renew": self._renew,
+                "complete": self._complete,
+                "fail": self._fail,
+                "release": self._release,
+                "resize": self._resize,
+                "demand": lambda _: self._queue.demand()._asdict(),
+                "weights": self._newest_weights,
             },
             address=address,
             token=token,
@@ -91,6 +91,7 @@ class QueueServer:
             content=content,
             waiting={"lease": self._give_back, "weights": lambda _: None},
             threads=(_WAITING, _REQUESTS),
+            refusals={StaleTicketError: "stale"},
             send=self._tensor,
             note=note,
         )
@@ -106,17 +107,6 @@ class QueueServer:
         self.wire.close()
 
     # --- requests -----------------------------------------------------------------------------------------------
-
-    def _stated(self, action: Callable[[Call], Mapping[str, Any]]) -> Callable[[Call], Mapping[str, Any]]:
-        """The action; that a lease has ended gets a kind of error of its own."""
-
-        def act(call: Call) -> Mapping[str, Any]:
-            try:
-                return action(call)
-            except StaleTicketError as error:
-                raise Refusal("stale", str(error)) from error
-
-        return act
 
     def _give_back(self, answer: Mapping[str, Any]) -> None:
         """Ends leases that nobody has got, before they expire."""

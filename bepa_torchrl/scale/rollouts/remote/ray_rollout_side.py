@@ -55,7 +55,7 @@ def play_on_ray(
     services = rollouts.services()
     pool = rollouts.worker_pool(gateway, services, plan)
     try:
-        source = cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS))
+        source = cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS, name="the gateway"))
         follow(source, services.publish, check=pool.check, note=note)
     except RayTaskError as error:
         if isinstance(error.cause, Exception):

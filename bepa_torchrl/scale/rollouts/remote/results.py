@@ -16,8 +16,9 @@ from torch import Tensor
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list, stack_rows
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
-from bepa_torchrl.scale.wire.content import Blobs, content_hash, pack_array, unpack_array
+from bepa_torchrl.scale.wire.content import Blobs, pack_array, unpack_array
 from bepa_torchrl.scale.wire.errors import ProtocolError
+from bepa_torchrl.scale.wire.prompts import ImageNames, pack_tokens, unpack_tokens
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason, Verdict
@@ -49,7 +50,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], dict[bytes, by
         ValueError: a row has an entry that the schema does not know, or lacks one.
     """
     job, verdict = result.job, result.verdict
-    hashes: dict[bytes, bytes] = {}  # by image
+    names = ImageNames()
     fields = {
         "job": {
             "task": job.task.id,
@@ -60,7 +61,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], dict[bytes, by
             "plan": job.plan,
             "handover": job.handover,
         },
-        "rows": None if result.rows is None else _encode_rows(row_list(result.rows), hashes),
+        "rows": None if result.rows is None else _encode_rows(row_list(result.rows), names),
         "stop": result.stop.value,
         "verdict": None if verdict is None else [verdict.score, verdict.problem, verdict.exhausted, verdict.judge],
         "failure": None if result.failure is None else result.failure.value,
@@ -68,7 +69,7 @@ def encode_result(result: EpisodeResult) -> tuple[dict[str, Any], dict[bytes, by
         "replayed": result.replayed,
         "mismatch": result.mismatch,
     }
-    return fields, {name: image for image, name in hashes.items()}
+    return fields, names.blobs()
 
 
 def decode_result(fields: Mapping[str, Any], images: Blobs, tasks: Mapping[str, Task]) -> EpisodeResult:
@@ -112,13 +113,12 @@ def _verdict(fields: Sequence[Any]) -> Verdict:
     return Verdict(float(fields[0]), str(fields[1]), bool(fields[2]), str(fields[3]))
 
 
-def _encode_rows(rows: Sequence[TensorDictBase], hashes: dict[bytes, bytes]) -> list[dict[str, Any]]:
+def _encode_rows(rows: Sequence[TensorDictBase], names: ImageNames) -> list[dict[str, Any]]:
     encoded, before = [], _NO_TOKENS
     for row in rows:
-        fields, prompt = _encode_row(row, hashes), cast(Tensor, row.get(K.PROMPT_TOKENS)).cpu()
+        fields, prompt = _encode_row(row, names), cast(Tensor, row.get(K.PROMPT_TOKENS)).cpu()
         shared = _shared(before, prompt)
-        rest = pack_array(prompt[shared:].numpy(), "<i8")
-        encoded.append(fields | {_SHARED: shared, _name(K.PROMPT_TOKENS): rest})
+        encoded.append(fields | {_SHARED: shared, _name(K.PROMPT_TOKENS): pack_tokens(prompt[shared:])})
         before = prompt
     return encoded
 
@@ -130,8 +130,7 @@ def _decode_rows(encoded: Sequence[Mapping[str, Any]], images: Blobs) -> list[Te
         row, shared = _decode_row(fields, images), _integer(fields[_SHARED])
         if not 0 <= shared <= len(before):
             raise ProtocolError(f"expected 0 to {len(before)} token ids of the prompt before, got {shared}")
-        rest = torch.from_numpy(unpack_array(fields[_name(K.PROMPT_TOKENS)], "<i8"))
-        before = torch.cat([before[:shared], rest])
+        before = torch.cat([before[:shared], unpack_tokens(fields[_name(K.PROMPT_TOKENS)])])
         row.set(K.PROMPT_TOKENS, before)
         rows.append(row)
     return rows
@@ -144,7 +143,7 @@ def _shared(one: Tensor, other: Tensor) -> int:
     return int(differ[0]) if len(differ) else length
 
 
-def _encode_row(row: TensorDictBase, hashes: dict[bytes, bytes]) -> dict[str, Any]:
+def _encode_row(row: TensorDictBase, names: ImageNames) -> dict[str, Any]:
     """All but the prompt."""
     entries = set(row.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
     if entries != _ROW:
@@ -154,16 +153,10 @@ def _encode_row(row: TensorDictBase, hashes: dict[bytes, bytes]) -> dict[str, An
     encoded |= {key: int(cast(Tensor, row.get(key))) for key in _INTEGERS}
     for key, (_, numbers) in _ARRAYS.items():
         encoded[_name(key)] = pack_array(cast(Tensor, row.get(key)).cpu().numpy(), numbers)
-
-    def named(image: bytes) -> bytes:
-        if image not in hashes:
-            hashes[image] = content_hash(image)
-        return hashes[image]
-
     encoded[K.RETURN] = float(cast(Tensor, row.get(K.RETURN)))
     encoded[K.OFF_POLICY] = bool(row.get(K.OFF_POLICY))
-    encoded[K.SCREENSHOT] = named(cast(bytes, row[K.SCREENSHOT]))
-    encoded[K.IMAGES] = [named(image) for image in cast(Sequence[bytes], row[K.IMAGES])]
+    encoded[K.SCREENSHOT] = names[cast(bytes, row[K.SCREENSHOT])]
+    encoded[K.IMAGES] = [names[image] for image in cast(Sequence[bytes], row[K.IMAGES])]
     return encoded
 
 

@@ -12,7 +12,7 @@ from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.rollout.weight_sync import Publish
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
-from bepa_torchrl.scale.rollouts.remote.weights import Weights, WeightsTag, load_changes
+from bepa_torchrl.scale.rollouts.remote.weights import Weights, WeightsTag, decode_weights
 from bepa_torchrl.scale.rollouts.rollout_service import ANSWER_SECONDS, RolloutService
 from bepa_torchrl.scale.wire.errors import RunEndedError
 from osworld_gym.vector import DesktopVector
@@ -53,7 +53,8 @@ def follow(source: WeightsSource, publish: Publish, *, check: Callable[[], None]
         if weights is None:
             continue
         start = perf_counter()
-        held, loaded = load_changes(weights, held, publish), weights.tag
+        held, loaded = decode_weights(weights, held), weights.tag
+        publish(((name, held[key]) for name, key in weights.names.items()), loaded.version)
         size = sum(map(len, weights.tensors.values())) / 1e6
         note(f"weights of version {loaded.version}: {size:.1f} MB, loaded in {perf_counter() - start:.1f} s")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,12 +118,3 @@ class PublishedWeights:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-
-def load_changes(
-    weights: Weights, held: Mapping[bytes, Tensor], publish: Callable[[Iterable[tuple[str, Tensor]], int], None]
-) -> dict[bytes, Tensor]:
-    """Loads weights into rollout services; the tensors to hold until the next. Raises as :func:`decode_weights`."""
-    tensors = decode_weights(weights, held)
-    publish(((name, tensors[key]) for name, key in weights.names.items()), weights.tag.version)
-    return tensors

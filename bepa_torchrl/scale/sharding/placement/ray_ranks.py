@@ -34,6 +34,7 @@ _GRACE = 20.0  #: seconds for rank 0 to end after another rank is lost: it does 
 _STOP = 15.0  #: seconds for the ranks to end after SIGTERM
 _INTERRUPT = 45.0  #: seconds for rank 0 to end after SIGINT: it gives desktops and workers 30
 _CALLS = 8  #: simultaneous calls of an actor
+_BUG = 1  #: exit code of a process that has ended with an exception that nobody expected
 
 #: gets a rank, ``out`` or ``err``, and a line of its output
 OnLine = Callable[[int, str, str], None]
@@ -235,16 +236,26 @@ class RayRanks:
     # --- what the ranks do --------------------------------------------------------------------------------------------
 
     def _outcome(self, lost: int | None) -> Outcome:
-        """The exit code: rank 0's, or that of a lost rank's failure."""
+        """The exit code: rank 0's, or that of a lost rank's failure.
+
+        A bug of rank 0 is one, unless the other rank was killed or its node lost: it is not repeated.
+        """
         own = self._ended.get(0, "did not end")
         if own in (0, INTERRUPTED):
             return Outcome(int(own), None)
+        if own == _BUG and lost is not None and self._exited(lost):
+            return Outcome(_BUG, None)
         if lost is None and (isinstance(own, str) or own < 0):
             lost = 0
         if lost is None:
             return Outcome(int(own), None)
         code = BAD_INPUT if BAD_INPUT in (self._ended[lost], own) else INFRASTRUCTURE
         return Outcome(code, f"rank {lost} of {len(self)} {self._how(lost)}")
+
+    def _exited(self, rank: int) -> bool:
+        """Whether a rank has ended by itself."""
+        how = self._ended[rank]
+        return isinstance(how, int) and how > 0
 
     def _how(self, rank: int) -> str:
         """How a rank ended, and where."""
@@ -293,7 +304,8 @@ class RayRanks:
             for answer in done:
                 self._read(answer)
             for answer, (rank, time) in list(self._asked.items()):
-                if monotonic() - time > _SILENT:
+                # an answer may have come while this process was held up, for example by a stopped terminal
+                if monotonic() - time > _SILENT and not ray.wait([answer], timeout=0)[0]:
                     del self._asked[answer]
                     self._ended[rank] = f"has not answered for {_SILENT:g} s"
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.scale.rollouts.named_images import NamedPrompt, NamedService, NamingClient
+from bepa_torchrl.scale.rollouts.named_images import NamedService, NamingClient
 from bepa_torchrl.scale.wire.errors import ProtocolError
 from osworld_gym.types import PromptContext
 
@@ -119,4 +119,4 @@ def test_what_is_not_understood_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a rollout service does not keep the content that it is sent"):
         NamingClient(Forgetful()).render([context(1)])
     with pytest.raises(ProtocolError, match="expected an array of <i8"):
-        NamedPrompt(b"damaged", ()).whole({})
+        NamedService(Policy()).sample_named([{"tokens": b"damaged", "images": []}], [(0,)], 0.5, [])

@@ -15,6 +15,7 @@ from lost_queue import Clock, LostQueue
 from polling import until
 from property_tests import examples
 
+from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
 from bepa_torchrl.rollout.weight_sync import ServiceWeightSync
 from bepa_torchrl.scale.rollouts import restorable_queue
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
@@ -236,8 +237,9 @@ def test_without_a_state_nothing_is_leased_and_nothing_is_changed() -> None:
     assert queue.lease("w", 1, 0.0) == []
     assert queue.next_group(0.0) is None
     for call in (lambda: queue.renew(["1-1"]), lambda: queue.apply(1, 1, "admit", "a", 1)):
-        with pytest.raises(LostStateError, match="the queue was started again"):
+        with pytest.raises(LostStateError, match="the queue was started again") as raised:
             call()
+        assert exit_code(raised.value) == INFRASTRUCTURE
     with pytest.raises(ValueError, match=r"change must be one of admit, .* got 'lease'"):
         queue.apply(1, 1, "lease", "w", 1)
 

@@ -132,7 +132,8 @@ def test_a_queue_that_exits_again_and_again_ends_the_run_with_the_fix(monkeypatc
         kill_9(run.queue)
         wait_for(lambda: run.queue.restarts == 1)
         kill_9(run.queue)
-        with pytest.raises(DesktopError, match=r"(?s)died: an actor has exited.* it is the queue's, .* resume=true"):
+        exited = r"(?s)died: the queue's actor has exited.* it is started again 20 times.* resume=true"
+        with pytest.raises(DesktopError, match=exited):
             list(islice(run.collector, 100))
     finally:
         run.end()

@@ -51,12 +51,20 @@ class FakeService:
         self.load: int | None = 0
         self.answers = True
         self.failing: Exception | None = None
-        self.turns = self.waited = 0
+        self.turns = self.asked = 0
 
     def service(self) -> Service:
         client: Any = _FakeClient(self)
-        patient: Any = _FakeClient(self, patient=True)
-        return Service(client, patient, self.requests)
+        return Service(client, self.requests)
+
+    def exit(self, back: float = float("inf")) -> None:
+        """Exits, and answers again at a time."""
+        self.failing, self.load = DesktopError(FailureReason.died, "an actor has exited"), None
+        self._back = back
+
+    def pass_time(self, now: float) -> None:
+        if self.failing is not None and now >= self._back:
+            self.failing, self.load = None, 0
 
     def requests(self) -> Future[int | None]:
         report: Future[int | None] = Future()
@@ -66,16 +74,16 @@ class FakeService:
 
 
 class _FakeClient:
-    def __init__(self, service: FakeService, *, patient: bool = False) -> None:
-        self._service, self._patient = service, patient
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
 
     def render(self, contexts: Sequence[Any]) -> list[Prompt | None]:
         return [Prompt(torch.tensor([1]), ()) for _ in contexts]
 
     def sample(self, prompts: Sequence[Prompt], keys: Any, temperature: float) -> tuple[list[Response], int]:
         del keys, temperature
-        self._service.waited += self._patient
-        if self._service.failing is not None and not self._patient:
+        self._service.asked += 1
+        if self._service.failing is not None:
             raise self._service.failing
         self._service.turns += 1
         return [Response("", torch.tensor([1]), torch.tensor([0.0])) for _ in prompts], 0
@@ -83,7 +91,16 @@ class _FakeClient:
 
 def make_router(number: int, slack: int = 2) -> tuple[list[FakeService], ServiceRouter, list[float]]:
     services, now = [FakeService() for _ in range(number)], [0.0]
-    return services, ServiceRouter([each.service() for each in services], slack=slack, clock=lambda: now[0]), now
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        for each in services:
+            each.pass_time(now[0])
+
+    router = ServiceRouter(
+        [each.service() for each in services], slack=slack, seconds=100.0, clock=lambda: now[0], pause=pause
+    )
+    return services, router, now
 
 
 def play_turn(client: Any) -> None:
@@ -159,13 +176,70 @@ def test_a_failed_engine_counts_as_lost() -> None:
     assert [each.turns for each in services] == [0, 1]
 
 
-def test_when_all_are_lost_the_call_waits_for_one() -> None:
-    services, router, _ = make_router(2)
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_turns_that_come_after_an_engine_has_failed_are_answered_by_another_service(concurrent: bool) -> None:
+    """Each worker has a router of its own: that of the second has heard nothing of the failure yet."""
+    real = [RolloutService(_Failing(concurrent)), RolloutService(ScriptedPolicy(lambda _: True))]
+    try:
+        for _ in range(2):
+            services = [Service(each, Future[int | None]) for each in real]
+            prompts = [Prompt(torch.tensor([1]), ())]
+            episode: Any = ServiceRouter(services).episode(0)
+            episode.render([])
+            assert len(episode.sample(prompts, [(0, 0)], 1.0)[0]) == 1
+        assert real[0].failure() == "EngineError: exited too often"
+        assert real[1].drain_answered() == 2
+    finally:
+        for each in real:
+            each.close()
+
+
+class _Failing(ScriptedPolicy):
+    """An engine that has failed for good."""
+
+    def __init__(self, concurrent: bool) -> None:
+        super().__init__(lambda _: True)
+        self.concurrent = concurrent
+
+    def sample(self, *_: Any, **__: Any) -> list[Response]:
+        raise EngineError("exited too often")
+
+    def sync(self) -> None: ...
+
+    def drain_metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_when_all_are_lost_the_call_waits_for_the_first_that_is_back(first: int) -> None:
+    """The other one may be on a node that is gone for good."""
+    services, router, now = make_router(2)
+    episode = router.episode(1)
+    play_turn(episode)
+    services[first].exit(back=30.0)
+    services[1 - first].exit()
+    play_turn(episode)
+    assert services[first].turns == 1 + (first == 1)
+    assert [each.asked for each in services] == ([2, 2] if first == 0 else [1, 3])
+    assert 30.0 <= now[0] <= 33.0
+    play_turn(episode)
+    assert services[first].turns == 2 + (first == 1)
+
+
+def test_when_all_are_lost_for_long_it_is_an_error_of_the_infrastructure() -> None:
+    services, router, now = make_router(2)
     for each in services:
-        each.failing = DesktopError(FailureReason.died, "an actor has exited")
-    play_turn(router.episode(1))
-    assert [each.waited for each in services] == [1, 0]  # the one that was asked last
-    assert sum(each.turns for each in services) == 1
+        each.exit()
+    with pytest.raises(DesktopError) as raised:
+        play_turn(router.episode(0))
+    assert raised.value.reason is FailureReason.died
+    assert str(raised.value) == (
+        "died: none of 2 rollout services has answered for 100 s; "
+        "the last one that was asked: died: an actor has exited"
+    )
+    assert 100.0 <= now[0] <= 102.0
 
 
 def test_a_call_that_hangs_is_not_repeated_elsewhere() -> None:
@@ -210,7 +284,7 @@ def test_a_worker_plays_its_episodes_at_several_services() -> None:
         report.set_result(service.requests())
         return report
 
-    services = [Service(each, each, lambda each=each: reported(each)) for each in real]  # type: ignore[misc]
+    services = [Service(each, lambda each=each: reported(each)) for each in real]  # type: ignore[misc]
     queue = QueueService(batch_groups=2, max_staleness=0)
     plan = RolloutPlan((lamp_task(0),), RolloutSeeds(3, "group"), 1.0, 0)
     for _ in range(2):
