@@ -35,6 +35,7 @@ class Stream(IntEnum):
     TINY_EVALUATION = 10  #: episodes that evaluate the tiny checkpoint, by (with plan, task number, slot)
     DESKTOP = 11  #: seed of a desktop, by episode key
     TOKENS = 12  #: sampling of a response, by episode key and step
+    TWIN = 13  #: episodes that record a twin of a desktop, by (0, seed number, slot)
 
 
 def derive_seed(seed: int, stream: Stream, *key: int) -> int:

@@ -14,6 +14,7 @@ PROVIDERS: Registry[type[Desktop]] = Registry(
     "osworld_gym.providers",
     {
         "sim": "osworld_gym.desktops.sim:SimDesktop",
+        "recorded": "osworld_gym.desktops.recorded:RecordedDesktop",
         "local": "osworld_gym.desktops.local.desktop:LocalDesktop",
         "container": "osworld_gym.desktops.container.desktop:ContainerDesktop",
         "vm": "osworld_gym.desktops.vm.desktop:VmDesktop",

@@ -58,11 +58,15 @@ class Suite:
     def split(self, name: str) -> tuple[Task, ...]:
         """The tasks of a split in its order; ``all``: every task; a tag: every task with that tag.
 
+        Names joined by ``+`` are those of the first, then those of the next that are not among them.
+
         Raises:
             TaskError: the name is neither a split nor a tag.
         """
         if name == "all":
             return self.tasks
+        if "+" in name:
+            return tuple({task.id: task for part in name.split("+") for task in self.split(part)}.values())
         if name not in self.splits:
             tagged = tuple(task for task in self.tasks if name in task.tags)
             if not tagged:

@@ -2,6 +2,8 @@
 
 python -m recipes.study.local runs/a runs/b      # methods and seeds of these runs
 python -m recipes.study.local                    # only the section, from the files that are there
+
+:mod:`recipes.study.local_runs` runs the whole comparison.
 """
 
 from __future__ import annotations
@@ -13,15 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.section import replaced_section
-from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.failures import guarded
 from bepa_torchrl.monitoring.status import utilisation
 from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.atomic import write_text
 from recipes.study.local_page import TITLE, local_section
-from recipes.study.records import FOLDER, ROOT, Result, ResultError, file_hash
-from recipes.study.runner import result_of
+from recipes.study.records import FOLDER, ROOT, Result, ResultError
+from recipes.study.runner import base_hash, result_of
 
 LOCAL = FOLDER / "local"  #: result files of real desktops, apart from those of the simulated one
 
@@ -39,15 +40,27 @@ def results_of(run: Path) -> list[Result]:
 
 def _result(folder: Path) -> Result:
     settings = read_settings(folder / "config.yaml")
-    weights = Path(checkpoint_folder(settings.policy.checkpoint)) / "model.safetensors"
-    found = result_of(settings.algo.name, folder, settings, file_hash(weights))
+    found = result_of(settings.algo.name, folder, settings, base_hash(settings.policy.checkpoint))
+    return with_desktops(found, folder)
+
+
+def with_desktops(result: Result, folder: Path) -> Result:
+    """The result with the steps, the seconds of collecting and the utilisation of its desktops among its totals.
+
+    Args:
+        result: a run's.
+        folder: the run's, with the record of its iterations.
+
+    Raises:
+        ResultError: its desktops were not measured.
+    """
     lines = [line for line in read_lines(folder / "iterations.jsonl") if line["phase"] == "rl"]
     share = utilisation(lines)
     if share is None:
         raise ResultError(f"{folder}: no iteration has collect/busy_seconds; run it again with collect.mode=sync")
     totals = {"steps": "collect/steps", "seconds_collect": "seconds_collect"}
     more = {name: sum(line[key] for line in lines) for name, key in totals.items()}
-    return replace(found, totals={**found.totals, **more, "utilisation": share})
+    return replace(result, totals={**result.totals, **more, "utilisation": share})
 
 
 def write_local_section(folder: Path, page: Path) -> None:

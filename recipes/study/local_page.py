@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+from bepa_torchrl.evaluation.statistics import Rates, t_interval
 from recipes.study.estimates import (
     BASE,
     MIN_SEEDS,
     all_rates,
     gain_text,
+    interval_text,
     one_evaluation,
     pair,
     rate_text,
     seeds_text,
 )
 from recipes.study.figures import CURVES, draw
+from recipes.study.local_variants import EPISODES, HELD_OUT, ITERATIONS, TRIAL_ITERATIONS, TUNED, search
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.provenance import commits_text
 from recipes.study.records import Result, ResultError, check_same, read_result
@@ -25,10 +28,8 @@ from recipes.study.records import Result, ResultError, check_same, read_result
 TITLE = "Real desktops"
 SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
 #: order of the methods; others follow by name
-METHODS = ("bepa", "level1", "grpo")
+METHODS = ("bepa", "bepa_anchor", "level1", "grpo")
 FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
-#: settings in which results of one table may differ
-_OWN = ("seed", "algo.name")
 
 
 def read_local_study(folder: Path) -> dict[str, list[Result]]:
@@ -43,17 +44,23 @@ def read_local_study(folder: Path) -> dict[str, list[Result]]:
         found[result.variant].append(result)
     every = [result for results in found.values() for result in results]
     check_same(every)
-    for result in every:
-        first = every[0]
-        names = sorted(result.settings.keys() | first.settings.keys())
-        differ = [n for n in names if n not in _OWN and result.settings.get(n) != first.settings.get(n)]
-        if differ:
-            raise ResultError(
-                f"{result.path} was made with other settings than {first.path}: {', '.join(differ)}; "
-                "give the runs one by one to --out folders of their own, or run one of them again"
-            )
+    for results in found.values():
+        for result in results:
+            _check_settings(result, results[0], {"seed"})
+            _check_settings(result, every[0], {"seed", "algo.name", *TUNED})
     names = [*(name for name in METHODS if name in found), *sorted(found.keys() - set(METHODS))]
     return {name: sorted(found[name], key=lambda result: result.seed) for name in names}
+
+
+def _check_settings(result: Result, first: Result, free: Collection[str]) -> None:
+    """Raises ResultError if two results differ in a setting that is not among the ``free`` ones."""
+    names = sorted(result.settings.keys() | first.settings.keys())
+    differ = [n for n in names if n not in free and result.settings.get(n) != first.settings.get(n)]
+    if differ:
+        raise ResultError(
+            f"{result.path} was made with other settings than {first.path}: {', '.join(differ)}; "
+            "give the runs one by one to --out folders of their own, or run one of them again"
+        )
 
 
 def local_section(folder: Path) -> list[str]:
@@ -71,11 +78,13 @@ def local_section(folder: Path) -> list[str]:
         "",
         *success_table(study),
         "",
-        *gain_table(study),
+        *gain_table(study, gain_text),
         "",
+        *same_tasks(study),
         *cost_table(study),
         "",
         f"![Success over training on real desktops](results/{folder.name}/curves.png)",
+        *(tuning_lines() if _of_study(study) else ()),
     ]
 
 
@@ -84,10 +93,11 @@ def introduction(study: Mapping[str, Sequence[Result]]) -> list[str]:
     every = [result for results in study.values() for result in results]
     first = every[0]
     episodes = max(played for _, played in first.counts["sampled"].values())
+    command = "python -m recipes.study.local_runs" if _of_study(study) else "make train-local"
     tasks = ", ".join(f"{len(first.sets[name])} {label}" for name, label in SETS.items() if name in first.sets)
     return [
         *wrapped(
-            f"""`make train-local`, {first.machine}: real applications, {tasks} tasks (seed {first.seed}). Sampled
+            f"""`{command}`, {first.machine}: real applications, {tasks} tasks (seed {first.seed}). Sampled
             success at temperature 1 in %, {episodes} episodes per task. {_cells(study)} `expert-only`: training tasks
             that the base policy solves with the expert's plan and not without; they differ by seed. A failure of a
             desktop is no reward: the attempt is masked, and repeated. One file per run: `docs/results/local/`."""
@@ -95,6 +105,23 @@ def introduction(study: Mapping[str, Sequence[Result]]) -> list[str]:
         "",
         *commits_text(every, replayed=False),
     ]
+
+
+def _of_study(study: Mapping[str, Sequence[Result]]) -> bool:
+    """Whether the results are those of :mod:`recipes.study.local_runs`, not of single runs."""
+    every = [result for results in study.values() for result in results]
+    return all(result.settings.get("env.held_out_split") == HELD_OUT for result in every)
+
+
+def tuning_lines() -> list[str]:
+    """How the methods were tuned, and every trial; no line before the search."""
+    table = search().table(TRIAL_ITERATIONS, ITERATIONS)
+    if not table:
+        return []
+    text = f"""`python -m recipes.study.local_runs --tune`: four trials per method of {TRIAL_ITERATIONS} iterations on
+        the 12 validation tasks, which are in no result, with a seed of their own; the best two go on to {ITERATIONS}.
+        Sampled success in %, {EPISODES} episodes per task."""
+    return ["", *wrapped(text), "", *table]
 
 
 def _cells(study: Mapping[str, Sequence[Result]]) -> str:
@@ -117,15 +144,41 @@ def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
     return lines
 
 
-def gain_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Paired differences in points: each method to the base policy, and to GRPO."""
-    lines = [row("difference, points", *SETS.values()), rule(len(SETS) + 1)]
+def gain_table(
+    study: Mapping[str, Sequence[Result]], text: Callable[[tuple[Rates, Rates] | None], str], head: str = "points"
+) -> list[str]:
+    """Paired differences in points: each method to the base policy, and to GRPO.
+
+    Args:
+        study: all results.
+        text: the cell of two methods' rates.
+        head: what the cells are.
+    """
+    lines = [row(f"difference, {head}", *SETS.values()), rule(len(SETS) + 1)]
     for reference in (BASE, "grpo"):
         for name in study:
             if name != reference and (reference == BASE or reference in study):
-                cells = (gain_text(pair(study, name, reference, part)) for part in SETS)
+                cells = (text(pair(study, name, reference, part)) for part in SETS)
                 lines.append(row(f"{name} − {reference}", *cells))
     return lines
+
+
+def same_tasks(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """The differences with intervals for these tasks alone; no line with too few seeds for an interval."""
+    if max(map(len, study.values())) < MIN_SEEDS:
+        return []
+    text = """The intervals above hold for other tasks of these kinds, too: so few tasks leave them wide, whatever the
+        number of episodes. For these very tasks, where only trainings and episodes are random (Student's t over the
+        seeds):"""
+    return [*wrapped(text), "", *gain_table(study, same_tasks_text, "these tasks, points"), ""]
+
+
+def same_tasks_text(found: tuple[Rates, Rates] | None) -> str:
+    """A paired difference with Student's interval over the seeds; ``*``: it excludes 0; a dash for too few seeds."""
+    if found is None or len(found[0]) < MIN_SEEDS:
+        return interval_text(None)
+    whole = t_interval(found[0] - found[1])
+    return interval_text(whole) + "*" * bool(whole.sign)
 
 
 def cost_table(study: Mapping[str, Sequence[Result]]) -> list[str]:

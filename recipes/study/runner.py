@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from rich.console import Console
 
-from bepa_torchrl.checkpoints import tiny_checkpoint
+from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml, with_changes
-from bepa_torchrl.experiment.expert_traces import expert_traces
-from bepa_torchrl.experiment.factory import make_env, make_policy
+from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_handle import MethodChild
-from bepa_torchrl.experiment.preparation import load_preparation, prepare, save_preparation
+from bepa_torchrl.experiment.phases import prepared_run
+from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.storage.json_lines import read_lines
@@ -81,7 +80,15 @@ class Run:
         return "-".join([f"seed{self.seed}", *parts])
 
 
-def run_missing(runs: Sequence[Run], work: Path, out: Path, *, processes: int, log: Log) -> int:
+def run_missing(
+    runs: Sequence[Run],
+    work: Path,
+    out: Path,
+    *,
+    processes: int,
+    log: Log,
+    summary: Callable[[Run, Path], Result] | None = None,
+) -> int:
     """Makes the result file of every run that has none for its settings; returns the number of failed runs.
 
     Args:
@@ -90,10 +97,12 @@ def run_missing(runs: Sequence[Run], work: Path, out: Path, *, processes: int, l
         out: folder of the result files.
         processes: trainings at a time.
         log: is called with a line about each step.
+        summary: makes a finished run's result from the run and ``work``; None: :func:`summarise`.
 
     Raises:
         ResultError: a result file is damaged.
     """
+    summary = summary or summarise
     waiting = [run for run in runs if not up_to_date(run, out)]
     log(f"{len(runs) - len(waiting)} of {len(runs)} results exist; {len(waiting)} to run")
     running: dict[str, tuple[Run, MethodChild]] = {}
@@ -110,7 +119,7 @@ def run_missing(runs: Sequence[Run], work: Path, out: Path, *, processes: int, l
                     continue
                 del running[name]
                 if code == 0:
-                    summarise(run, work).write(out)
+                    summary(run, work).write(out)
                     log(f"{name}: done")
                 else:
                     failed += 1
@@ -127,13 +136,14 @@ def up_to_date(run: Run, out: Path) -> bool:
     if not path.exists():
         return False
     found = read_result(path)
-    same = (found.code, found.base) == (RESULTS_VERSION, base_hash())
-    return same and not other_settings(found.settings, run.settings())
+    settings = run.settings()
+    same = (found.code, found.base) == (RESULTS_VERSION, base_hash(settings.policy.checkpoint))
+    return same and not other_settings(found.settings, settings)
 
 
-def base_hash() -> str:
-    """Hash of the shipped base policy's weights."""
-    return file_hash(tiny_checkpoint() / "model.safetensors")
+def base_hash(checkpoint: str = "tiny") -> str:
+    """Hash of the weights of a base policy that ships with the package, or is in a folder."""
+    return file_hash(Path(checkpoint_folder(checkpoint)) / "model.safetensors")
 
 
 def _start(run: Run, work: Path, log: Log) -> MethodChild:
@@ -168,24 +178,21 @@ def noted_sources(folder: Path) -> list[str]:
 
 
 def _prepare(run: Run, root: Path, log: Log) -> None:
-    """The preparation that the runs of a group share, if it is missing."""
+    """The preparation that the runs of a group share, if it is missing; one that was interrupted goes on."""
     if (root / "prepared").exists():
         return
     log(f"{run.group()}: prepares")
     settings = load_config([*run.variant.overrides, f"seed={run.seed}", "compare=[]"])
-    tasks = make_tasks(settings)
-    torch.set_num_threads(settings.threads)
-    policy = make_policy(settings, seed=settings.seed)
-    with closing(make_env(settings, policy.renderer.image_scaling, tasks.suite)) as env:
-        traces = expert_traces(settings, tasks.train)
-        prepared = prepare(settings, policy, env.vector, tasks, traces, note=log)
     root.mkdir(parents=True, exist_ok=True)
-    save_preparation(prepared, traces, root / "prepared")
+    policy = make_policy(settings, seed=settings.seed)
+    prepared_run(settings, root, policy, make_tasks(settings), Console(width=120))
 
 
 def summarise(run: Run, work: Path) -> Result:
     """The result of a finished run."""
-    return result_of(run.variant.name, work / run.group() / run.variant.name, run.settings(), base_hash())
+    settings = run.settings()
+    base = base_hash(settings.policy.checkpoint)
+    return result_of(run.variant.name, work / run.group() / run.variant.name, settings, base)
 
 
 def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Result:

@@ -26,10 +26,11 @@ class Variant:
         name: the name of its result files.
         algo: the method, a key of :data:`bepa_torchrl.methods.METHODS`.
         about: what differs from the method's usual settings.
-        settings: in addition to :data:`COMMON` and the method's tuned ones.
+        settings: in addition to ``common`` and the method's tuned ones.
         preparation: settings that change what is prepared before training; variants with equal ones share it.
         continues: variant whose finished run of the same seed this one makes longer; "": starts from the base policy.
         tuned_as: key of the search whose settings it takes (:mod:`recipes.study.tuning`); "": its method's.
+        common: settings of every run of its study.
     """
 
     name: str
@@ -39,11 +40,12 @@ class Variant:
     preparation: tuple[str, ...] = ()
     continues: str = ""
     tuned_as: str = ""
+    common: tuple[str, ...] = COMMON
 
     @property
     def overrides(self) -> tuple[str, ...]:
         """All of its settings, without the tuned ones."""
-        return (f"algo={self.algo}", *COMMON, *self.preparation, *self.settings)
+        return (f"algo={self.algo}", *self.common, *self.preparation, *self.settings)
 
 
 METHODS = (

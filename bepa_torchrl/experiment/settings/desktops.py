@@ -27,7 +27,8 @@ class EnvSettings:
             ``auto`` is ours where we have the metric.
         official_timing: whether to sleep where OSWorld's client sleeps, for comparisons. It requires a longer
             ``deadline``.
-        train_split: a split of the suite, a tag, or a list file ``{domain: [task id, ...]}`` ending in ``.json``.
+        train_split: a split of the suite, a tag, or a list file ``{domain: [task id, ...]}`` ending in ``.json``;
+            splits and tags joined by ``+`` are taken together.
         held_out_split: the same for evaluation only; None: no held-out tasks.
         runnable: whether to leave out tasks that cannot run on this machine and provider, and log why.
         train_limit: number of training tasks used, the first ones; None: all.

@@ -30,9 +30,10 @@ from recipes.study.records import (
     settings_hash,
 )
 from recipes.study.runner import Run, run_missing, up_to_date
+from recipes.study.search import score
 from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
-from recipes.study.tuning import GRIDS, choose, finals, runs_of, score, trials, tuned, tuning_table
+from recipes.study.tuning import GRIDS, choose, finals, runs_of, trials, tuned, tuning_table
 from recipes.study.variants import VARIANTS, Variant
 
 TASKS = [f"t{i}" for i in range(6)]

@@ -1,0 +1,112 @@
+"""The comparison of methods on real desktops: runs what is missing, one at a time, then makes result files and page.
+
+python -m recipes.study.local_runs --tune          # the search for hyper-parameters on the validation tasks
+python -m recipes.study.local_runs                 # BEPA, GRPO, LEVEL-1 and BEPA with an anchor, five seeds each
+python -m recipes.study.local_runs --seeds 0 1 2
+
+A run may be interrupted at any time: the next call goes on with its preparation or iteration. The result files and the
+page are replaced when all runs are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bepa_torchrl.failures import guarded
+from recipes.study.local import LOCAL, with_desktops, write_local_section
+from recipes.study.local_variants import CHOICES, SEEDS, VARIANTS, search
+from recipes.study.records import ROOT, Result, read_result
+from recipes.study.runner import Run, run_missing, summarise, up_to_date
+from recipes.study.search import Search
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="python -m recipes.study.local_runs", description=__doc__.split("\n")[0])
+    found.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
+    found.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    found.add_argument("--tune", action="store_true", help="search for hyper-parameters instead")
+    found.add_argument("--work", type=Path, default=Path("runs/study-local"), help="checkpoints and logs of the runs")
+    found.add_argument("--out", type=Path, default=LOCAL, help="result files")
+    found.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", help="page with the section")
+    found.add_argument("--choices", type=Path, default=CHOICES, help="file of the tuned settings")
+    found.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings",
+                       help="further settings of every run, to try the command; give other folders then")  # fmt: skip
+    return found
+
+
+def tune(wanted: Search, work: Path, more: Sequence[str] = ()) -> int:
+    """Runs the trials and those that go on, and writes the choices; returns the number of failed runs.
+
+    Args:
+        wanted: the search.
+        work: folder of preparations, checkpoints, logs and results.
+        more: settings that override those of every run.
+    """
+    out = work / "tuning"
+    for step in (wanted.trials, partial(wanted.finals, out)):
+        if failed := run_missing(with_settings(step(), more), work, out, processes=1, log=say, summary=summary):
+            return failed
+    wanted.choose(out)
+    say(str(wanted.choices))
+    return 0
+
+
+def with_settings(runs: Sequence[Run], more: Sequence[str]) -> list[Run]:
+    """The runs with further settings, which override all others."""
+    return [replace(run, tuned=(*run.tuned, *more)) for run in runs]
+
+
+def study(runs: Sequence[Run], work: Path, out: Path, page: Path) -> int:
+    """Makes the results of all runs, and the page from them; returns the number of failed runs.
+
+    Until all are there, new results are in the folder ``results`` of ``work``, since they do not share a table with
+    those of other settings that ``out`` may have.
+    """
+    fresh = work / "results"
+    missing = [run for run in runs if not up_to_date(run, out)]
+    if failed := run_missing(missing, work, fresh, processes=1, log=say, summary=summary):
+        return failed
+    for run in missing:
+        read_result(fresh / f"{run.name}.json").write(out)
+    write_local_section(out, page)
+    say(str(page))
+    return 0
+
+
+def summary(run: Run, work: Path) -> Result:
+    """A finished run's result, with what its desktops took."""
+    return with_desktops(summarise(run, work), work / run.group() / run.variant.name)
+
+
+def say(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 if a run failed, 2 for bad input, 3 for infrastructure."""
+    options = parser().parse_args(arguments)
+    more = tuple(options.settings)
+    wanted = replace(search(*more), choices=options.choices)
+
+    def job() -> int:
+        if options.tune:
+            return int(tune(wanted, options.work, more) > 0)
+        for name in options.variants:
+            if not wanted.tuned(name):
+                raise ValueError(f"{name} has no tuned settings in {wanted.choices}; run --tune first")
+        variants = [replace(VARIANTS[name], common=wanted.common) for name in options.variants]
+        runs = with_settings(wanted.runs_of(variants, options.seeds), more)
+        return int(study(runs, options.work, options.out, options.page) > 0)
+
+    return guarded(job, "study.local_runs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
