@@ -35,6 +35,7 @@ class Stream(IntEnum):
     TINY_EVALUATION = 10  #: episodes that evaluate the tiny checkpoint, by (with plan, task number, slot)
     DESKTOP = 11  #: seed of a desktop, by episode key
     TOKENS = 12  #: sampling of a response, by episode key and step
+    REWORDING = 13  #: responses that reword a cached trace, by (group, step, try)
 
 
 def derive_seed(seed: int, stream: Stream, *key: int) -> int:
