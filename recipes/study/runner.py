@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml, with_changes
 from bepa_torchrl.experiment.expert_traces import expert_traces
@@ -25,11 +24,11 @@ from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.training.step_metrics import SUFFIX
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suites.registry import load_suite
+from recipes.study.bases import SHIPPED, Base
 from recipes.study.records import (
     RESULTS_VERSION,
     Result,
     commit,
-    file_hash,
     kept_settings,
     machine,
     other_settings,
@@ -42,12 +41,14 @@ from recipes.study.variants import Variant
 #: metrics of an iteration that a result keeps
 CURVE = (
     "iteration", "collect/success", "groups", "groups_failed", "groups_solved", "cache/refreshed", "cache/injected",
-    "cache/staleness", "cache/tasks", "cache/js", "cache/tail", "eval/train", "eval/held_out", "eval/expert_only",
+    "cache/staleness", "cache/tasks", "cache/reworded", "cache/js", "cache/tail",
+    "eval/train", "eval/held_out", "eval/expert_only",
     "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
     "total/optimizer_steps", "total/seconds", "collect/staleness_mean", "collect/version_lag_mean",
     "train/rollout_kl_on_policy", "collect/steps", "collect/groups_further", "collect/prefix_episodes",
     "collect/prefix_steps", "collect/prefix_mismatches", "collect/replayed_steps",
 )  # fmt: skip
+STARTS = "/starts_"  #: and the shares of ``record.starts``
 SOURCE = "source.txt"  #: in a run's folder: a hash of the code for each start with other code
 Log = Callable[[str], None]
 
@@ -60,11 +61,13 @@ class Run:
         variant: what is run.
         seed: the seed of everything random.
         tuned: the method's tuned settings.
+        base: the base policy that it starts from.
     """
 
     variant: Variant
     seed: int
     tuned: tuple[str, ...] = ()
+    base: Base = SHIPPED
 
     @property
     def name(self) -> str:
@@ -73,7 +76,9 @@ class Run:
 
     def settings(self) -> Settings:
         """All of its settings."""
-        return load_config([*self.variant.overrides, *self.tuned, f"seed={self.seed}", "compare=[]"])
+        return load_config(
+            [*self.variant.overrides, *self.base.overrides, *self.tuned, f"seed={self.seed}", "compare=[]"]
+        )
 
     def group(self) -> str:
         """The folder of the preparation that it shares with others."""
@@ -127,13 +132,10 @@ def up_to_date(run: Run, out: Path) -> bool:
     if not path.exists():
         return False
     found = read_result(path)
-    same = (found.code, found.base) == (RESULTS_VERSION, base_hash())
-    return same and not other_settings(found.settings, run.settings())
-
-
-def base_hash() -> str:
-    """Hash of the shipped base policy's weights."""
-    return file_hash(tiny_checkpoint() / "model.safetensors")
+    if (found.code, found.base) != (RESULTS_VERSION, run.base.hash()):
+        return False
+    settings = run.settings()  # the same weights may be in another folder
+    return not other_settings({**found.settings, "policy.checkpoint": settings.policy.checkpoint}, settings)
 
 
 def _start(run: Run, work: Path, log: Log) -> MethodChild:
@@ -172,7 +174,7 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
     if (root / "prepared").exists():
         return
     log(f"{run.group()}: prepares")
-    settings = load_config([*run.variant.overrides, f"seed={run.seed}", "compare=[]"])
+    settings = load_config([*run.variant.overrides, *run.base.overrides, f"seed={run.seed}", "compare=[]"])
     tasks = make_tasks(settings)
     torch.set_num_threads(settings.threads)
     policy = make_policy(settings, seed=settings.seed)
@@ -185,10 +187,11 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
 
 def summarise(run: Run, work: Path) -> Result:
     """The result of a finished run."""
-    return result_of(run.variant.name, work / run.group() / run.variant.name, run.settings(), base_hash())
+    folder = work / run.group() / run.variant.name
+    return result_of(run.variant.name, folder, run.settings(), run.base.hash(), checkpoint=run.base.name)
 
 
-def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Result:
+def result_of(variant: str, folder: Path, settings: Settings, base: str, *, checkpoint: str | None = None) -> Result:
     """The result of a method's finished training.
 
     Args:
@@ -196,13 +199,16 @@ def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Resu
         folder: the folder of the method, next to its ``prepared/``.
         settings: with which it ran.
         base: hash of the base policy's weights.
+        checkpoint: its name in the result's settings; None: as in ``settings``.
     """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     prepared = load_preparation(folder.parent / "prepared")
     suite = load_suite(settings.env.suite)
     train, held_out = (tuple(map(suite.task, ids)) for ids in (prepared.manifest.train, prepared.manifest.held_out))
     lines = read_lines(folder / "iterations.jsonl")
-    kept = kept_settings(settings)
+    kept = kept_settings(settings) | ({} if checkpoint is None else {"policy.checkpoint": checkpoint})
+    if lines:  # runs of earlier versions have no shares of the final evaluation
+        lines[-1] |= results.get("starts", {})
     return Result(
         variant=variant,
         seed=settings.seed,
@@ -227,5 +233,6 @@ def _curve_point(line: Mapping[str, Any]) -> dict[str, float]:
 
     Injected rows always have a signal, so that their log-prob over the computed rows is that over all rows.
     """
-    found = {key: line.get(key, line.get(key + SUFFIX)) for key in CURVE}
+    starts = [key for key in line if STARTS in key]
+    found = {key: line.get(key, line.get(key + SUFFIX)) for key in (*CURVE, *starts)}
     return {key: round(float(value), 5) for key, value in found.items() if value is not None}

@@ -1,0 +1,41 @@
+"""The base policy that a study starts from: the one that ships with the package, or another checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bepa_torchrl.checkpoints import tiny_checkpoint
+from recipes.study.records import file_hash
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base policy.
+
+    Args:
+        name: the name in result files, which say nothing of the machine's folders.
+        folder: its checkpoint; None: the shipped one's.
+        settings: of every run that starts from it, beside the checkpoint.
+    """
+
+    name: str
+    folder: Path | None = None
+    settings: tuple[str, ...] = ()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoint."""
+        return tiny_checkpoint() if self.folder is None else self.folder
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Settings of every run that starts from it."""
+        return () if self.folder is None else (f"policy.checkpoint={self.folder.resolve()}", *self.settings)
+
+    def hash(self) -> str:
+        """Hash of its weights."""
+        return file_hash(self.checkpoint / "model.safetensors")
+
+
+SHIPPED = Base("tiny")
