@@ -364,7 +364,7 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two small runs that share a preparation; then nothing is left to do; a changed setting is run again."""
-    small = ("experiment=smoke", "env.max_steps=3", "eval.every=1", "record.every=0")
+    small = ("experiment=smoke", "env.max_steps=3", "eval.every=1", "record.every=0", "record.starts.any=''")
     monkeypatch.setattr(Variant, "overrides", property(lambda self: (f"algo={self.algo}", *small, *self.settings)))
     runs = [Run(Variant("grpo", "grpo"), 0), Run(Variant("bepa", "bepa"), 0)]
     lines: list[str] = []
@@ -377,6 +377,9 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     assert last["iteration"] == 2
     assert last.keys() >= {"cache/injected", "cache/refreshed", "collect/entropy", "total/episodes", "total/seconds"}
     points = [point for run in found.values() for point in run.curve]
+    # every response begins with nothing: in rollouts, in the evaluation during training, in the one at the end
+    assert [point.get("collect/starts_any") for point in found["grpo-0.json"].curve[1:]] == [1.0, 1.0]
+    assert [point.get("eval/starts_any") for point in found["grpo-0.json"].curve[1:]] == [1.0, 1.0]
     drawn = {panel.key for panel in (*CURVES, *DYNAMICS)} - {"eval/held_out", "eval/expert_only"}
     assert drawn <= {key for point in points for key in point}, "a panel without values"
     assert all(up_to_date(run, out) for run in runs)
