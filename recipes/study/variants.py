@@ -169,19 +169,20 @@ FURTHER = (
     ),
     Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor"),
 )
+_TRIES = "cache.reword_tries=8"  #: of a rewording: about as many responses as the rollouts have
 #: two controls of the refresh: each brings in one of the two things that a newer success differs by
 CONTROLS = (
     Variant(
         "bepa_wording",
         "bepa",
         "a success refreshes the words of the cached trace only: its actions stay, thoughts are the current policy's",
-        ("cache.refresh=wording",),
+        ("cache.refresh=wording", _TRIES),
     ),
     Variant(
         "bepa_actions",
         "bepa",
         "a success refreshes the actions only: its thoughts are those of the policy with the plan, as LEVEL-1's were",
-        ("cache.refresh=actions",),
+        ("cache.refresh=actions", _TRIES),
     ),
 )
 SELF_THEN_RL = Variant("sft_self_rl", "sft_self_rl", "fine-tuning on the self-rolled traces, then GRPO")
