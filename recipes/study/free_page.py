@@ -192,7 +192,8 @@ def claims_section(parts: Sequence[Part]) -> list[str]:
     if len(lines) == 2 and len(style) == 2:
         return []
     text = "Terse thoughts in the evaluation at the end, differences in points:"
-    return ["## Claims", "", *lines, "", *([text, "", *style, ""] if len(style) > 2 else [])]
+    claims = [*lines, ""] if len(lines) > 2 else []
+    return ["## Claims", "", *claims, *([text, "", *style, ""] if len(style) > 2 else [])]
 
 
 def claims_lines(parts: Sequence[Part]) -> list[str]:
