@@ -61,6 +61,7 @@ _BEYOND_THE_EDGE: Mapping[str, Grid] = {
     ),
     "rl_sft": ((LOW, "sft.weight=0.1"), (LOW, "sft.weight=0.01")),
     "sft_rl": ((MIDDLE, "sft.lr=1e-5"), (LOW, "sft.lr=3e-5")),
+    "bepa_anchor": (*((MIDDLE, "loss.anchor=1.0"), (HIGH, "train.minibatch_groups=16", "loss.anchor=0.3")),),
 }
 #: rules of a method's loss with a search of their own → the method; every other key of :data:`GRIDS` is a method
 RULES: Mapping[str, str] = {"bepa_anchor": "bepa"}

@@ -27,7 +27,7 @@ class Rows:
     Args:
         turns: int64 ``[R, T]``, what follows the shared tokens: the rest of each prompt and its response, padded right.
         screen: int64 ``[R]``, which screenshot a turn is about.
-        response: bool ``[R, T]``, True at the tokens of the response, the end token included.
+        response: bool ``[R, T]``, True at the tokens of the response that are learnt, the end token included.
         thought: bool ``[R, T]``, True at those tokens of the response that are the thought and not drawn; nowhere in
             prose whose drawn words are not told apart.
         drawn: int64 ``[R, T]``, the number of a drawn word's position, 0 at all other tokens.

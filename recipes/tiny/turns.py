@@ -166,6 +166,8 @@ def _rows(
         else:
             position[i, said] = torch.tensor(drawn.positions(turn, thought))
             is_thought[i, said] = position[i, said] == 0
+            # nothing in the prompt asks for the expert's style yet: the policy is to know it, not to begin with it
+            is_response[i, said.start] = not (turn.prose and turn.last is None)
         starts = [len(prompt) + j for j, token in enumerate(response) if token == box]
         shown = [] if turn.brief else _tiles(turn.actions, height, width, tile)
         for start, number in zip(starts, shown, strict=True):

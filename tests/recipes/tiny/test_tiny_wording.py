@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from osworld_gym.desktops.sim import SimDesktop
-from osworld_gym.tasks.oracles.sim.expert_prose import VARIED
+from osworld_gym.tasks.oracles.sim.expert_prose import FIRST_WORD, VARIED
 from osworld_gym.tasks.oracles.sim.free_prose import (
     DECISION_WORD,
     FREE,
@@ -44,7 +44,7 @@ def turns_of(screens: list[Screen]) -> list[Turn]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    prose = [" ".join(words) for words in VARIED]
+    prose = [*(" ".join(words) for words in VARIED), f"{FIRST_WORD} {FIRST_WORD}"]
     plain = [f" {word}" for word in [*WORDS, *(w for words in VARIED for w in words), *label_words()]]
     said = f"Thought: {TERSE_WORD} {SUBJECT} {SEES} {DECISION_WORD} tab\nAction: click(start_box='(1,2)')"
     return train_tokenizer([*prose, *plain, said])
@@ -172,6 +172,22 @@ def test_drawn_words_are_told_from_the_others(
     words = {tokenizer.decode([token]).strip() for token in batch.response_tokens()[drawn].tolist()}
     assert words <= {*WORDS, TERSE_WORD, *(word for position in VARIED for word in position)}
     assert not (pack(screens, tokenizer).drawn_tokens() > 0).any()
+
+
+def test_the_policy_is_not_taught_to_begin_in_the_experts_style(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The first word of an expert's thought is learnt after a thought of the expert's only, and all other words are."""
+    pixels = SimDesktop().screenshot().pixels
+    said, wait = f"{FIRST_WORD} current view", (Action("wait"),)
+    expert = Turn("go", said, wait, last=None, prose=True)
+    turns = {"opening": expert, "later": replace(expert, last=said), "own": replace(expert, prose=False)}
+    targets = WordTargets(tokenizer, STYLES)
+    learnt = {
+        name: pack([Screen(pixels, (), (turn,))], tokenizer, drawn=targets).response_tokens().tolist()
+        for name, turn in turns.items()
+    }
+    assert learnt["later"] == learnt["own"]
+    assert learnt["opening"] == [learnt["own"][0], *learnt["own"][2:]]
+    assert tokenizer.decode([learnt["own"][1]]).strip() == FIRST_WORD
 
 
 def test_the_first_word_has_the_styles_probability(tokenizer: PreTrainedTokenizerFast) -> None:
