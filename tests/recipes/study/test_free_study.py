@@ -16,7 +16,7 @@ from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search
 from recipes.study.free_page import tuning_text, write_free_page
 from recipes.study.records import Result, kept_settings
 from recipes.study.runner import Run, up_to_date
-from recipes.study.tuning import RULES, Search
+from recipes.study.tuning import RULES, Search, trial_variant
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import write_notes
 from recipes.tiny.free_gate import free_gate_failures
@@ -159,8 +159,8 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
     search = Search(GRIDS, tmp_path / "none.json", BEYOND, SHIPPED)
     runs = search.trials(tmp_path)
     runs += search.runs_of([variant for part in FREE_PARTS.values() for variant in part], (0,))
-    further = {settings for edges in BEYOND.values() for grid in edges.values() for settings in grid}
-    runs += [Run(VARIANTS["bepa"], 0, settings) for settings in further]
+    further = {(algo, each) for algo, edges in BEYOND.items() for grid in edges.values() for each in grid}
+    runs += [Run(trial_variant(algo, 4), 0, settings) for algo, settings in sorted(further)]
     for run in runs:
         run.settings()
     by_name = {run.variant.name: run.settings() for run in runs}
