@@ -141,6 +141,7 @@ _METHODS = (
         loss=LossKind.rl_sft,
     ),
     Method("sft_rl", "supervised fine-tuning on the converted traces, then GRPO", sft=SeedSource.converted),
+    Method("sft_self_rl", "supervised fine-tuning on the self-rolled traces, then GRPO", sft=SeedSource.self_rolled),
 )
 
 METHODS: Registry[Method] = Registry(

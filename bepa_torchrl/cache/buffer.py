@@ -175,17 +175,28 @@ class TaskTraceCache(ReplayBuffer):
         if not successes:
             return False
         with write_lock(self):
-            count = self._refreshes.get(task_id, 0)
-            if self.rule == "all":
-                chosen = list(successes)
-            else:
-                number = choose(successes, self.rule, seed=self.seed, task_id=task_id, count=count)
-                chosen = [successes[number]]
+            chosen = list(successes) if self.rule == "all" else [self.chosen(task_id, successes)]
             for trace in chosen:
                 _check_task(task_id, trace)
             self.sampler.extend(self.writer.extend(chosen))
-            self._refreshes[task_id] = count + 1
+            self._refreshes[task_id] = self._refreshes.get(task_id, 0) + 1
         return True
+
+    def chosen(self, task_id: str, successes: Sequence[TensorDictBase]) -> TensorDictBase:
+        """The success that the task's next :meth:`refresh` would put.
+
+        Args:
+            task_id: the task x.
+            successes: traces ``[S]`` of that task, in slot order; at least one.
+
+        Raises:
+            ValueError: the rule ``all``, which chooses none.
+        """
+        if self.rule == "all":
+            raise ValueError("rule=all puts every success; use a cache with another rule")
+        with read_lock(self):
+            count = self._refreshes.get(task_id, 0)
+        return successes[choose(successes, self.rule, seed=self.seed, task_id=task_id, count=count)]
 
     def put(self, task_id: str, trace: TensorDictBase) -> None:
         """Puts a trace ``[S]`` of this task (a LEVEL-1 seed, a converted trace) as its newest.

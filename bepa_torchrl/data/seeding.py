@@ -36,6 +36,7 @@ class Stream(IntEnum):
     DESKTOP = 11  #: seed of a desktop, by episode key
     TOKENS = 12  #: sampling of a response, by episode key and step
     TWIN = 13  #: episodes that record a twin of a desktop, by (0, seed number, slot)
+    REWORDING = 14  #: responses that reword a cached trace, by (group, step, try)
 
 
 def derive_seed(seed: int, stream: Stream, *key: int) -> int:

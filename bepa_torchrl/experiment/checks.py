@@ -24,6 +24,7 @@ from bepa_torchrl.experiment.gpus import engine_gpus
 from bepa_torchrl.experiment.settings import (
     AdvantageSettings,
     AlgoSettings,
+    CacheSettings,
     ClusterSettings,
     ExpertSettings,
     LossSettings,
@@ -148,6 +149,25 @@ def injected_weight(settings: Settings) -> str | None:
             "cache.injected_weight=need counts refreshes as groups with a success, which cache.min_successes="
             f"{cache.min_successes} leaves out; set one of them to its default"
         )
+    return None
+
+
+def part_of_refresh(settings: Settings) -> str | None:
+    """``cache.refresh`` is another than ``trace`` where the sampler can write the one refreshed trace of a task."""
+    method, cache, default = _method(settings), settings.cache, CacheSettings()
+    if cache.refresh == "trace":
+        if cache.reword_tries == default.reword_tries:
+            return None
+        return f"cache.reword_tries={cache.reword_tries} is read with cache.refresh=wording or actions only; set one"
+    if not (method.refresh or settings.compare) or method.cache_rule == "all" or cache.rule == "all":
+        return (
+            f"cache.refresh={cache.refresh} is for methods that refresh one trace per task, got algo={method.name} and "
+            f"cache.rule={cache.rule}; set algo=bepa and another rule, or cache.refresh=trace"
+        )
+    if settings.collect.mode == "async":
+        return f"cache.refresh={cache.refresh} requires collect.mode=sync: the sampler writes traces between rollouts"
+    if settings.policy.engine.sleep:
+        return f"cache.refresh={cache.refresh} samples after the rollouts; set policy.engine.sleep=false"
     return None
 
 
@@ -473,6 +493,7 @@ SETTINGS: tuple[Check, ...] = (
     longest_episode,
     kind_of_advantage,
     injected_weight,
+    part_of_refresh,
     group_size,
     further_groups,
     token_budget,

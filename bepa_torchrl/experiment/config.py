@@ -44,7 +44,7 @@ RENAMED = {
 #: settings that were replaced by one with other values
 REPLACED = {"train.micro_batch": "replaced by 'train.max_tokens', a number of tokens instead of rows"}
 #: the settings with keys of the user's choice
-_FREE = ("env.options", "policy.engine.arguments")
+_FREE = ("env.options", "policy.engine.arguments", "record.starts")
 _SECTIONS = {field.name for field in fields(Settings) if is_dataclass(get_type_hints(Settings)[field.name])}
 _ADAPTER = TypeAdapter(Settings)
 

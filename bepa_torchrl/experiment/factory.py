@@ -35,6 +35,7 @@ from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.old_log_prob import OldLogProb, fill_old_log_probs
 from bepa_torchrl.rollout.plan_log_prob import PlanLogProb
 from bepa_torchrl.rollout.prefix import PrefixLengths
+from bepa_torchrl.rollout.rewording import Rewording
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
 from bepa_torchrl.rollout.weight_sync import EngineWeightSync
 from bepa_torchrl.training.optimization_step import GroupStepper, local_passes
@@ -225,7 +226,7 @@ def make_trainer(
         held_out: tasks that only evaluations of ``collect.mode=async`` play.
         rollout: samples the rollouts, from :func:`rollout_policy`; None: the policy in training.
         leader: the leader of the ranks over which the policy is divided; None: it is whole.
-        plans: task id → the expert's plan, for ``loss.distill_weight``.
+        plans: task id → the expert's plan, for ``loss.distill_weight`` and ``cache.refresh=actions``.
 
     Raises:
         ValueError: settings that contradict each other; the message names the setting.
@@ -234,6 +235,7 @@ def make_trainer(
         cache,
         injection=algo.injection,
         refresh=algo.refresh,
+        rewording=_rewording(settings, algo, rollout or policy, plans),
         min_successes=settings.cache.min_successes,
         weight=settings.cache.injected_weight,
         advantage=settings.advantage.kind,
@@ -265,6 +267,26 @@ def make_trainer(
         load_shards=_load_shards,
         state=None if leader is None else leader.state(optimizer),
         on_iteration=on_iteration,
+    )
+
+
+def _rewording(
+    settings: Settings, algo: Method, sampler: ModelSampler, plans: Mapping[str, str] | None
+) -> Rewording | None:
+    """What writes the refreshed traces, with another ``cache.refresh`` than ``trace``. Raises ValueError: no plans."""
+    cache = settings.cache
+    if cache.refresh == "trace" or not algo.refresh:
+        return None
+    if cache.refresh == "actions" and not plans:
+        raise ValueError("cache.refresh=actions requires the experts' plans, got none; set expert.logs")
+    return Rewording(
+        sampler,
+        cache.refresh,
+        protocol=settings.policy.action_text,
+        seed=settings.seed,
+        plans=plans,
+        tries=cache.reword_tries,
+        temperature=settings.collect.temperature,
     )
 
 

@@ -19,6 +19,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +31,8 @@ from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.tensorboard import TensorboardLogger
 
 from bepa_torchrl.cache import TaskTraceCache
+from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.evaluation.divergence import cache_divergence, injected_divergence
 from bepa_torchrl.evaluation.success_rate import Evaluation, evaluate, subsets
 from bepa_torchrl.experiment.config import read_settings
@@ -48,8 +51,10 @@ from bepa_torchrl.methods import Method, SeedSource, method_named
 from bepa_torchrl.monitoring.prometheus import method_samples
 from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy
+from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.prefix import check_replayable
 from bepa_torchrl.rollout.stages import Stages
+from bepa_torchrl.rollout.starts import responses_in, responses_of, start_shares
 from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.storage.ledger import Ledger
 from bepa_torchrl.storage.lock import locked
@@ -106,6 +111,7 @@ class MethodRun:
         self.totals = {"episodes": 0.0, "optimizer_steps": 0.0, "seconds": 0.0}
         self.totals |= {f"failed_{reason.value}": 0.0 for reason in FailureReason}
         self.failures: Counter[FailureReason] = Counter()  #: of the process's own desktops
+        self.starts: dict[str, float] = {}  #: shares of responses in the final evaluation (``record.starts``)
         self._counted: Counter[FailureReason] = Counter()  #: those of them that are in the totals
 
     def run(self) -> int:
@@ -130,7 +136,15 @@ class MethodRun:
                 self._sync()
                 kept = self.record if self.config.record.outcomes else None
                 stages = Stages(Ledger(self.folder / _EVALUATING))
-                final = final_evaluation(self.config, self.rollout, env.vector, every, record=kept, stages=stages)
+                final = final_evaluation(
+                    self.config,
+                    self.rollout,
+                    env.vector,
+                    every,
+                    record=kept,
+                    stages=stages,
+                    keep=self._count_starts if self.config.record.starts else None,
+                )
                 self.failures.update(stages.failures)
             self._count_failures()
             self._finish(final)
@@ -208,7 +222,7 @@ class MethodRun:
             held_out=self.tasks.held_out,
             rollout=self.rollout,
             leader=self.leader,
-            plans=self._plans() if self.config.loss.distill_weight else None,
+            plans=self._plans() if self._needs_plans() else None,
             checkpoints=self.folder / "checkpoints",
             loggers=[TensorboardLogger("tensorboard", logs), CSVLogger("csv", logs)],
             on_iteration=self._after_iteration,
@@ -233,6 +247,10 @@ class MethodRun:
         own = train_after_handover(prepared.self_rolled) if after else prepared.self_rolled
         return [own, *([prepared.converted] if self.config.expert.seed_from_converted else [])]
 
+    def _needs_plans(self) -> bool:
+        refreshed = self.algo.refresh and self.config.cache.refresh == "actions"
+        return refreshed or bool(self.config.loss.distill_weight)
+
     def _plans(self) -> dict[str, str]:
         """Task id → the plan of its first trace that has one."""
         folder = self.folder.parent / "prepared"
@@ -249,10 +267,11 @@ class MethodRun:
             if (collector := self._asynchronous(trainer)) is not None:
                 collector.evaluate(iteration)
             else:
-                extra |= self._summary(self._quick_evaluation(trainer))
+                extra |= self._quick_evaluation(trainer)
             if trainer.replacement.cache is not None:
                 extra |= cache_divergence(self._whole_policy(), trainer.replacement.cache, batch)
         extra |= injected_divergence(batch)
+        extra |= self._starts(trainer, batch)
         self._record(trainer, batch)
         every = config.expert.reroll_every
         if every and iteration % every == 0 and self.algo.seed_source is SeedSource.self_rolled:
@@ -309,10 +328,24 @@ class MethodRun:
             after_handover=expert.handover_loss == "after",
         )
 
-    def _quick_evaluation(self, trainer: BEPATrainer) -> Evaluation:
+    def _starts(self, trainer: BEPATrainer, batch: TensorDictBase) -> Metrics:
+        """Shares of the iteration's responses that begin with the texts of ``record.starts``."""
+        starts = self.config.record.starts
+        if not starts:
+            return {}
+        assert trainer.collector.last is not None
+        injected = responses_in(row for row in row_list(batch) if bool(row.get(K.OFF_POLICY)))
+        own = responses_of(trainer.collector.last.results)
+        return start_shares(own, starts, "collect") | start_shares(injected, starts, "cache")
+
+    def _count_starts(self, played: Mapping[str, Sequence[EpisodeResult]]) -> None:
+        self.starts = start_shares(responses_of(played["sampled"]), self.config.record.starts, "eval")
+
+    def _quick_evaluation(self, trainer: BEPATrainer) -> Metrics:
         config = self.config
         self._sync()
-        return evaluate(
+        played: list[EpisodeResult] = []
+        found = evaluate(
             self.rollout,
             trainer.collector.env.vector,
             [*self.tasks.train, *self.tasks.held_out],
@@ -320,7 +353,9 @@ class MethodRun:
             temperature=1.0,
             seed=config.eval.seed,
             retries=config.collect.retries,
+            keep=played.extend,
         )
+        return self._summary(found) | start_shares(responses_of(played), config.record.starts, "eval")
 
     def _report_evaluations(self, trainer: BEPATrainer, collector: AsyncGroupCollector) -> None:
         """Writes the evaluations that workers have completed; at the end of the training, waits for the others."""
@@ -394,6 +429,7 @@ class MethodRun:
             "iterations": self.config.train.iterations if self.algo.rl else 0,
             "settings": final_settings(self.config),
             "totals": self.totals,
+            "starts": self.starts,
             "policy_version": self.policy.version,
             "success": {
                 mode: {name: evaluation.success(ids) for name, ids in self.sets.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -279,13 +279,16 @@ def final_evaluation(
     *,
     record: RunRecord | None = None,
     stages: Stages | None = None,
+    keep: Callable[[Mapping[str, Sequence[EpisodeResult]]], None] | None = None,
 ) -> dict[str, Evaluation]:
     """``greedy`` (one episode per task, with ``eval.greedy``) and ``sampled`` (``eval.final_episodes``), with its seed.
 
     Args:
         record: keeps the episodes with their screenshots; None: only their counts are kept.
         stages: as of :func:`prepare`.
+        keep: is given all episodes with their rows at the end, by mode.
     """
+    with_rows = record is not None or keep is not None
     seed, retries, stages = settings.eval.seed, settings.collect.retries, stages or Stages()
     modes = {"greedy": (1, 0.0)} if settings.eval.greedy else {}
     modes |= {"sampled": (settings.eval.final_episodes, 1.0)}
@@ -293,13 +296,15 @@ def final_evaluation(
     out = {
         mode: evaluate(
             policy, vector, tasks, episodes=episodes, temperature=temperature, seed=seed, retries=retries,
-            keep=None if record is None else partial(played.__setitem__, mode),
-            play=stages.episodes(f"evaluation, {mode}", rows=lambda _: record is not None),
+            keep=partial(played.__setitem__, mode) if with_rows else None,
+            play=stages.episodes(f"evaluation, {mode}", rows=lambda _: with_rows),
         )
         for mode, (episodes, temperature) in modes.items()
     }  # fmt: skip
     if record is not None:
         record.outcomes(played)
+    if keep is not None:
+        keep(played)
     return out
 
 

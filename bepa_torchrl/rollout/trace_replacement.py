@@ -20,6 +20,7 @@ from bepa_torchrl.data.step_rows import EpisodeRows, int_entry, row_list, stack_
 from bepa_torchrl.functional import ADVANTAGE_KINDS
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
+from bepa_torchrl.rollout.rewording import Rewording
 from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
 
 #: factors of an injected trace's advantage
@@ -33,7 +34,8 @@ class GroupReport:
     Args:
         valid: rollouts that did not end with an infrastructure failure.
         successes: how many of those succeeded.
-        refreshed: whether the cache stored one of the successes.
+        refreshed: whether the cache stored one of the successes, or with a :class:`Rewording` the trace that it wrote.
+        reworded: share of that trace's steps with a new thought; None without a :class:`Rewording`.
         injected: the source of the injected trace, or None.
         injected_version: policy version that sampled the injected trace.
         replaced_slot: slot of the rollout that it replaced, or None.
@@ -44,6 +46,7 @@ class GroupReport:
     valid: int
     successes: int
     refreshed: bool = False
+    reworded: float | None = None
     injected: str | None = None
     injected_version: int | None = None
     replaced_slot: int | None = None
@@ -62,6 +65,8 @@ class TraceReplacement(Transform):
         cache: the traces; None only with ``injection=never`` and ``refresh=False``.
         injection: see :class:`Injection`.
         refresh: whether the policy's successes enter the cache.
+        rewording: refreshes one part of the cached trace only, words or actions; None: the success itself enters, as in
+            the paper. For the words, a task without a trace before this batch gets the success itself.
         min_successes: successes that a group must have for that; 1 in the paper.
         weight: factor of the injected trace's advantage with ``on_failure``: ``one`` (the paper), or ``need``, the
             share of the task's groups so far, this one included, that had no success.
@@ -84,6 +89,7 @@ class TraceReplacement(Transform):
         *,
         injection: Injection | str = Injection.on_failure,
         refresh: bool = True,
+        rewording: Rewording | None = None,
         min_successes: int = 1,
         weight: str = "one",
         advantage: str = "grpo",
@@ -94,6 +100,11 @@ class TraceReplacement(Transform):
         self.injection, self.refresh = Injection(injection), refresh
         if cache is None and (refresh or self.injection is not Injection.never):
             raise ValueError(f"injection={self.injection.value} with refresh={refresh} requires a cache, got None")
+        if rewording is not None and (cache is None or not refresh or cache.rule == "all"):
+            raise ValueError(
+                f"cache.refresh={rewording.part} is for methods that refresh one trace per task, such as bepa; got "
+                f"refresh={refresh} and {'no cache' if cache is None else f'rule={cache.rule}'}"
+            )
         if min_successes < 1:
             raise ValueError(f"min_successes must be >= 1, got {min_successes}")
         if advantage not in ADVANTAGE_KINDS:
@@ -109,7 +120,8 @@ class TraceReplacement(Transform):
                 f"cache.injected_weight=need counts refreshes as groups with a success, which cache.min_successes="
                 f"{min_successes} leaves out; set one of them to its default"
             )
-        self.min_successes, self.weight = min_successes, weight
+        self.min_successes, self.weight, self.rewording = min_successes, weight, rewording
+        self._reworded: dict[int, tuple[TensorDictBase, float]] = {}  # by group id, of the batch being finalised
         self.cache, self.advantage, self.std, self.eps = cache, advantage, std, eps
         self.reports: list[GroupReport] = []
 
@@ -117,6 +129,7 @@ class TraceReplacement(Transform):
         """The finalised batch ``[R']``: every row has ADVANTAGE, injected rows are at their slot."""
         groups = whole_groups(tensordict)  # checks everything before the cache is changed
         self.reports = []
+        self._reworded = self._reword(groups)
         rows: list[TensorDictBase] = []
         for group in groups:
             rows.extend(self._finalise(group))
@@ -144,12 +157,11 @@ class TraceReplacement(Transform):
         if not members:
             self.reports.append(GroupReport(group[0].group_id, group[0].task_id, valid=0, successes=0))
             return []
-        successes = [episode for episode in members if episode.reward == 1.0]
+        successes = _successes(group)
         report: dict[str, Any] = {"valid": len(members), "successes": len(successes)}
         supervised: list[TensorDictBase] = []
-        if len(successes) >= self.min_successes and self.refresh:
-            self._refresh(successes)
-            report["refreshed"] = True
+        if self._refreshes(successes):
+            report |= {"refreshed": True, "reworded": self._refresh(successes)}
         trace = self._trace(group, bool(successes))
         if trace is not None:
             report |= {
@@ -178,9 +190,30 @@ class TraceReplacement(Transform):
         for row in trace.rows:
             row.set(K.ADVANTAGE, cast(torch.Tensor, row.get(K.ADVANTAGE)) * (injections / (injections + refreshes)))
 
-    def _refresh(self, successes: Sequence[EpisodeRows]) -> None:
+    def _refreshes(self, successes: Sequence[EpisodeRows]) -> bool:
+        """Whether a group with these successes refreshes the cache."""
+        return self.refresh and len(successes) >= self.min_successes
+
+    def _refresh(self, successes: Sequence[EpisodeRows]) -> float | None:
+        """Refreshes the task's trace; the share of its steps that were reworded, None without a rewording."""
         assert self.cache is not None
-        self.cache.refresh(successes[0].task_id, [stack_rows(episode.rows) for episode in successes])
+        trace, share = self._reworded.get(successes[0].group_id, (None, None if self.rewording is None else 0.0))
+        traces = [stack_rows(episode.rows) for episode in successes] if trace is None else [trace]
+        self.cache.refresh(successes[0].task_id, traces)
+        return share
+
+    def _reword(self, groups: Sequence[Sequence[EpisodeRows]]) -> dict[int, tuple[TensorDictBase, float]]:
+        """Group id → the trace with which it will refresh the cache, and the share of its reworded steps."""
+        if self.rewording is None:
+            return {}
+        assert self.cache is not None
+        found: dict[int, TensorDictBase | None] = {}
+        for group in groups:
+            if self._refreshes(successes := _successes(group)):
+                task_id, rows = group[0].task_id, [stack_rows(episode.rows) for episode in successes]
+                words = self.rewording.part == "wording"
+                found[group[0].group_id] = self.cache.get_trace(task_id) if words else self.cache.chosen(task_id, rows)
+        return self.rewording({group_id: trace for group_id, trace in found.items() if trace is not None})
 
     def _trace(self, group: Sequence[EpisodeRows], succeeded: bool) -> EpisodeRows | None:
         """The cached trace as a member of this group; None if nothing is injected."""
@@ -203,6 +236,10 @@ class TraceReplacement(Transform):
             row.set(K.OFF_POLICY, torch.tensor([True]))
             row.set(K.OLD_LOG_PROB, torch.full_like(cast(torch.Tensor, row.get(K.ROLLOUT_LOG_PROB)), torch.nan))
         return EpisodeRows(group[0].group_id, slot, rows)
+
+
+def _successes(group: Sequence[EpisodeRows]) -> list[EpisodeRows]:
+    return [episode for episode in group if episode.valid and episode.reward == 1.0]
 
 
 def _origin_of(row: TensorDictBase) -> str:

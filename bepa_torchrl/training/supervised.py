@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on traces: the methods ``sft`` and ``sft_self``, and the first phase of ``sft_rl``."""
+"""Supervised fine-tuning on traces: ``sft`` and ``sft_self``, and the first phase of ``sft_rl`` and ``sft_self_rl``."""
 
 from __future__ import annotations
 

@@ -244,6 +244,8 @@ def report_metrics(reports: Sequence[GroupReport], version: int) -> Metrics:
         "cache/refreshed": float(sum(report.refreshed for report in reports)),
         "cache/injected": float(len(injected)),
     }
+    if shares := [report.reworded for report in reports if report.reworded is not None]:
+        metrics["cache/reworded"] = sum(shares) / len(shares)
     if ages:
         metrics["cache/staleness"] = sum(ages) / len(ages)
     return metrics | {f"cache/injected_{source}": float(count) for source, count in sources.items()}

@@ -31,8 +31,9 @@ from bepa_torchrl.storage.ledger import Ledger
 from osworld_gym.atomic import write_text
 from recipes.sim_to_real.transfer import report, transfer
 from recipes.sim_to_real.twin import Effort, build_twin
+from recipes.study.bases import base_hash
 from recipes.study.records import Result, commit, kept_settings, machine, read_result
-from recipes.study.runner import Run, base_hash, run_missing
+from recipes.study.runner import Run, run_missing
 from recipes.study.variants import Variant
 
 #: settings of both trainings

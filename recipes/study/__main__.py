@@ -5,6 +5,7 @@ python -m recipes.study --part sensitivity --seeds 0 1 2
 python -m recipes.study --part further --seeds 0   # a first look: single runs without an interval
 python -m recipes.study --tune                 # the search for hyper-parameters on the validation tasks
 python -m recipes.study --page                 # only the page
+python -m recipes.study --bed free --base build/free/checkpoint   # another base policy: gate, search, runs, its page
 
 A run may be interrupted at any time: the next call goes on. A base policy that fails the gate is refused.
 """
@@ -14,19 +15,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.failures import guarded
 from recipes.study.estimates import MIN_SEEDS
+from recipes.study.free_base import free_base, measure_missing, note_base
+from recipes.study.free_bed import PAGE, RESULTS, WORK, free_search
+from recipes.study.free_bed import SEEDS as FREE_SEEDS
+from recipes.study.free_page import write_free_page
 from recipes.study.local import write_local_section
 from recipes.study.page import write_page
 from recipes.study.records import FOLDER, ROOT
 from recipes.study.replay import keep
-from recipes.study.runner import run_missing
-from recipes.study.tuning import choose, finals, runs_of, trials
-from recipes.study.variants import PARTS, SEEDS, VARIANTS
+from recipes.study.runner import Run, run_missing
+from recipes.study.search import Search, tune
+from recipes.study.tuning import TERSE
+from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS
 from recipes.tiny.checkpoint import file_hashes, read_manifest
 from recipes.tiny.gate import gate_failures
 
@@ -34,11 +39,16 @@ from recipes.tiny.gate import gate_failures
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study", description=__doc__.split("\n")[0])
-    found.add_argument("--part", choices=list(PARTS), default="methods")
+    found.add_argument("--bed", choices=["terse", "free"], default="terse", help="thoughts of the base policy")
+    found.add_argument("--base", type=Path, metavar="FOLDER", help="checkpoint of the base policy (bed free)")
+    found.add_argument("--look", action="store_true", help="even if it is unfinished, not measured or fails its gate")
+    found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: methods; bed free: all parts")
     found.add_argument("--variants", nargs="+", choices=list(VARIANTS), metavar="VARIANT", help="only these")
-    found.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    found.add_argument("--work", type=Path, default=Path("runs/study"), help="checkpoints and logs of the runs")
-    found.add_argument("--out", type=Path, default=FOLDER, help="result files")
+    found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}; bed free, long: {FREE_SEEDS['long']}")
+    found.add_argument("--work", type=Path, help="checkpoints and logs of the runs (default: runs/study)")
+    found.add_argument(
+        "--out", type=Path, help="result files (default: docs/results, or free in it); bed free: and the page"
+    )
     found.add_argument("--processes", type=int, default=2)
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters")
     found.add_argument("--page", action="store_true", help="only rebuild the page")
@@ -71,32 +81,89 @@ def rebuild(folder: Path, page: Path, measured: Mapping[str, object]) -> None:
     write_page(folder, page, measured)
 
 
+def check_options(options: argparse.Namespace) -> None:
+    """Checks what belongs together, and that there are enough seeds for an interval.
+
+    Raises:
+        ValueError: the message names the option.
+    """
+    free = options.bed == "free"
+    if options.part is not None and options.part not in (FREE_PARTS if free else PARTS):
+        known = ", ".join(FREE_PARTS if free else PARTS)
+        raise ValueError(f"--part {options.part}: the bed {options.bed} has the parts {known}")
+    if not free and (options.base or options.look):
+        raise ValueError("--base and --look are for --bed free; the other bed starts from the shipped policy")
+    if free and options.replay:
+        raise ValueError("--replay is of the shipped policy; leave --bed out")
+    if free and not (options.page or options.base):
+        raise ValueError("--bed free requires --base FOLDER, a checkpoint by `python -m recipes.tiny --wording free`")
+    look = options.tune or options.replay or options.look or options.part == "further"
+    if options.seeds is not None and len(set(options.seeds)) < MIN_SEEDS and not look:
+        raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
+
+
+def terse_study(options: argparse.Namespace) -> int:
+    """The study from the shipped base policy; the exit code."""
+    measured = base_figures()
+    work, out = options.work or Path("runs/study"), options.out or FOLDER
+    if options.replay:
+        keep(work / "replay")
+        return 0
+    if options.tune:
+        return int(not tune(TERSE, work, processes=options.processes, log=say))
+    failed = 0
+    if not options.page:
+        names = options.variants or [variant.name for variant in PARTS[options.part or "methods"]]
+        runs = TERSE.runs_of([VARIANTS[name] for name in names], options.seeds or SEEDS)
+        failed = run_missing(runs, work, out, processes=options.processes, log=say)
+    rebuild(out, ROOT / "docs" / "results.md", measured)
+    return int(failed > 0)
+
+
+def free_study(options: argparse.Namespace) -> int:
+    """The study from a base policy that thinks in free words: gate, search, runs, page; the exit code.
+
+    Raises:
+        ValueError: the base policy is refused; see :func:`recipes.study.free_base.free_base`.
+    """
+    failed = 0
+    if not options.page:
+        base = free_base(options.base, look=options.look)
+        name = base.name.removeprefix("free/")
+        work, out = options.work or WORK / name, (options.out or RESULTS) / name
+        if options.look:
+            note_base(base, out)
+        elif failures := measure_missing(base, out, processes=options.processes, log=say).failures():
+            raise ValueError(f"{base.name} fails its gate; with --look it runs all the same: " + "; ".join(failures))
+        search = free_search(base)
+        if options.tune or not (search.choices.exists() or options.look):
+            if not tune(search, work, processes=options.processes, log=say):
+                return 1
+            if options.tune:
+                return 0
+        failed = run_missing(free_runs(search, options), work, out, processes=options.processes, log=say)
+    page = PAGE if options.out is None else options.out / PAGE.name
+    say(f"written: {page}" if write_free_page(options.out or RESULTS, page) else "no result file: no page")
+    return int(failed > 0)
+
+
+def free_runs(search: Search, options: argparse.Namespace) -> list[Run]:
+    """The runs of the command line, in the order in which they start."""
+    if options.variants:
+        return search.runs_of([VARIANTS[name] for name in options.variants], options.seeds or SEEDS)
+    parts = [options.part] if options.part else list(FREE_PARTS)
+    return [
+        run for part in parts for run in search.runs_of(FREE_PARTS[part], options.seeds or FREE_SEEDS.get(part, SEEDS))
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if a run failed, 2 for bad input, 3 for infrastructure."""
     options = parser().parse_args(arguments)
 
     def job() -> int:
-        measured = base_figures()
-        look = options.tune or options.replay or options.part == "further"
-        if len(set(options.seeds)) < MIN_SEEDS and not look:
-            raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
-        if options.replay:
-            keep(options.work / "replay")
-            return 0
-        if options.tune:
-            out = options.work / "tuning"
-            for step in (trials, partial(finals, out)):
-                if run_missing(step(), options.work, out, processes=options.processes, log=say):
-                    return 1
-            choose(out)
-            return 0
-        failed = 0
-        if not options.page:
-            names = options.variants or [variant.name for variant in PARTS[options.part]]
-            runs = runs_of([VARIANTS[name] for name in names], options.seeds)
-            failed = run_missing(runs, options.work, options.out, processes=options.processes, log=say)
-        rebuild(options.out, ROOT / "docs" / "results.md", measured)
-        return int(failed > 0)
+        check_options(options)
+        return free_study(options) if options.bed == "free" else terse_study(options)
 
     return guarded(job, "study")
 

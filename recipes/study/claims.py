@@ -17,7 +17,7 @@ class Claim:
     Args:
         one, other: variants of the study; ``base`` is the policy before training.
         part: the set of tasks.
-        paper: the paper's difference ``one - other`` in points.
+        paper: the paper's difference ``one - other`` in points; None: the paper has none.
         paper_part: the paper's set of tasks, where it is another one.
         why: what is known about the difference: an experiment, or what has not been tried. It fits any verdict.
     """
@@ -25,7 +25,7 @@ class Claim:
     one: str
     other: str
     part: str
-    paper: float
+    paper: float | None
     paper_part: str = ""
     why: str = ""
 
@@ -83,11 +83,21 @@ CLAIMS = (
 )
 
 
-def verdict(found: Estimate, paper: float) -> str:
-    """``holds``: the interval is on the paper's side of 0; ``does not hold``: on the other; else ``undecided``."""
+def verdict(found: Estimate, paper: float | None) -> str:
+    """``holds``: the interval is on the paper's side of 0; ``does not hold``: on the other; else ``undecided``.
+
+    Without a difference of the paper, ``above`` or ``below`` 0.
+    """
     if found.sign == 0:
         return "undecided"
+    if paper is None:
+        return "above" if found.sign > 0 else "below"
     return "holds" if found.sign * paper > 0 else "does not hold"
+
+
+def paper_text(claim: Claim) -> str:
+    """The paper's difference in points; a dash without one."""
+    return "–" if claim.paper is None else f"{claim.paper:+.1f}"
 
 
 def claims_table(study: Study) -> list[str]:
@@ -99,6 +109,6 @@ def claims_table(study: Study) -> list[str]:
         if found is not None:
             part = f"{claim.part} (paper: {claim.paper_part})" if claim.paper_part else claim.part
             names = f"{claim.one} − {claim.other}"
-            cells = (names, part, f"{claim.paper:+.1f}", interval_text(found), verdict(found, claim.paper))
+            cells = (names, part, paper_text(claim), interval_text(found), verdict(found, claim.paper))
             lines.append(row(*cells, filled(claim.why, study)))
     return lines

@@ -13,10 +13,10 @@ from recipes.study.variants import FURTHER, counted_self_rollouts
 REFERENCES = ("grpo", "bepa")
 _INTRODUCTION = """
 Rules that are not in the paper ([definitions](definitions.md)), each alone, with the value of its source, on the same
-tasks and from the same base policy as above; `prefix` has GRPO's other settings, all others have BEPA's. None is tuned
-(BEPA and GRPO are). **Single runs**: the table has one seed, beside GRPO's and BEPA's runs of this seed, and seeds of
-one method differ by more than most rows here, so that it decides nothing. `steps` are responses of the policy, and
-steps replayed for a prefix; runs from before they were kept have none.
+tasks and from the same base policy as above; `prefix` has GRPO's other settings, all others have BEPA's. Only the
+anchor is tuned, as BEPA and GRPO are. **Single runs**: the first table has one seed, beside GRPO's and BEPA's runs of
+this seed, and seeds of one method differ by more than most rows here, so that it decides nothing. `steps` are
+responses of the policy, and steps replayed for a prefix; runs from before they were kept have none.
 """
 
 
@@ -32,7 +32,7 @@ def further_section(study: Study) -> list[str]:
     lines += [f"- `{variant.name}`: {variant.about}" for variant in found]
     for reference in REFERENCES:
         if len(table := difference_table(study, names, reference)) > 2:
-            lines += ["", f"At least {MIN_SEEDS} seeds:", "", *table]
+            lines += ["", f"Against `{reference}`, rules with at least {MIN_SEEDS} seeds:", "", *table]
     return [*lines, ""]
 
 

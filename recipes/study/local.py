@@ -20,9 +20,10 @@ from bepa_torchrl.failures import guarded
 from bepa_torchrl.monitoring.status import utilisation
 from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.atomic import write_text
+from recipes.study.bases import base_hash
 from recipes.study.local_page import TITLE, local_section
 from recipes.study.records import FOLDER, ROOT, Result, ResultError
-from recipes.study.runner import base_hash, result_of
+from recipes.study.runner import result_of
 
 LOCAL = FOLDER / "local"  #: result files of real desktops, apart from those of the simulated one
 

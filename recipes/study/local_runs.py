@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from bepa_torchrl.failures import guarded
@@ -22,7 +21,7 @@ from recipes.study.local import LOCAL, with_desktops, write_local_section
 from recipes.study.local_variants import CHOICES, SEEDS, VARIANTS, search
 from recipes.study.records import ROOT, Result, read_result
 from recipes.study.runner import Run, run_missing, summarise, up_to_date
-from recipes.study.search import Search
+from recipes.study.search import tune
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,28 +37,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings",
                        help="further settings of every run, to try the command; give other folders then")  # fmt: skip
     return found
-
-
-def tune(wanted: Search, work: Path, more: Sequence[str] = ()) -> int:
-    """Runs the trials and those that go on, and writes the choices; returns the number of failed runs.
-
-    Args:
-        wanted: the search.
-        work: folder of preparations, checkpoints, logs and results.
-        more: settings that override those of every run.
-    """
-    out = work / "tuning"
-    for step in (wanted.trials, partial(wanted.finals, out)):
-        if failed := run_missing(with_settings(step(), more), work, out, processes=1, log=say, summary=summary):
-            return failed
-    wanted.choose(out)
-    say(str(wanted.choices))
-    return 0
-
-
-def with_settings(runs: Sequence[Run], more: Sequence[str]) -> list[Run]:
-    """The runs with further settings, which override all others."""
-    return [replace(run, tuned=(*run.tuned, *more)) for run in runs]
 
 
 def study(runs: Sequence[Run], work: Path, out: Path, page: Path) -> int:
@@ -92,18 +69,16 @@ def say(line: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if a run failed, 2 for bad input, 3 for infrastructure."""
     options = parser().parse_args(arguments)
-    more = tuple(options.settings)
-    wanted = replace(search(*more), choices=options.choices)
+    wanted = replace(search(*options.settings), choices=options.choices)
 
     def job() -> int:
         if options.tune:
-            return int(tune(wanted, options.work, more) > 0)
+            return int(not tune(wanted, options.work, processes=1, log=say, summary=summary))
         for name in options.variants:
             if not wanted.tuned(name):
                 raise ValueError(f"{name} has no tuned settings in {wanted.choices}; run --tune first")
         variants = [replace(VARIANTS[name], common=wanted.common) for name in options.variants]
-        runs = with_settings(wanted.runs_of(variants, options.seeds), more)
-        return int(study(runs, options.work, options.out, options.page) > 0)
+        return int(study(wanted.runs_of(variants, options.seeds), options.work, options.out, options.page) > 0)
 
     return guarded(job, "study.local_runs")
 

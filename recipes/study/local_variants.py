@@ -67,4 +67,5 @@ def search(*more: str) -> Search:
         length=LENGTH,
         command="python -m recipes.study.local_runs --tune",
         rules={"bepa_anchor": "bepa"},
+        more=more,
     )

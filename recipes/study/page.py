@@ -24,7 +24,7 @@ from recipes.study.scratch_page import scratch_section
 from recipes.study.solvable import solvable_section
 from recipes.study.staleness_page import staleness_section
 from recipes.study.tables import difference_table, success_table
-from recipes.study.tuning import tuning_table
+from recipes.study.tuning import TERSE
 from recipes.study.variants import PARTS, VARIANTS, Variant
 
 NOTES = "notes.txt"  #: what the tables show, by hand in Markdown (:mod:`recipes.study.notes`); no page of its own
@@ -177,6 +177,6 @@ def _introduction(results: Sequence[Result], base: Sequence[str]) -> list[str]:
         "",
         *base,
     ]
-    if tuning := tuning_table():
+    if tuning := TERSE.table():
         lines += ["## Hyper-parameters", "", *wrapped(_TUNING), "", *tuning, ""]
     return lines

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from osworld_gym.atomic import write_text
+from recipes.study.bases import SHIPPED
 from recipes.study.records import RESULTS_VERSION, ResultError, read_result
-from recipes.study.runner import Run, base_hash, run_missing
+from recipes.study.runner import Run, run_missing
 from recipes.study.variants import Variant
 
 KEPT = Path(__file__).with_name("replay.json")
@@ -45,7 +46,7 @@ def replay(work: Path) -> dict[str, float]:
 
 def keep(work: Path) -> None:
     """Runs it and writes what :func:`differences` compares with."""
-    found = {"code": RESULTS_VERSION, "base": base_hash(), "metrics": replay(work)}
+    found = {"code": RESULTS_VERSION, "base": SHIPPED.hash(), "metrics": replay(work)}
     write_text(KEPT, json.dumps(found, indent=1) + "\n")
 
 

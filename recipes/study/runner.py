@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml, with_changes
 from bepa_torchrl.experiment.factory import make_policy
@@ -24,11 +23,11 @@ from bepa_torchrl.storage.json_lines import read_lines
 from bepa_torchrl.training.step_metrics import SUFFIX
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suites.registry import load_suite
+from recipes.study.bases import SHIPPED, Base, base_hash
 from recipes.study.records import (
     RESULTS_VERSION,
     Result,
     commit,
-    file_hash,
     kept_settings,
     machine,
     other_settings,
@@ -41,12 +40,14 @@ from recipes.study.variants import Variant
 #: metrics of an iteration that a result keeps
 CURVE = (
     "iteration", "collect/success", "groups", "groups_failed", "groups_solved", "cache/refreshed", "cache/injected",
-    "cache/staleness", "cache/tasks", "cache/js", "cache/tail", "eval/train", "eval/held_out", "eval/expert_only",
+    "cache/staleness", "cache/tasks", "cache/reworded", "cache/js", "cache/tail",
+    "eval/train", "eval/held_out", "eval/expert_only",
     "collect/entropy", "collect/log_prob_success", "train/log_prob_off_policy", "total/episodes",
     "total/optimizer_steps", "total/seconds", "collect/staleness_mean", "collect/version_lag_mean",
     "train/rollout_kl_on_policy", "collect/steps", "collect/groups_further", "collect/prefix_episodes",
     "collect/prefix_steps", "collect/prefix_mismatches", "collect/replayed_steps",
 )  # fmt: skip
+STARTS = "/starts_"  #: and the shares of ``record.starts``
 SOURCE = "source.txt"  #: in a run's folder: a hash of the code for each start with other code
 Log = Callable[[str], None]
 
@@ -59,11 +60,13 @@ class Run:
         variant: what is run.
         seed: the seed of everything random.
         tuned: the method's tuned settings.
+        base: the base policy that it starts from.
     """
 
     variant: Variant
     seed: int
     tuned: tuple[str, ...] = ()
+    base: Base = SHIPPED
 
     @property
     def name(self) -> str:
@@ -72,7 +75,9 @@ class Run:
 
     def settings(self) -> Settings:
         """All of its settings."""
-        return load_config([*self.variant.overrides, *self.tuned, f"seed={self.seed}", "compare=[]"])
+        return load_config(
+            [*self.variant.overrides, *self.base.overrides, *self.tuned, f"seed={self.seed}", "compare=[]"]
+        )
 
     def group(self) -> str:
         """The folder of the preparation that it shares with others."""
@@ -137,13 +142,12 @@ def up_to_date(run: Run, out: Path) -> bool:
         return False
     found = read_result(path)
     settings = run.settings()
-    same = (found.code, found.base) == (RESULTS_VERSION, base_hash(settings.policy.checkpoint))
-    return same and not other_settings(found.settings, settings)
-
-
-def base_hash(checkpoint: str = "tiny") -> str:
-    """Hash of the weights of a base policy that ships with the package, or is in a folder."""
-    return file_hash(Path(checkpoint_folder(checkpoint)) / "model.safetensors")
+    if (found.code, found.base) != (RESULTS_VERSION, base_hash(settings.policy.checkpoint)):
+        return False
+    made = dict(found.settings)
+    if run.base.folder is not None:  # the same weights may be in another folder
+        made["policy.checkpoint"] = settings.policy.checkpoint
+    return not other_settings(made, settings)
 
 
 def _start(run: Run, work: Path, log: Log) -> MethodChild:
@@ -182,7 +186,7 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
     if (root / "prepared").exists():
         return
     log(f"{run.group()}: prepares")
-    settings = load_config([*run.variant.overrides, f"seed={run.seed}", "compare=[]"])
+    settings = load_config([*run.variant.overrides, *run.base.overrides, f"seed={run.seed}", "compare=[]"])
     root.mkdir(parents=True, exist_ok=True)
     policy = make_policy(settings, seed=settings.seed)
     prepared_run(settings, root, policy, make_tasks(settings), Console(width=120))
@@ -190,12 +194,13 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
 
 def summarise(run: Run, work: Path) -> Result:
     """The result of a finished run."""
-    settings = run.settings()
+    folder, settings = work / run.group() / run.variant.name, run.settings()
     base = base_hash(settings.policy.checkpoint)
-    return result_of(run.variant.name, work / run.group() / run.variant.name, settings, base)
+    name = None if run.base.folder is None else run.base.name
+    return result_of(run.variant.name, folder, settings, base, checkpoint=name)
 
 
-def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Result:
+def result_of(variant: str, folder: Path, settings: Settings, base: str, *, checkpoint: str | None = None) -> Result:
     """The result of a method's finished training.
 
     Args:
@@ -203,13 +208,16 @@ def result_of(variant: str, folder: Path, settings: Settings, base: str) -> Resu
         folder: the folder of the method, next to its ``prepared/``.
         settings: with which it ran.
         base: hash of the base policy's weights.
+        checkpoint: its name in the result's settings; None: as in ``settings``.
     """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     prepared = load_preparation(folder.parent / "prepared")
     suite = load_suite(settings.env.suite)
     train, held_out = (tuple(map(suite.task, ids)) for ids in (prepared.manifest.train, prepared.manifest.held_out))
     lines = read_lines(folder / "iterations.jsonl")
-    kept = kept_settings(settings)
+    kept = kept_settings(settings) | ({} if checkpoint is None else {"policy.checkpoint": checkpoint})
+    if lines:  # runs of earlier versions have no shares of the final evaluation
+        lines[-1] |= results.get("starts", {})
     return Result(
         variant=variant,
         seed=settings.seed,
@@ -234,5 +242,6 @@ def _curve_point(line: Mapping[str, Any]) -> dict[str, float]:
 
     Injected rows always have a signal, so that their log-prob over the computed rows is that over all rows.
     """
-    found = {key: line.get(key, line.get(key + SUFFIX)) for key in CURVE}
+    starts = [key for key in line if STARTS in key]
+    found = {key: line.get(key, line.get(key + SUFFIX)) for key in (*CURVE, *starts)}
     return {key: round(float(value), 5) for key, value in found.items() if value is not None}

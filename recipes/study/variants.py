@@ -171,6 +171,24 @@ FURTHER = (
     ),
     Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor"),
 )
+_TRIES = "cache.reword_tries=8"  #: of a rewording: about as many responses as the rollouts have
+#: two controls of the refresh: each brings in one of the two things that a newer success differs by
+CONTROLS = (
+    Variant(
+        "bepa_wording",
+        "bepa",
+        "a success refreshes the words of the cached trace only: its actions stay, thoughts are the current policy's",
+        ("cache.refresh=wording", _TRIES),
+    ),
+    Variant(
+        "bepa_actions",
+        "bepa",
+        "a success refreshes the actions only: its thoughts are those of the policy with the plan, as LEVEL-1's were",
+        ("cache.refresh=actions", _TRIES),
+    ),
+)
+SELF_THEN_RL = Variant("sft_self_rl", "sft_self_rl", "fine-tuning on the self-rolled traces, then GRPO")
+SELF_THEN_RL_LONG = Variant("sft_self_rl_long", "sft_self_rl", "fine-tuning first, then 150 iterations of GRPO", LONGER)
 PARTS = {
     "methods": METHODS,
     "refresh": REFRESH,
@@ -180,8 +198,19 @@ PARTS = {
     "staleness": STALENESS,
     "further": FURTHER,
 }
-VARIANTS = {variant.name: variant for part in PARTS.values() for variant in part}
-_SELF_ROLLING = ("bepa", "level1", "sft_self", "prefix")  #: methods that use LEVEL-1's traces
+_CORE = ("grpo", "bepa", "level1", "sft_self")
+#: of the bed with free words, in the order in which they run
+FREE_PARTS = {
+    "core": (*(variant for variant in METHODS if variant.name in _CORE), REFRESH[0]),
+    "controls": CONTROLS,
+    "long": (*LONG, SELF_THEN_RL_LONG),
+    "others": (
+        *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
+        SELF_THEN_RL,
+    ),
+}
+VARIANTS = {variant.name: variant for parts in (PARTS, FREE_PARTS) for part in parts.values() for variant in part}
+_SELF_ROLLING = ("bepa", "level1", "sft_self", "sft_self_rl", "prefix")  #: methods that use LEVEL-1's traces
 
 
 def counted_self_rollouts(variant: str, preparation: Mapping[str, float]) -> float:

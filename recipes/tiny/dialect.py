@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.policies.base import Policy, Renderer
 from bepa_torchrl.rollout.episodes import EpisodeResult
+from bepa_torchrl.rollout.starts import responses_of, share_starting
 from osworld_gym.tasks.oracles.sim.expert_prose import FIRST_WORD
 from osworld_gym.types import PromptContext
 
@@ -71,12 +69,4 @@ class PrefixedPolicy:
 
 def share_in_dialect(results: Sequence[EpisodeResult]) -> float:
     """The share of all responses of the episodes that start like the expert's; 0 without a response."""
-    return share_starting(results, EXPERT_START)
-
-
-def share_starting(results: Sequence[EpisodeResult], start: str) -> float:
-    """The share of all responses of the episodes that start with a text; 0 without a response."""
-    texts = [
-        cast(str, row[K.RESPONSE]) for result in results if result.rows is not None for row in row_list(result.rows)
-    ]
-    return sum(text.startswith(start) for text in texts) / len(texts) if texts else 0.0
+    return share_starting(responses_of(results), EXPERT_START)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.rollout.starts import responses_of, share_starting
 from osworld_gym.tasks.oracles.sim.free_prose import TERSE_WORD
-from recipes.tiny.dialect import PrefixedPolicy, share_starting
+from recipes.tiny.dialect import PrefixedPolicy
 from recipes.tiny.divergence import divergence, trace_sets
 from recipes.tiny.evaluate import evidence, play_known, success_rate
 
@@ -119,7 +120,7 @@ def measure_free(policy: Policy, *, episodes: int, seed: int) -> dict[str, Any]:
     for split in SPLITS:
         forced = play_known(PrefixedPolicy(policy, TERSE_START), split, episodes=episodes, seed=seed)
         figures[split]["known_terse"] = round(success_rate(forced), 4)
-    figures["terse_share"] = round(share_starting(found.rollouts, TERSE_START), 4)
+    figures["terse_share"] = round(share_starting(responses_of(found.rollouts), TERSE_START), 4)
     only = found.expert_only
     if only:
         sets = trace_sets(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bepa_torchrl.experiment.settings.kinds import Count, NonNegativeFloat, Positive, PositiveFloat, Text
@@ -117,9 +118,13 @@ class RecordSettings:
             ``outcomes.jsonl``. With ``images`` they make ``before-after.gif``.
         limit_gb: size of a method's record in GB (1e9 bytes) above which the oldest whole episodes lose their steps
             and screenshots; None: no limit.
+        starts: name → beginning of a response, such as ``{terse: "Thought: just"}``. The share of the responses that
+            begin so is measured in rollouts, injected traces, the final sampled evaluation and, with
+            ``collect.mode=sync``, those during training (``collect/starts_NAME``, docs/files.md).
     """
 
     every: Count = 5
     images: bool = True
     outcomes: bool = False
     limit_gb: PositiveFloat | None = 20.0
+    starts: Mapping[str, Text] = field(default_factory=dict)

@@ -94,6 +94,10 @@ class CacheSettings:
     Args:
         rule: which success of a group enters the cache; ``all``: each of them, in slot order.
         min_successes: successes that a group must have to refresh the cache. It is 1 in the paper.
+        refresh: what a success brings into the cache: ``trace``, itself (the paper); as controls ``wording``, new
+            thoughts for the cached trace's actions, or ``actions``, its own with thoughts as with the expert's plan.
+            For methods with one refreshed trace per task, with ``collect.mode=sync``.
+        reword_tries: responses sampled per step for the thoughts of ``refresh=wording`` and ``actions``.
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
@@ -103,6 +107,8 @@ class CacheSettings:
 
     rule: Literal["random", "shortest", "highest_logprob", "all"] = "random"
     min_successes: Positive = 1
+    refresh: Literal["trace", "wording", "actions"] = "trace"
+    reword_tries: Positive = 4
     injected_weight: Literal["one", "need"] = "one"
     max_tasks: Positive | None = None
     seed: Text | None = None

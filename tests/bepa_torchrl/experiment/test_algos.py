@@ -12,7 +12,7 @@ from bepa_torchrl.testing import ScriptedLearner
 
 
 def test_table_of_methods() -> None:
-    """The paper's methods and two others: (cache seeds, refresh, injection, traces per task, traces of sft, rl)."""
+    """The paper's methods and three others: (cache seeds, refresh, injection, traces per task, traces of sft, rl)."""
     table = {
         a.name: (a.seed_source.value, a.refresh, a.injection.value, a.traces_per_task, a.sft.value, a.rl)
         for a in METHODS.values()
@@ -30,6 +30,7 @@ def test_table_of_methods() -> None:
         "sft_self": ("nothing", False, "never", 1, "self_rolled", False),
         "rl_sft": ("converted", False, "additional", 1, "nothing", True),
         "sft_rl": ("nothing", False, "never", 1, "converted", True),
+        "sft_self_rl": ("nothing", False, "never", 1, "self_rolled", True),
     }
 
 

@@ -394,6 +394,25 @@ def test_weights_by_need_are_refused_where_nothing_counts_them(given: list[str],
     assert load_config(["cache.injected_weight=need", "algo=grpo"]).cache.injected_weight == "need"
 
 
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["algo=level1", "compare=[]"], "one trace per task, got algo=level1 and cache.rule=random; set algo=bepa"),
+        (["algo=arpo"], "for methods that refresh one trace per task, got algo=arpo"),
+        (["cache.rule=all"], "got algo=bepa and cache.rule=all"),
+        (["collect.mode=async"], "requires collect.mode=sync"),
+        (["policy.engine.sleep=true"], "samples after the rollouts; set policy.engine.sleep=false"),
+    ],
+)
+def test_a_part_of_the_refresh_is_refused_where_no_sampler_can_write_it(given: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load_config(["cache.refresh=wording", *given])
+    both = load_methods(["cache.refresh=actions", "compare=[grpo,level1]"])
+    assert both["bepa"].cache.refresh == "actions"
+    with pytest.raises(ConfigError, match=r"cache\.reword_tries=8 is read with cache\.refresh=wording or actions only"):
+        load_config(["cache.reword_tries=8"])
+
+
 # --- the run folder's file ------------------------------------------------------------------------------------------
 
 

@@ -97,7 +97,7 @@ def test_scored_rows_are_those_that_the_loss_reads(name: str, traces: TaskTraceC
     rows, scored, trainer = collected(name, traces, "train.old_log_probs=all", "train.minibatch_groups=1")
     everything = {position(row) for row in rows}
     injected = {position(row) for row in rows if bool(row[K.OFF_POLICY])}
-    assert bool(injected) == (name not in ("grpo", "sft_rl", "prefix"))
+    assert bool(injected) == (name not in ("grpo", "sft_rl", "sft_self_rl", "prefix"))
     assert scored == read_by(trainer.loss_module, rows)
     assert scored == (everything if name in READS_INJECTED else everything - injected)
 

@@ -122,7 +122,7 @@ def in_the_default_or_the_slow_tier() -> list[object]:
     return [
         pytest.param(name, id=name, marks=() if name in sample else pytest.mark.slow)
         for name in METHODS
-        if name != "sft_self"
+        if not name.startswith("sft_self")
     ]
 
 
@@ -162,6 +162,12 @@ def test_fine_tuning_on_self_rolled_traces_requires_some(
     assert results["totals"]["optimizer_steps"] > 0
     assert rows > 0
     assert results["totals"]["episodes"] == 0
+    settings = ("algo=sft_self_rl", "eval.final_episodes=0", "train.iterations=1", "collect.group_size=3")
+    work(tmp_path, "sft_self_rl", overrides, *settings)
+    lines = read_lines(tmp_path / "sft_self_rl" / "iterations.jsonl")
+    assert [line["phase"] for line in lines if line["phase"] != "sft"] == ["base", "rl"]
+    assert sum(line.get("rows", 0.0) for line in lines if line["phase"] == "sft") == rows
+    assert sum(line.get("collect/episodes", 0.0) for line in lines) == 6.0
 
 
 @pytest.mark.slow  # test_trainer.py has the trainer's own

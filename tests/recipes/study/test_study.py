@@ -33,7 +33,7 @@ from recipes.study.runner import Run, run_missing, up_to_date
 from recipes.study.search import score
 from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
-from recipes.study.tuning import GRIDS, choose, finals, runs_of, trials, tuned, tuning_table
+from recipes.study.tuning import GRIDS, TERSE, simulated_search
 from recipes.study.variants import VARIANTS, Variant
 
 TASKS = [f"t{i}" for i in range(6)]
@@ -61,16 +61,16 @@ def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
 
 
 @pytest.mark.slow
-def test_the_settings_of_every_run_load_and_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = runs_of(list(VARIANTS.values()), (0, 1))
-    monkeypatch.setattr("recipes.study.tuning.CHOICES", tmp_path / "none.json")  # all trials are to be run
-    runs += trials()
+def test_the_settings_of_every_run_load_and_differ(tmp_path: Path) -> None:
+    runs = TERSE.runs_of(list(VARIANTS.values()), (0, 1))
+    trials = simulated_search(GRIDS, tmp_path / "none.json").trials(tmp_path)  # all of them are to be run
+    runs += trials
     assert len({json.dumps(kept_settings(run.settings())) for run in runs}) == len(runs)
     assert {len(grid) for grid in GRIDS.values()} == {4, 6, 8}
     assert len(GRIDS["bepa"]) == 4  # where methods have unequal numbers of trials, BEPA has the fewest
     long = Run(VARIANTS["bepa_long"], 3).settings()
     assert (long.train.iterations, long.seed, long.algo.name) == (150, 3, "bepa")
-    trial = trials()[0].settings()
+    trial = trials[0].settings()
     assert (trial.env.train_split, trial.env.held_out_split, trial.train.iterations) == ("validation", None, 12)
 
 
@@ -86,7 +86,7 @@ def test_a_result_belongs_to_settings_that_differ_in_names_or_in_new_defaults_on
 
 
 def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recipes.study.tuning.CHOICES", tmp_path / "none.json")
+    monkeypatch.setattr("recipes.study.page.TERSE", simulated_search(GRIDS, tmp_path / "none.json"))
     for seed in range(3):
         result("grpo", seed, 2).write(tmp_path / "results")
         result("bepa", seed, 6).write(tmp_path / "results")
@@ -302,47 +302,62 @@ def test_a_score_is_the_mean_over_tasks() -> None:
     assert score(one) == pytest.approx(0.5)
 
 
-def test_the_best_trials_go_on_and_the_last_score_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_trials(folder: Path, wins: dict[str, int], algo: str = "grpo") -> None:
+    """Results of trials: the end of the name → successes of 8 on each task."""
+    for name, successes in wins.items():
+        counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
+        result(f"tune_{algo}_{name}", 100, 0, counts=counts).write(folder)
+
+
+def test_the_best_trials_go_on_and_the_last_score_chooses(tmp_path: Path) -> None:
     """Trials 0, 2 and 3 have 4, 6 and 5 of 8; trial 3 is the best after 40 iterations."""
     one = (("optimizer.lr=1",), ("optimizer.lr=2",), ("optimizer.lr=3",), ("optimizer.lr=4",))
-    monkeypatch.setattr("recipes.study.tuning.GRIDS", {"grpo": one, "sft": one})
-    monkeypatch.setattr("recipes.study.tuning.CHOICES", tmp_path / "tuned.json")
+    search = simulated_search({"grpo": one, "sft": one}, tmp_path / "tuned.json")
     for algo in ("grpo", "sft"):
-        for number, successes in enumerate((4, 3, 6, 5)):
-            counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
-            result(f"tune_{algo}_{number}", 100, 0, counts=counts).write(tmp_path)
-    going_on = finals(tmp_path)
+        write_trials(tmp_path, {"0": 4, "1": 3, "2": 6, "3": 5}, algo)
+    going_on = search.finals(tmp_path)
     assert [(run.variant.name, run.variant.continues, run.tuned) for run in going_on] == [
         ("tune_grpo_2_long", "tune_grpo_2", one[2]), ("tune_grpo_3_long", "tune_grpo_3", one[3]),
     ]  # fmt: skip
     with pytest.raises(ResultError, match=r"no tune_grpo_2_long-100\.json"):
-        choose(tmp_path)
-    for number, successes in ((2, 1), (3, 7)):
-        counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
-        result(f"tune_grpo_{number}_long", 100, 0, counts=counts).write(tmp_path)
-    choose(tmp_path)
-    assert tuned("grpo") == one[3]
-    assert tuned("sft") == one[2]  # it has no iterations that could go on
-    assert "| grpo | `optimizer.lr=4` **(chosen)** | 62.5 | 87.5 |" in tuning_table()
-    assert "| sft | `optimizer.lr=1` | 50.0 |  |" in tuning_table()
+        search.choose(tmp_path)
+    write_trials(tmp_path, {"2_long": 1, "3_long": 7})
+    search.choose(tmp_path)
+    assert search.tuned("grpo") == one[3]
+    assert search.tuned("sft") == one[2]  # it has no iterations that could go on
+    assert "| grpo | `optimizer.lr=4` **(chosen)** | 62.5 | 87.5 |" in search.table()
+    assert "| sft | `optimizer.lr=1` | 50.0 |  |" in search.table()
 
 
-def test_a_wider_grid_runs_its_new_trials_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wider_grid_runs_its_new_trials_only(tmp_path: Path) -> None:
     """Trials 0 and 1 are kept; of the new ones, 2 is better than both after 12 iterations, and worse after 40."""
     grid = tuple((f"optimizer.lr={number}",) for number in range(4))
-    monkeypatch.setattr("recipes.study.tuning.GRIDS", {"grpo": grid})
-    monkeypatch.setattr("recipes.study.tuning.CHOICES", tmp_path / "tuned.json")
+    search = simulated_search({"grpo": grid}, tmp_path / "tuned.json")
     kept = {"optimizer.lr=0": 0.25, "optimizer.lr=1": 0.5}
     (tmp_path / "tuned.json").write_text(json.dumps({"grpo": {"settings": [*grid[1]], "scores": kept, "longer": kept}}))
-    assert [run.variant.name for run in trials()] == ["tune_grpo_2", "tune_grpo_3"]
-    for name, successes in (("2", 6), ("3", 1), ("2_long", 3)):
-        counts = {"sampled": dict.fromkeys(("t0", "t1", "t2", "t3"), (successes, 8))}
-        result(f"tune_grpo_{name}", 100, 0, counts=counts).write(tmp_path)
-    assert [run.variant.name for run in finals(tmp_path)] == ["tune_grpo_2_long"]
-    choose(tmp_path)
-    assert tuned("grpo") == grid[1]
-    assert trials() == finals(tmp_path) == []
-    assert "| grpo | `optimizer.lr=2` | 75.0 | 37.5 |" in tuning_table()
+    assert [run.variant.name for run in search.trials(tmp_path)] == ["tune_grpo_2", "tune_grpo_3"]
+    write_trials(tmp_path, {"2": 6, "3": 1, "2_long": 3})
+    assert [run.variant.name for run in search.finals(tmp_path)] == ["tune_grpo_2_long"]
+    search.choose(tmp_path)
+    assert search.tuned("grpo") == grid[1]
+    assert search.trials(tmp_path) == search.finals(tmp_path) == []
+    assert "| grpo | `optimizer.lr=2` | 75.0 | 37.5 |" in search.table()
+
+
+@pytest.mark.parametrize(("best", "names"), [("3", ["tune_grpo_4", "tune_grpo_5"]), ("1", [])])
+def test_a_winner_at_an_edge_gets_the_two_further_trials_of_that_edge(
+    tmp_path: Path, best: str, names: list[str]
+) -> None:
+    grid = tuple((f"optimizer.lr={number}",) for number in range(4))
+    beyond = {"grpo": {grid[0]: (("optimizer.lr=-1",),), grid[3]: (("optimizer.lr=8",), ("optimizer.lr=9",))}}
+    search = simulated_search({"grpo": grid}, tmp_path / "tuned.json", beyond)
+    assert len(search.trials(tmp_path)) == 4  # nothing is known yet
+    write_trials(tmp_path, {str(number): 6 if str(number) == best else 3 for number in range(4)})
+    assert [run.variant.name for run in search.trials(tmp_path)][4:] == names
+    write_trials(tmp_path, {"4": 1, "5": 7, f"{best}_long": 2, "0_long": 3, "5_long": 8})
+    search.choose(tmp_path)
+    assert search.tuned("grpo") == (("optimizer.lr=9",) if names else grid[0])
+    assert search.trials(tmp_path) == []  # all scores are in the file
 
 
 @pytest.mark.slow
@@ -350,7 +365,7 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two small runs that share a preparation; then nothing is left to do; a changed setting is run again."""
-    small = ("experiment=smoke", "env.max_steps=3", "eval.every=1", "record.every=0")
+    small = ("experiment=smoke", "env.max_steps=3", "eval.every=1", "record.every=0", "record.starts.any=''")
     monkeypatch.setattr(Variant, "overrides", property(lambda self: (f"algo={self.algo}", *small, *self.settings)))
     runs = [Run(Variant("grpo", "grpo"), 0), Run(Variant("bepa", "bepa"), 0)]
     lines: list[str] = []
@@ -363,6 +378,9 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     assert last["iteration"] == 2
     assert last.keys() >= {"cache/injected", "cache/refreshed", "collect/entropy", "total/episodes", "total/seconds"}
     points = [point for run in found.values() for point in run.curve]
+    # every response begins with nothing: in rollouts, in the evaluation during training, in the one at the end
+    assert [point.get("collect/starts_any") for point in found["grpo-0.json"].curve[1:]] == [1.0, 1.0]
+    assert [point.get("eval/starts_any") for point in found["grpo-0.json"].curve[1:]] == [1.0, 1.0]
     drawn = {panel.key for panel in (*CURVES, *DYNAMICS)} - {"eval/held_out", "eval/expert_only"}
     assert drawn <= {key for point in points for key in point}, "a panel without values"
     assert all(up_to_date(run, out) for run in runs)
@@ -380,5 +398,7 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     longer = Run(Variant("grpo_longer", "grpo", settings=("train.iterations=3",), continues="grpo"), 0)
     assert run_missing([longer], work, out, processes=1, log=lines.append) == 0
     points = read_result(out / "grpo_longer-0.json").curve
-    assert points[:-1] == found["grpo-0.json"].curve
+    before = found["grpo-0.json"].curve
+    end = {key: value for key, value in before[-1].items() if key != "eval/starts_any"}  # of the shorter run's end
+    assert points[:-1] == [*before[:-1], end]
     assert points[-1]["iteration"] == 3

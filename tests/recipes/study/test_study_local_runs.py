@@ -14,10 +14,11 @@ from bepa_torchrl.evaluation import statistics
 from bepa_torchrl.experiment.tasks import make_tasks
 from osworld_gym.tasks.suites.varied.suite import varied_suite
 from recipes.study import local_page, local_runs, local_variants
+from recipes.study.bases import base_hash
 from recipes.study.local_variants import COMMON, EPISODES, GRIDS, METHODS, TUNED, search
 from recipes.study.precision import Spread, evaluation_half_width, seeds_half_width, tasks_for, tasks_half_width
 from recipes.study.records import RESULTS_VERSION, Result, kept_settings, read_result
-from recipes.study.runner import Run, base_hash
+from recipes.study.runner import Run
 
 SUITE = varied_suite()
 TRAIN = [task.id for task in SUITE.split("train")]
@@ -64,8 +65,8 @@ class Runs:
         return max(0, len(waiting) - self.limit)
 
 
-def test_every_trial_is_on_validation_tasks_and_every_run_of_the_study_is_not() -> None:
-    trial = search().trials()[0].settings()
+def test_every_trial_is_on_validation_tasks_and_every_run_of_the_study_is_not(tmp_path: Path) -> None:
+    trial = search().trials(tmp_path)[0].settings()
     assert (trial.train.iterations, trial.eval.final_episodes, trial.seed) == (12, 12, 100)
     tasks = make_tasks(trial)
     assert (len(tasks.train), tasks.held_out) == (12, ())
@@ -90,7 +91,7 @@ def test_the_search_runs_the_trials_then_the_best_two_and_keeps_the_winners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = Runs()
-    monkeypatch.setattr(local_runs, "run_missing", runs)
+    monkeypatch.setattr("recipes.study.search.run_missing", runs)
     monkeypatch.setattr(local_variants, "GRIDS", {"bepa_anchor": GRIDS["bepa_anchor"][:3]})
     path = tmp_path / "tuned.json"
     command = ["--tune", "--choices", str(path), "--work", str(tmp_path), "--set", "env.desktops=2"]

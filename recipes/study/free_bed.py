@@ -1,0 +1,84 @@
+"""The bed with free words: what is searched and where its results are. See docs/small-policies.md.
+
+The trials are those of the shipped policy's search. Here the two further trials of a method whose winner is at an edge
+of its first four are fixed for each edge, so that the search needs no decision by hand. The winners found on one base
+policy are used for the other one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from recipes.study.bases import Base
+from recipes.study.records import FOLDER, ROOT
+from recipes.study.search import Edges, Grid, Search
+from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, RULES, simulated_search
+from recipes.tiny.free_gate import TERSE_START
+
+RESULTS = FOLDER / "free"  #: a folder for each base policy
+PAGE = ROOT / "docs" / "results-free.md"
+CHOICES = Path(__file__).with_name("tuned_free.json")
+WORK = Path("runs/study-free")
+#: of every run: how often a response begins as a terse thought does
+SETTINGS = (f"record.starts.terse='{TERSE_START}'",)
+#: seeds of parts that have fewer than the others
+SEEDS: Mapping[str, tuple[int, ...]] = {"long": (0, 1, 2)}
+
+_ONCE = "train.minibatch_groups=16"
+_SFT = "sft.lr=3e-4"
+_LOWER, _HIGHER = "optimizer.lr=3e-5", "optimizer.lr=3e-3"
+GRIDS: Mapping[str, Grid] = {
+    **{algo: grid for algo, grid in FIRST.items() if algo not in RULES},
+    "sft_self_rl": (
+        *((MIDDLE, _SFT, "sft.epochs=5"), (MIDDLE, _SFT, "sft.epochs=20")),
+        *((LOW, _SFT, "sft.epochs=20"), (HIGH, _ONCE, _SFT, "sft.epochs=20")),
+    ),
+}
+_RL: Edges = {
+    (LOW,): ((_LOWER,), (MIDDLE, _ONCE)),
+    (HIGH,): ((_HIGHER,), (MIDDLE, _ONCE)),
+    (HIGH, _ONCE): ((_HIGHER, _ONCE), (MIDDLE, _ONCE)),
+}
+_SFT_EDGES: Edges = {
+    ("sft.lr=1e-4", "sft.epochs=1"): (("sft.lr=3e-5", "sft.epochs=1"), ("sft.lr=3e-5", "sft.epochs=5")),
+    ("sft.lr=1e-4", "sft.epochs=5"): (("sft.lr=3e-5", "sft.epochs=5"), ("sft.lr=1e-4", "sft.epochs=20")),
+    (_SFT, "sft.epochs=1"): (("sft.lr=1e-3", "sft.epochs=1"), ("sft.lr=1e-3", "sft.epochs=5")),
+    (_SFT, "sft.epochs=5"): (("sft.lr=1e-3", "sft.epochs=5"), (_SFT, "sft.epochs=20")),
+}
+#: method → winner at an edge of its grid → its two further trials
+BEYOND: Mapping[str, Edges] = {
+    **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), _RL),
+    **dict.fromkeys(("sft", "sft_self"), _SFT_EDGES),
+    "luffy": {
+        (MIDDLE, "algo.gamma=0.1"): ((MIDDLE, "algo.gamma=0.03"), (LOW, "algo.gamma=0.1")),
+        (MIDDLE, "algo.gamma=0.3"): ((MIDDLE, "algo.gamma=1.0"), (LOW, "algo.gamma=0.3")),
+        (HIGH, "algo.gamma=0.1"): ((HIGH, "algo.gamma=0.03"), (_HIGHER, "algo.gamma=0.1")),
+        (HIGH, "algo.gamma=0.3"): ((HIGH, "algo.gamma=1.0"), (_HIGHER, "algo.gamma=0.3")),
+    },
+    "rl_sft": {
+        (MIDDLE, "sft.weight=0.01"): ((LOW, "sft.weight=0.01"), (MIDDLE, "sft.weight=0.001")),
+        (MIDDLE, "sft.weight=0.1"): ((LOW, "sft.weight=0.1"), (LOW, "sft.weight=0.01")),
+        (MIDDLE, "sft.weight=1.0"): ((LOW, "sft.weight=1.0"), (MIDDLE, "sft.weight=10.0")),
+        (HIGH, "sft.weight=0.1"): ((HIGH, "sft.weight=0.01"), (_HIGHER, "sft.weight=0.1")),
+    },
+    "sft_rl": {
+        (MIDDLE, "sft.lr=3e-5"): ((MIDDLE, "sft.lr=1e-5"), (LOW, "sft.lr=3e-5")),
+        (MIDDLE, "sft.lr=1e-4"): ((MIDDLE, _SFT), (LOW, "sft.lr=1e-4")),
+        (HIGH, "sft.lr=3e-5"): ((HIGH, "sft.lr=1e-5"), (_HIGHER, "sft.lr=3e-5")),
+        (HIGH, "sft.lr=1e-4"): ((HIGH, _SFT), (_HIGHER, "sft.lr=1e-4")),
+    },
+    "sft_self_rl": {
+        (MIDDLE, _SFT, "sft.epochs=5"): ((MIDDLE, _SFT, "sft.epochs=1"), (LOW, _SFT, "sft.epochs=5")),
+        (MIDDLE, _SFT, "sft.epochs=20"): ((MIDDLE, _SFT, "sft.epochs=40"), (MIDDLE, "sft.lr=1e-3", "sft.epochs=5")),
+        (LOW, _SFT, "sft.epochs=20"): ((_LOWER, _SFT, "sft.epochs=20"), (LOW, _SFT, "sft.epochs=5")),
+        (HIGH, _ONCE, _SFT, "sft.epochs=20"): (
+            *((_HIGHER, _ONCE, _SFT, "sft.epochs=20"), (HIGH, _ONCE, _SFT, "sft.epochs=5")),
+        ),
+    },
+}  # fmt: skip
+
+
+def free_search(base: Base) -> Search:
+    """The search of the bed on a base policy."""
+    return simulated_search(GRIDS, CHOICES, BEYOND, base)

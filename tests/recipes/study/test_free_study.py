@@ -1,0 +1,304 @@
+"""The study on base policies with free words: which checkpoint it takes, what it runs, its page from files alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes.study import __main__ as study
+from recipes.study import free_base as bases
+from recipes.study.bases import SHIPPED, Base
+from recipes.study.free_base import EVALUATIONS, free_base, note_base, read_known
+from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search
+from recipes.study.free_page import tuning_text, write_free_page
+from recipes.study.records import Result, kept_settings
+from recipes.study.runner import Run, up_to_date
+from recipes.study.tuning import RULES, simulated_search
+from recipes.study.variants import FREE_PARTS, VARIANTS
+from recipes.tiny.checkpoint import write_notes
+from recipes.tiny.free_gate import free_gate_failures
+
+TASKS = [f"t{i}" for i in range(6)]
+SETS = {"train": TASKS[:4], "held_out": TASKS[4:], "held_out/known": TASKS[4:5], "held_out/unknown": TASKS[5:],
+        "expert_only": TASKS[:2]}  # fmt: skip
+
+
+def result(variant: str, seed: int, wins: int, *, terse: tuple[float, float] = (0.02, 0.02), **changes: Any) -> Result:
+    curve = [
+        {"iteration": 1.0, "collect/entropy": 0.8, "collect/starts_terse": terse[0], "cache/starts_terse": 0.9},
+        {"iteration": 2.0, "collect/entropy": 0.2, "collect/starts_terse": terse[1], "eval/starts_terse": terse[1]},
+    ]
+    fields: dict[str, Any] = {
+        "variant": variant, "seed": seed, "settings": {}, "code": 1, "base": "b", "commit": "0123456789",
+        "machine": "m", "sets": SETS, "counts": {"sampled": dict.fromkeys(TASKS, (wins, 8))},
+        "base_counts": {"sampled": dict.fromkeys(TASKS, (1, 8))},
+        "totals": {"episodes": 100.0, "optimizer_steps": 7.0, "seconds": 3.0},
+        "preparation": {"self_roll_episodes": 64.0}, "curve": curve,
+    }  # fmt: skip
+    return Result(**(fields | changes))
+
+
+def passing() -> dict[str, Any]:
+    """Figures that pass the gate."""
+    rates = {"known": 0.9, "unknown": 0.1, "unknown_planned": 0.8, "known_planned": 0.9, "known_terse": 0.7}
+    sets = {"raw": (0.9, 0.6), "converted": (0.3, 0.1), "level1": (0.1, 0.05), "level2": (0.2, 0.004),
+            "on_policy": (0.25, 0.0)}  # fmt: skip
+    found = {
+        "train": rates,
+        "held_out": rates,
+        "terse_share": 0.02,
+        "divergence": {name: {"tail": tail, "js": js, "nats": -1.0} for name, (tail, js) in sets.items()},
+        "expert_only": 25,
+        "dialect": {"prompted_known": 0.5, "unprompted_share": 0.01},
+    }
+    assert free_gate_failures(found) == []
+    return found
+
+
+def checkpoint(folder: Path, *, step: int = 30, **recipe: Any) -> Path:
+    """A folder as the recipe writes it, with weights that nobody loads."""
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    notes = {
+        "command": "python -m recipes.tiny --wording free --share 1.0 --seed 4",
+        "recipe": {"steps": [10, 20], "seed": 4, "styles": {"alone": 0.02}} | recipe,
+        "step": step,
+        "measured": {"not": "used"},
+    }
+    write_notes(folder, notes)
+    return folder
+
+
+def test_a_base_policy_is_a_finished_training_in_free_words(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "whole")
+    found = free_base(folder, look=False)
+    assert (found.name, found.folder) == ("free/seed-4", folder)
+    assert found.overrides == (f"policy.checkpoint={folder}", *SETTINGS)
+    assert SHIPPED.overrides == ()
+    early = checkpoint(tmp_path / "early", step=29)
+    with pytest.raises(ValueError, match="is at step 29 of 30; wait for its end, or take a --look"):
+        free_base(early, look=False)
+    assert free_base(early, look=True).name == "free/seed-4-step-29"
+    with pytest.raises(ValueError, match=r"has no manifest\.json; give the folder that"):
+        free_base(tmp_path, look=True)
+    with pytest.raises(ValueError, match="is no policy that thinks in free words"):
+        free_base(checkpoint(tmp_path / "terse", styles=None), look=True)
+    (folder / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(ValueError, match=r"are not those of its manifest\.json"):
+        free_base(folder, look=True)
+
+
+def test_the_gate_is_measured_once_for_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = free_base(checkpoint(tmp_path / "policy"), look=False)
+    known = note_base(base, tmp_path / "out")
+    assert known.failures() == [f"evaluation {seed}: not measured" for seed in EVALUATIONS]
+    assert "measured" not in known.manifest
+    asked = []
+
+    class Pool:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def submit(self, _: Any, folder: Path, seed: int) -> Any:
+            asked.append((folder, seed))
+            figures = passing() | ({"expert_only": 3} if seed == EVALUATIONS[1] else {})
+            return type("Done", (), {"result": staticmethod(lambda: figures)})
+
+    monkeypatch.setattr(bases, "ProcessPoolExecutor", Pool)
+    lines: list[str] = []
+    for _ in range(2):
+        known = bases.measure_missing(base, tmp_path / "out", processes=2, log=lines.append)
+    assert asked == [(base.folder, seed) for seed in EVALUATIONS]
+    assert lines == ["free/seed-4: measures the gate's figures with evaluation seeds 11, 12"]
+    assert known.failures() == ["evaluation 12: expert_only: expected 20 to inf, measured 3"]
+    (base.checkpoint / "model.safetensors").write_bytes(b"others")
+    assert note_base(base, tmp_path / "out").measured == {}  # of other weights
+
+
+def test_results_name_the_base_policy_and_not_its_folder(tmp_path: Path) -> None:
+    base = free_base(checkpoint(tmp_path / "policy"), look=False)
+    run = Run(VARIANTS["bepa"], 0, (), base)
+    settings = run.settings()
+    assert settings.policy.checkpoint == str(base.checkpoint.resolve())
+    assert settings.record.starts == {"terse": "Thought: just"}
+    kept = {**kept_settings(settings), "policy.checkpoint": base.name}
+    result("bepa", 0, 1, settings=kept, base=base.hash()).write(tmp_path / "out")
+    assert up_to_date(run, tmp_path / "out")
+    moved = Base(base.name, checkpoint(tmp_path / "elsewhere"), SETTINGS)
+    assert up_to_date(Run(VARIANTS["bepa"], 0, (), moved), tmp_path / "out")
+    assert not up_to_date(Run(VARIANTS["bepa"], 0, ("optimizer.lr=0.1",), base), tmp_path / "out")
+    assert not up_to_date(Run(VARIANTS["bepa"], 0), tmp_path / "out")  # from the shipped policy
+
+
+def test_every_method_of_the_bed_is_searched_with_four_trials_and_two_at_an_edge() -> None:
+    algos = {variant.algo for part in FREE_PARTS.values() for variant in part}
+    assert algos == set(GRIDS) == set(BEYOND)
+    assert not set(RULES) & set(GRIDS)
+    for algo, grid in GRIDS.items():
+        assert len(grid) == len(set(grid)) == 4
+        assert set(BEYOND[algo]) <= set(grid), algo
+        for further in BEYOND[algo].values():
+            assert len(further) == 2
+            assert not set(further) & set(grid), algo
+    named = [variant.name for part in FREE_PARTS.values() for variant in part]
+    assert len(named) == len(set(named))
+    assert {"bepa_wording", "bepa_actions", "sft_self_rl_long", "level1_as_bepa"} <= set(named)
+    parts = {variant.tuned_as or variant.algo for part in FREE_PARTS.values() for variant in part}
+    assert parts <= set(GRIDS)
+
+
+@pytest.mark.slow
+def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> None:
+    search = simulated_search(GRIDS, tmp_path / "none.json", BEYOND, SHIPPED)
+    runs = search.trials(tmp_path)
+    runs += search.runs_of([variant for part in FREE_PARTS.values() for variant in part], (0,))
+    further = {(algo, each) for algo, edges in BEYOND.items() for grid in edges.values() for each in grid}
+    runs += [Run(search.trial_variant(algo, 4), 0, settings) for algo, settings in sorted(further)]
+    for run in runs:
+        run.settings()
+    by_name = {run.variant.name: run.settings() for run in runs}
+    assert by_name["bepa_wording"].cache.refresh == "wording"
+    assert by_name["bepa_actions"].cache.refresh == "actions"
+    assert by_name["sft_self_rl_long"].train.iterations == 150
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["--bed", "free"], "--bed free requires --base FOLDER"),
+        (["--bed", "free", "--base", "x", "--part", "staleness"], "the bed free has the parts core, controls, long"),
+        (["--part", "core"], "the bed terse has the parts methods, refresh"),
+        (["--base", "x"], "--base and --look are for --bed free"),
+        (["--bed", "free", "--base", "x", "--replay"], "--replay is of the shipped policy"),
+        (["--bed", "free", "--base", "x", "--seeds", "0"], "an interval requires at least 3 different seeds"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(given: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        study.check_options(study.parser().parse_args(given))
+
+
+def run_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, list[list[Run]]]:
+    """The command with everything that takes long replaced; the runs that it asked for."""
+    asked: list[list[Run]] = []
+
+    def pretend(runs: list[Run], work: Path, out: Path, *, processes: int, log: Any, **_: Any) -> int:
+        assert (work, processes) == (tmp_path / "work", 2)
+        asked.append(list(runs))
+        for run in runs:
+            result(run.variant.name, run.seed, 3, base=run.base.hash()).write(out)
+            log(run.name)
+        return 0
+
+    monkeypatch.setattr(study, "run_missing", pretend)
+    monkeypatch.setattr("recipes.study.search.run_missing", pretend)
+    monkeypatch.setattr("recipes.study.free_bed.CHOICES", tmp_path / "tuned_free.json")
+    folders = ["--base", str(tmp_path / "policy"), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    return study.main(["--bed", "free", *folders, *more]), asked
+
+
+def known_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: dict[str, Any]) -> None:
+    """As if the figures had been measured."""
+
+    def measured(base: Base, out: Path, **_: Any) -> bases.Known:
+        return bases.Known(note_base(base, out).manifest, dict.fromkeys(EVALUATIONS, figures))
+
+    checkpoint(tmp_path / "policy")
+    monkeypatch.setattr(study, "measure_missing", measured)
+
+
+def test_one_command_searches_runs_all_parts_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known_gate(tmp_path, monkeypatch, passing())
+    pages: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(study, "write_free_page", lambda folder, page: pages.append((folder, page)) or True)
+    code, asked = run_study(tmp_path, monkeypatch)
+    assert code == 0
+    first, further, finals, runs = asked
+    assert len(first) == 4 * len(GRIDS)
+    assert {run.base.name for run in (*first, *runs)} == {"free/seed-4"}
+    assert len(further) > len(first)  # all trials score alike, so that the first of each method wins: some are edges
+    assert all(run.variant.continues for run in finals)
+    assert len(runs) == 5 * sum(len(part) for name, part in FREE_PARTS.items() if name != "long") + 3 * 5
+    assert SEEDS["long"] == (0, 1, 2)
+    assert [run.variant.name for run in runs[:5]] == [variant.name for variant in FREE_PARTS["core"]]
+    choices = json.loads((tmp_path / "tuned_free.json").read_text())
+    assert {found["base"] for found in choices.values()} == {"free/seed-4"}
+    assert pages == [(tmp_path / "out", tmp_path / "out" / "results-free.md")]
+    assert "on `free/seed-4`, whose winners are used for every base policy" in tuning_text()
+    code, asked = run_study(tmp_path, monkeypatch, "--part", "core")  # the choices are there: no search
+    assert (code, len(asked)) == (0, 1)
+    other = free_search(Base("free/seed-9", tmp_path / "policy"))
+    with pytest.raises(ValueError, match="has the choices made on free/seed-4, which are used for free/seed-9 as well"):
+        study.tune(other, tmp_path, processes=1, log=print)
+    capsys.readouterr()
+
+
+def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known_gate(tmp_path, monkeypatch, passing() | {"expert_only": 3})
+    code, asked = run_study(tmp_path, monkeypatch)
+    assert (code, asked) == (2, [])
+    assert "free/seed-4 fails its gate; with --look it runs all the same: evaluation 11" in capsys.readouterr().err
+    code, asked = run_study(tmp_path, monkeypatch, "--look", "--variants", "bepa", "--seeds", "0")
+    assert (code, [[run.name for run in runs] for runs in asked]) == (0, [["bepa-0"]])
+    page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
+    assert "**`seed-4` does not pass its gate: a look, no comparison of methods.** evaluation 11: not measured" in page
+    assert not (tmp_path / "tuned_free.json").exists()
+
+
+def write_results(folder: Path, name: str, *, seeds: int = 3) -> None:
+    out = folder / name
+    figures = {"weights": "b", "measured": passing()}
+    (out / "base").mkdir(parents=True)
+    for seed in EVALUATIONS:
+        (out / "base" / f"seed-{seed}.json").write_text(json.dumps(figures))
+    manifest = {"weights": "b", "command": "python -m recipes.tiny --wording free", "step": 2, "recipe": {"steps": [2]}}
+    (out / "base" / "manifest.json").write_text(json.dumps(manifest))
+    for seed in range(seeds):
+        result("grpo", seed, 2).write(out)
+        result("bepa", seed, 6, terse=(0.02, 0.1)).write(out)
+        result("level1_as_bepa", seed, 4, terse=(0.02, 0.5)).write(out)
+        result("bepa_long", seed, 6).write(out)
+
+
+def test_the_page_has_both_base_policies_claims_and_the_mechanism(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recipes.study.free_bed.CHOICES", tmp_path / "none.json")
+    page, folder = tmp_path / "results-free.md", tmp_path / "results" / "free"
+    assert not write_free_page(folder, page)
+    (folder / "seed-0" / "base").mkdir(parents=True)  # noted, and not run yet
+    assert not write_free_page(folder, page)
+    assert not page.exists()
+    (folder / "seed-0" / "base").rmdir()
+    write_results(folder, "seed-0")
+    write_results(folder, "seed-1", seeds=1)
+    assert read_known(folder / "seed-0").failures() == []
+    assert write_free_page(folder, page)
+    text = page.read_text()
+    assert text.startswith("# Results with thoughts in free words\n")
+    assert "does not pass its gate" not in text
+    assert "![Entropy, terse thoughts and success over training](results/free/seed-0/mechanism.png)" in text
+    assert "| bepa | 3 | 75.0 (75 to 75) |" in text
+    assert "| bepa | 1 | 75.0 |" in text  # seed-1 has one seed: no interval
+    assert "| bepa | 0.80 → 0.20 | 2.0 → 10.0 | 10.0 (10 to 10) | 90.0 | – |" in text
+    assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) holds | – |" in text
+    assert "| bepa − level1_as_bepa | held_out | +5.2 | 25.0 (25 to 25) holds | – |" in text
+    assert "| level1_as_bepa − bepa | 40.0 (40 to 40)* | +40.0 |" in text
+    assert "| 11 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
+    assert "### 150 iterations" in text
+    assert "Hyper-parameters" not in text
+    for name in ("mechanism.png", "long.png", "differences.png"):
+        assert (folder / "seed-0" / name).stat().st_size > 5000
+    for path in sorted(set(text.split("](results")[1:])):
+        assert (tmp_path / ("results" + path.split(")")[0])).exists() or ".md" in path.split(")")[0]
