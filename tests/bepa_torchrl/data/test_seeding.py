@@ -19,7 +19,7 @@ def test_seeds_are_what_they_were_in_saved_runs() -> None:
     assert derive_seed(3, Stream.CACHE_REFRESH, 2**64 - 1, 5) == GOLDEN[1]
     assert episode_key(0, Stream.ROLLOUT, 4, 3, 2) == (GOLDEN[0], 4, 3, 2)
     assert token_uniforms((1, 2, 3), 2) == pytest.approx(UNIFORMS, abs=1e-15)
-    assert [stream.value for stream in Stream] == list(range(1, 13))
+    assert [stream.value for stream in Stream] == list(range(1, 15))
 
 
 def test_every_part_of_a_key_counts() -> None:

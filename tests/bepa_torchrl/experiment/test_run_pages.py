@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that records everything, and from the same preparation one that only trains, which is traced."""
     parent = tmp_path_factory.mktemp("runs")
     whole = [*smallest_run(parent), *TWO_STEPS, "train.iterations=1", f"runs={parent}", "name=small"]
-    config = load_config([*whole, "record.every=1", "record.outcomes=true"])
+    config = load_config([*whole, "record.every=1", "record.outcomes=true", "record.starts.any=''"])
     folder = run_folder(config)
     folder.mkdir()
     tasks = make_tasks(config)
