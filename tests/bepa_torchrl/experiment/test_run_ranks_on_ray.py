@@ -24,7 +24,13 @@ from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.failures import INTERRUPTED
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3000), pytest.mark.filterwarnings("default")]
-MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
+#: a shell starts jobs in the background with SIGINT ignored, which these tests send
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bepa_torchrl.commands.train import main
+sys.exit(main(sys.argv[1:]))
+"""
 DEADLINE = 900.0
 ON_RAY = ("cluster.trainer=ray", "train.ranks=2", "cluster.cpus_per_rank=0.5")
 ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false", "train.iterations=3")

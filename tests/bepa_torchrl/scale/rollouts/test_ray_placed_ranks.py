@@ -146,8 +146,10 @@ def test_rank_0_hears_of_a_lost_rank_and_ends_by_itself(tmp_path: Path) -> None:
 
 def test_an_interrupt_reaches_rank_0_and_the_others_end(tmp_path: Path) -> None:
     lines = Lines()
+    # Ray's processes block SIGINT, and a shell starts jobs in the background with SIGINT ignored
     code = (
         f"{STORE}signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGINT}})\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try: print('ready', flush=True); store.wait(['end']) if rank else time.sleep(600)\n"
         "except KeyboardInterrupt: print('in order')\n"
         "store.set('end', '')\n"
