@@ -188,7 +188,7 @@ class QueueOwner:
                 self._check()
                 last = None
             except DesktopError as error:  # the trainer's next call raises it
-                if str(error) != last:
+                if str(error) != last and not self._stopping.is_set():
                     _log.warning("health of queue: %s", error)
                 last = str(error)
             except Exception:  # noqa: BLE001  without this thread a queue that starts again would wait for the trainer

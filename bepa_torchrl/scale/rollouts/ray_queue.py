@@ -66,6 +66,10 @@ class RayQueue(QueueOwner):
         super().__init__(ActorClient(self.actor, _START_SECONDS, _FIX, "the queue's actor"), **options)
 
     def stop(self) -> None:
-        """Ends the actor."""
-        super().stop()
+        """Ends the actor, and then the thread that watches it: a call that waits for the actor ends with it.
+
+        Ray must not be shut down while another thread waits for an answer.
+        """
+        self._stopping.set()
         ray.kill(self.actor)
+        super().stop()

@@ -158,6 +158,7 @@ class ServicePool:
         ray.wait(ending, num_returns=len(ending), timeout=_CLOSE_SECONDS)
         for actor in self.actors:
             ray.kill(actor)
+        self._thread.join(_STOP_SECONDS)  # a call that still waited for a service ends with it
 
     def _load(self, actor: Any) -> None:
         assert self._current is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -37,6 +39,12 @@ def process_of(queue: RayQueue) -> int:
     return int(ray.get(queue.actor.process.remote(), timeout=240))
 
 
+def calls_of(thread: threading.Thread) -> list[str]:
+    """The functions in which a thread is."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return [entry.name for entry in traceback.extract_stack(frame)]
+
+
 def kill_9(queue: RayQueue) -> None:
     os.kill(process_of(queue), signal.SIGKILL)
 
@@ -44,6 +52,15 @@ def kill_9(queue: RayQueue) -> None:
 def kill_soon(queue: RayQueue, delay: float) -> None:
     """Kills it while the trainer waits for it, or trains."""
     threading.Timer(delay, os.kill, (process_of(queue), signal.SIGKILL)).start()
+
+
+def test_nothing_waits_for_a_queue_that_was_stopped() -> None:
+    """Ray must not be shut down while a thread waits for an answer: a process that does not answer is the worst case."""
+    queue = RayQueue(batch_groups=1, max_staleness=0)
+    os.kill(process_of(queue), signal.SIGSTOP)
+    wait_for(lambda: "_answer" in calls_of(queue._thread))
+    queue.stop()
+    assert not queue._thread.is_alive()
 
 
 def test_two_kills_while_rollouts_are_played_change_nothing() -> None:
