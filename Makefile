@@ -72,7 +72,7 @@ test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## st
 	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
 
 test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: ten kills, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
-	$(BIN)/python -m pytest -m "ray and not nightly" --timeout 600
+	$(BIN)/python -m scripts.test_files ray --timeout 600
 
 test-browser: $(call extras,test+guest+browser)  ## the pages of bepa view in Debian's chromium (apt-get install chromium, scripts/apt-packages.txt)
 	$(BIN)/python -m pytest -m "browser and not nightly" --timeout 300

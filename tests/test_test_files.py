@@ -1,0 +1,46 @@
+"""scripts/test_files.py: a file that ends its process hides no other file's outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.test_files import marked_files, outcome, run_files
+
+FILES = {
+    "passes": "def test_it(): pass",
+    "fails": "def test_it(): assert False",
+    "crashes": "import os, signal\ndef test_it(): os.kill(os.getpid(), signal.SIGSEGV)",
+    "elsewhere": "import pytest\n@pytest.mark.slow\ndef test_it(): pass",
+}
+
+
+def test_a_marker_is_a_whole_word(tmp_path: Path) -> None:
+    texts = {"a": "@pytest.mark.ray", "b": "@pytest.mark.raylet", "c": "mark ray", "d": "[pytest.mark.ray, other]"}
+    for name, text in texts.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    assert [path.stem for path in marked_files("ray", tmp_path)] == ["test_a", "test_d"]
+
+
+def test_an_exit_status_in_words() -> None:
+    assert [outcome(status) for status in (0, 1, 5, -11)] == [
+        *("passed", "failed (exit status 1)", "no tests", "ended by SIGSEGV"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_every_file_has_its_outcome(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: minutes\n")
+    paths = []
+    for name, text in FILES.items():
+        paths.append(tmp_path / f"test_{name}.py")
+        paths[-1].write_text(text)
+    found = run_files(paths, ["-q", "-m", "not slow", "-p", "no:randomly", "-p", "no:cacheprovider"])
+    assert {path.stem: said for path, said in found.items()} == {
+        "test_passes": "passed",
+        "test_fails": "failed (exit status 1)",
+        "test_crashes": "ended by SIGSEGV",
+        "test_elsewhere": "no tests",
+    }
