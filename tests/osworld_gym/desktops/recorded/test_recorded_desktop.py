@@ -159,7 +159,10 @@ def test_an_episode_that_goes_another_way_than_recorded_adds_nothing(tmp_path: P
             desktop.perform([action])
             desktop.screenshot()
     assert len(recorder.recording.seeds[1]) == 2
-    assert (recorder.repeated, recorder.differing) == (2 + 2, 1)  # two first screens and two clicks
+    assert (recorder.repeated, recorder.differing, recorder.other_starts) == (2, 1, 0)  # clicks, no first screens
+    desktop.reset(1)
+    desktop.screenshot()
+    assert (recorder.repeated, recorder.differing, recorder.other_starts) == (2, 1, 1)
 
 
 def test_a_verifier_that_fails_leaves_no_state(tmp_path: Path) -> None:
