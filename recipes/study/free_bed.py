@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from bepa_torchrl.experiment.config import load_config
 from recipes.study.bases import Base
-from recipes.study.records import FOLDER, ROOT
+from recipes.study.estimates import Study
+from recipes.study.records import FOLDER, ROOT, Result, kept_settings
 from recipes.study.search import Edges, Grid, Search
 from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, RULES, simulated_search
+from recipes.study.variants import VARIANTS
 from recipes.tiny.free_gate import TERSE_START
 
 RESULTS = FOLDER / "free"  #: a folder for each base policy
@@ -82,3 +85,19 @@ BEYOND: Mapping[str, Edges] = {
 def free_search(base: Base) -> Search:
     """The search of the bed on a base policy."""
     return simulated_search(GRIDS, CHOICES, BEYOND, base)
+
+
+def untuned(study: Study) -> list[str]:
+    """The variants with a result whose settings are not those that the search has chosen; all before the search."""
+    search, defaults = free_search(Base("")), kept_settings(load_config())
+    chosen = search.read()
+    grids = (*GRIDS.values(), *(further for edges in BEYOND.values() for further in edges.values()))
+    searched = {each.split("=", 1)[0] for grid in grids for trial in grid for each in trial}
+
+    def as_chosen(result: Result) -> bool:
+        key = VARIANTS[result.variant].tuned_as or VARIANTS[result.variant].algo
+        wanted = dict(each.split("=", 1) for each in search.tuned(key))
+        made = defaults | dict(result.settings)
+        return key in chosen and all(float(made[name]) == float(wanted.get(name, defaults[name])) for name in searched)
+
+    return [name for name, results in study.items() if not all(map(as_chosen, results))]

@@ -12,9 +12,9 @@ from recipes.study import __main__ as study
 from recipes.study import free_base as bases
 from recipes.study.bases import SHIPPED, Base
 from recipes.study.free_base import EVALUATIONS, free_base, note_base, read_known
-from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search
+from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search, untuned
 from recipes.study.free_page import tuning_text, write_free_page
-from recipes.study.records import Result, kept_settings
+from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
 from recipes.study.tuning import RULES, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
@@ -302,3 +302,31 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
         assert (folder / "seed-0" / name).stat().st_size > 5000
     for path in sorted(set(text.split("](results")[1:])):
         assert (tmp_path / ("results" + path.split(")")[0])).exists() or ".md" in path.split(")")[0]
+
+
+def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_path: Path) -> None:
+    """A base policy that was trained again passes its gate before the first run from it: the older ones are not its."""
+    folder = tmp_path / "results" / "free"
+    write_results(folder, "seed-0")
+    manifest = folder / "seed-0" / "base" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"weights": "b"', '"weights": "c"'))
+    with pytest.raises(ResultError, match=r"seed-0/bepa-0\.json was made from other weights \(b\) than those .* \(c\)"):
+        write_free_page(folder, tmp_path / "results-free.md")
+
+
+def test_settings_that_the_search_has_not_chosen_are_named_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a look at a policy that passes its gate, or a search that was made again."""
+    path = tmp_path / "tuned.json"
+    monkeypatch.setattr("recipes.study.free_bed.CHOICES", path)
+    settings = {"optimizer.lr": 3e-4, "train.minibatch_groups": 16}
+    study = {name: [result(name, 0, 1, settings=settings)] for name in ("bepa", "level1_as_bepa", "grpo")}
+    assert untuned(study) == list(study)
+    chosen = {"settings": ["optimizer.lr=3e-4", "train.minibatch_groups=16"], "scores": {}, "longer": {}}
+    path.write_text(json.dumps({"bepa": chosen, "grpo": chosen}))
+    assert untuned(study) == []
+    path.write_text(json.dumps({"bepa": chosen, "grpo": chosen | {"settings": ["optimizer.lr=3e-4"]}}))
+    assert untuned(study) == ["grpo"]  # whose updates are then the default's
+    path.write_text(json.dumps({"bepa": chosen | {"settings": ["optimizer.lr=1e-4"]}, "grpo": chosen}))
+    assert untuned(study) == ["bepa", "level1_as_bepa"]
