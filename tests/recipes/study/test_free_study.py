@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
 from recipes.study.tuning import RULES, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
-from recipes.tiny.checkpoint import write_notes
+from recipes.tiny.checkpoint import read_manifest, write_notes
 from recipes.tiny.free_gate import free_gate_failures
 
 TASKS = [f"t{i}" for i in range(6)]
@@ -239,7 +240,13 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     other = free_search(Base("free/seed-9", tmp_path / "policy"))
     with pytest.raises(ValueError, match="has the choices made on free/seed-4, which are used for free/seed-9 as well"):
         study.tune(other, tmp_path, processes=1, log=print)
+    other.check_weights()
+    shutil.rmtree(tmp_path / "policy")  # and trained again
+    (checkpoint(tmp_path / "policy") / "model.safetensors").write_bytes(b"others")
+    write_notes(tmp_path / "policy", read_manifest(tmp_path / "policy"))
     capsys.readouterr()
+    assert run_study(tmp_path, monkeypatch, "--part", "core") == (2, [])
+    assert "has the choices made on other weights" in capsys.readouterr().err
 
 
 def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
@@ -330,3 +337,11 @@ def test_settings_that_the_search_has_not_chosen_are_named_on_the_page(
     assert untuned(study) == ["grpo"]  # whose updates are then the default's
     path.write_text(json.dumps({"bepa": chosen | {"settings": ["optimizer.lr=1e-4"]}, "grpo": chosen}))
     assert untuned(study) == ["bepa", "level1_as_bepa"]
+
+
+def test_a_trial_that_went_on_and_solved_nothing_is_in_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    found = {"settings": ["a=1"], "scores": {"a=1": 0.5, "b=2": 0.25}, "longer": {"a=1": 0.0}}
+    path.write_text(json.dumps({"grpo": found}))
+    *_, first, second = simulated_search({}, path).table()
+    assert (first, second) == ("| grpo | `a=1` **(chosen)** | 50.0 | 0.0 |", "| grpo | `b=2` | 25.0 |  |")
