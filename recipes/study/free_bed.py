@@ -1,8 +1,9 @@
 """The bed with free words: what is searched and where its results are. See docs/small-policies.md.
 
-The trials are those of the shipped policy's search. Here the two further trials of a method whose winner is at an edge
-of its first four are fixed for each edge, so that the search needs no decision by hand. The winners found on one base
-policy are used for the other one, too.
+The trials are those of the shipped policy's search, but for ``sft_self``, whose winner there was far beyond its first
+four: here these are around that one. The two further trials of a method whose winner is at an edge of its first four
+are fixed for each edge, so that the search needs no decision by hand. The winners found on one base policy are used for
+the other one, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ _SFT = "sft.lr=3e-4"
 _LOWER, _HIGHER = "optimizer.lr=3e-5", "optimizer.lr=3e-3"
 GRIDS: Mapping[str, Grid] = {
     **{algo: grid for algo, grid in FIRST.items() if algo not in RULES},
+    "sft_self": (
+        *((_SFT, "sft.epochs=5"), (_SFT, "sft.epochs=20")),
+        *(("sft.lr=1e-4", "sft.epochs=20"), ("sft.lr=1e-3", "sft.epochs=5")),
+    ),
     "sft_self_rl": (
         *((MIDDLE, _SFT, "sft.epochs=5"), (MIDDLE, _SFT, "sft.epochs=20")),
         *((LOW, _SFT, "sft.epochs=20"), (HIGH, _ONCE, _SFT, "sft.epochs=20")),
@@ -52,7 +57,13 @@ _SFT_EDGES: Edges = {
 #: method → winner at an edge of its grid → its two further trials
 BEYOND: Mapping[str, Edges] = {
     **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), _RL),
-    **dict.fromkeys(("sft", "sft_self"), _SFT_EDGES),
+    "sft": _SFT_EDGES,
+    "sft_self": {
+        (_SFT, "sft.epochs=5"): (("sft.lr=1e-4", "sft.epochs=5"), (_SFT, "sft.epochs=1")),
+        (_SFT, "sft.epochs=20"): ((_SFT, "sft.epochs=40"), ("sft.lr=1e-3", "sft.epochs=20")),
+        ("sft.lr=1e-4", "sft.epochs=20"): (("sft.lr=3e-5", "sft.epochs=20"), ("sft.lr=1e-4", "sft.epochs=40")),
+        ("sft.lr=1e-3", "sft.epochs=5"): (("sft.lr=3e-3", "sft.epochs=5"), ("sft.lr=1e-3", "sft.epochs=20")),
+    },
     "luffy": {
         (MIDDLE, "algo.gamma=0.1"): ((MIDDLE, "algo.gamma=0.03"), (LOW, "algo.gamma=0.1")),
         (MIDDLE, "algo.gamma=0.3"): ((MIDDLE, "algo.gamma=1.0"), (LOW, "algo.gamma=0.3")),

@@ -17,7 +17,7 @@ from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search, 
 from recipes.study.free_page import tuning_text, write_free_page
 from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
-from recipes.study.tuning import RULES, simulated_search
+from recipes.study.tuning import RULES, TERSE, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import read_manifest, write_notes
 from recipes.tiny.free_gate import free_gate_failures
@@ -153,6 +153,13 @@ def test_every_method_of_the_bed_is_searched_with_four_trials_and_two_at_an_edge
     assert {"bepa_wording", "bepa_actions", "sft_self_rl_long", "level1_as_bepa"} <= set(named)
     parts = {variant.tuned_as or variant.algo for part in FREE_PARTS.values() for variant in part}
     assert parts <= set(GRIDS)
+
+
+def test_fine_tuning_on_the_self_rolled_traces_is_searched_around_what_won_on_the_other_bed() -> None:
+    """Its first four trials there ended at 5 epochs, and 20 and more won: it must not lose here for want of those."""
+    assert TERSE.tuned("sft_self") in GRIDS["sft_self"]
+    further = {each for grid in BEYOND["sft_self"].values() for each in grid}
+    assert ("sft.lr=3e-4", "sft.epochs=40") in further
 
 
 @pytest.mark.slow
