@@ -11,7 +11,7 @@ from typing import Any
 from osworld_gym.atomic import write_bytes
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.recorded.desktop import IMAGES
-from osworld_gym.desktops.recorded.graph import Recording, State, acting, key_of
+from osworld_gym.desktops.recorded.graph import Recording, State, acting, has_keys, key_of
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 
@@ -72,7 +72,7 @@ class Recorder:
             self.differing += not same
 
     def _add(self, seed: int, before: int | None, key: str, state: State) -> int | None:
-        """Adds a state, unless another desktop has been faster; unchanged actions lead back to where they started."""
+        """Adds a state, unless another desktop has been faster; a mouse that changed nothing leads back."""
         states = self.recording.seeds.setdefault(seed, [])
         if before is None:
             if not states:
@@ -80,7 +80,7 @@ class Recorder:
             return 0 if states[0].screen == state.screen else None
         here = states[before]
         if key not in here.after:
-            if (state.screen, state.score) == (here.screen, here.score):
+            if (state.screen, state.score) == (here.screen, here.score) and not has_keys(key):
                 here.after[key] = before
             else:
                 here.after[key] = len(states)
