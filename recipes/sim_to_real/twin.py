@@ -7,7 +7,9 @@ folder/suite/                            the tasks on the recorded desktop
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -87,6 +89,7 @@ def build_twin(
                 f"{task.id} was recorded with {made}, got {asdict(effort)}; give the same --record-seeds, --rollouts "
                 "and --seed, or another --work"
             )
+    shutil.rmtree(folder / "suite", ignore_errors=True)  # a task of an earlier call would be trained on
     for task in tasks:
         path = folder / "suite" / "examples" / (task.domain or "desktop") / f"{task.id}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,6 +191,29 @@ def counts(folder: Path, tasks: Sequence[Task]) -> dict[str, float]:
         for name in found:
             found[name] += (new | notes).get(name, 0)
     return found
+
+
+def claim_trainings(folder: Path, work: Path, tasks: Sequence[Task]) -> None:
+    """Notes which recordings the twin's trainings are on, and checks that they still are.
+
+    Args:
+        folder: of the twin.
+        work: of all trainings and results.
+        tasks: the recorded tasks.
+
+    Raises:
+        ValueError: a task was recorded again since.
+    """
+    found = hashlib.sha256()
+    for task in tasks:
+        found.update(recording_path(folder, task.id).read_bytes())
+    path, now = work / "recordings.txt", found.hexdigest()
+    if path.exists() and path.read_text(encoding="utf-8").strip() != now:
+        raise ValueError(
+            f"{work.name}: its trainings and results are of other recordings than those in {folder.name}; "
+            "give another --work"
+        )
+    write_text(path, now + "\n")
 
 
 def _notes_path(folder: Path, task_id: str) -> Path:

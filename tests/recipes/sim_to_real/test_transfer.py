@@ -24,7 +24,7 @@ from osworld_gym.types import Action
 from recipes.sim_to_real import twin as twin_module
 from recipes.sim_to_real.__main__ import parser, variants
 from recipes.sim_to_real.transfer import report, transfer
-from recipes.sim_to_real.twin import Effort, build_twin, counts, twin_task
+from recipes.sim_to_real.twin import Effort, build_twin, claim_trainings, counts, twin_task
 from recipes.study.runner import Run
 
 TASKS = ["a", "b"]
@@ -149,5 +149,13 @@ def test_a_twin_is_built_from_oracles_and_policy_and_plays_like_the_desktop(
     assert build_twin(tmp_path, again, tasks, policy, Effort(2, 4), pytest.fail) == found  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"lamp-0 was recorded with .*'rollouts': 4.* got .*'rollouts': 8"):
         build_twin(tmp_path, again, tasks, policy, Effort(2, 8), pytest.fail)  # type: ignore[arg-type]
+    claim_trainings(tmp_path, tmp_path / "work", tasks)
+    claim_trainings(tmp_path, tmp_path / "work", tasks)
+    states = [State("0" * 32, 0.0)]
+    Recording((8, 8), {7: states}).save(tmp_path / "recordings" / "lamp-1.json")  # recorded again
+    with pytest.raises(ValueError, match="its trainings and results are of other recordings"):
+        claim_trainings(tmp_path, tmp_path / "work", tasks)
+    build_twin(tmp_path, again, tasks[:1], policy, Effort(2, 4), pytest.fail)  # type: ignore[arg-type]
+    assert [task.id for task in osworld_suite(tmp_path / "suite").tasks] == ["lamp-0"]
     traces = load_traces(tmp_path / "experts")
     assert [(trace.task_id, trace.success) for trace in traces] == [("lamp-0", True), ("lamp-1", True)]
