@@ -227,8 +227,14 @@ class Search:
 
 
 def score(result: Result) -> float:
-    """Sampled success on the validation tasks, in [0, 1]."""
+    """Sampled success on the validation tasks, in [0, 1].
+
+    Raises:
+        ResultError: a task has no episode, since its desktop failed in all: trials are compared on the same tasks.
+    """
     counts = result.counts["sampled"]
+    if lost := [task for task in result.sets["train"] if not counts[task][1]]:
+        raise ResultError(f"{result.path}: no episode of {', '.join(lost)} was played; delete the file and its run")
     return mean(counts[task][0] / counts[task][1] for task in result.sets["train"])
 
 

@@ -301,6 +301,9 @@ def test_variants_with_more_self_rollouts_are_compared_on_the_usual_expert_only_
 def test_a_score_is_the_mean_over_tasks() -> None:
     one = result("grpo", 0, 2, counts={"sampled": {"t0": (8, 8), "t1": (0, 8), "t2": (4, 8), "t3": (2, 4)}})
     assert score(one) == pytest.approx(0.5)
+    lost = result("grpo", 0, 2, counts={"sampled": dict.fromkeys(("t0", "t1", "t2"), (4, 8)) | {"t3": (0, 0)}})
+    with pytest.raises(ResultError, match=r"grpo-0\.json: no episode of t3 was played"):
+        score(lost)
 
 
 def write_trials(folder: Path, wins: dict[str, int], algo: str = "grpo") -> None:
