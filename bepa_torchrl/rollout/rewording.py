@@ -66,7 +66,8 @@ class Rewording:
     that acts as the trace does (:func:`same_actions`) gives its thought: so a thought belongs to its action, and is
     distributed as the policy's thoughts before such an action. The new response is that thought and the trace's parsed
     actions, written by the protocol's ``format_response``. If none acts so, or the trace's response cannot be parsed,
-    the step's response stays as it is. A trace that no longer fits the model's context stays as a whole.
+    the step's response stays as it is. A trace without a new thought, or that no longer fits the model's context, stays
+    as a whole, its policy version included.
 
     Args:
         policy: samples; its version is that of the new rows.
@@ -161,7 +162,9 @@ class Rewording:
             return None
 
     def _finished(self, trace: TensorDictBase, draft: _Draft) -> tuple[TensorDictBase, float]:
-        """The rows with the draft's responses, and the share of new thoughts; the trace itself if they do not fit."""
+        """The rows with the draft's responses, and the share of new thoughts; or the trace itself, and 0."""
+        if not draft.reworded:
+            return trace, 0.0
         contexts = step_contexts(cast(str, draft.rows[0][K.INSTRUCTION]), draft.screenshots, draft.texts, draft.tokens)
         prompts = self.policy.renderer.render(contexts)
         new = []

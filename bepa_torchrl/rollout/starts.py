@@ -13,8 +13,10 @@ from bepa_torchrl.rollout.episodes import EpisodeResult
 
 
 def responses_of(results: Iterable[EpisodeResult]) -> list[str]:
-    """All responses of episodes that have rows."""
-    return responses_in(row for result in results if result.rows is not None for row in row_list(result.rows))
+    """The policy's responses in episodes that have rows; replayed ones (``algo=prefix``) are a trace's: left out."""
+    return responses_in(
+        row for result in results if result.rows is not None for row in row_list(result.rows)[result.replayed :]
+    )
 
 
 def responses_in(rows: Iterable[TensorDictBase]) -> list[str]:

@@ -30,7 +30,7 @@ from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.ledger import Ledger
 from osworld_gym.atomic import write_text
 from recipes.sim_to_real.transfer import report, transfer
-from recipes.sim_to_real.twin import Effort, build_twin
+from recipes.sim_to_real.twin import Effort, build_twin, claim_trainings
 from recipes.study.bases import base_hash
 from recipes.study.records import Result, commit, kept_settings, machine, read_result
 from recipes.study.runner import Run, run_missing
@@ -115,6 +115,7 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     tasks, work = make_tasks(settings), options.work
     effort = Effort(options.record_seeds, options.rollouts, options.seed)
     recorded = build_twin(work / "twin", settings, tasks.train, make_policy(settings, seed=0), effort, say)
+    claim_trainings(work / "twin", work, tasks.train)
     results = {name: trained(run, work) for name, run in runs.items()}
     say("the policy of the twin on the real desktops")
     folder = trainings(runs["twin"], work) / runs["twin"].group() / "twin" / "policy"

@@ -57,12 +57,13 @@ def _ratio(one: float, other: float) -> float | None:
 
 def report(found: Mapping[str, Any], recorded: Mapping[str, float]) -> list[str]:
     """The result as lines of text."""
-    states, actions, repeated, differing = (
-        round(recorded[name]) for name in ("states", "actions", "repeated", "differing")
+    states, actions, repeated, differing, other = (
+        round(recorded[name]) for name in ("states", "actions", "repeated", "differing", "other_starts")
     )
     lines = [
         f"twin: {recorded['tasks']:.0f} tasks, {states} states, {actions} known actions",
         f"{differing} of {repeated} repeated actions led to another screen than recorded",
+        f"{other} episodes of a recorded seed began with another screen, and added nothing",
         "success, %           twin                real",
     ]
     for name, label in (("base", "base policy"), ("after_twin", "trained on twin"), ("after_real", "trained on real")):

@@ -7,12 +7,15 @@ folder/suite/                            the tasks on the recorded desktop
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.experiment.settings import Settings
@@ -35,6 +38,7 @@ from osworld_gym.types import StopReason
 from osworld_gym.vector import DesktopVector
 
 STYLES = ("native", "expert")  #: of the oracles that are played
+_COUNTED = ("repeated", "differing", "other_starts")  #: by the recorder of a task
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def build_twin(
         note: is called with a line about each task.
 
     Raises:
-        ValueError: a task's verifier has steps of its own, or no expert's run of a task succeeded.
+        ValueError: a task's verifier has steps of its own, no expert's run of a task succeeded, or ``folder`` has
+            recordings of another effort.
         DesktopError: a desktop cannot be made.
     """
     for task in tasks:
@@ -79,6 +84,12 @@ def build_twin(
             raise ValueError(f"{task.id}: its verifier changes the desktop (postconfig), so states cannot be scored")
         if not recording_path(folder, task.id).exists():
             note(f"{task.id}: {_record(folder, settings, task, policy, effort)}")
+        elif (made := _notes(folder, task.id).get("effort", asdict(effort))) != asdict(effort):
+            raise ValueError(
+                f"{task.id} was recorded with {made}, got {asdict(effort)}; give the same --record-seeds, --rollouts "
+                "and --seed, or another --work"
+            )
+    shutil.rmtree(folder / "suite", ignore_errors=True)  # a task of an earlier call would be trained on
     for task in tasks:
         path = folder / "suite" / "examples" / (task.domain or "desktop") / f"{task.id}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +122,7 @@ def _record(folder: Path, settings: Settings, task: Task, policy: ModelSampler, 
         results = run_episodes(policy, vector, _jobs(task, seeds, expert, effort), keep_rows=False)
     save_traces([expert], folder / "experts")
     recorder = recorders[0]
-    notes = {"repeated": recorder.repeated, "differing": recorder.differing}
+    notes = {name: getattr(recorder, name) for name in _COUNTED} | {"effort": asdict(effort)}
     write_text(_notes_path(folder, task.id), json.dumps(notes) + "\n")
     recorder.recording.save(recording_path(folder, task.id))
     won = sum(result.success for result in results)
@@ -163,26 +174,54 @@ def twin_task(task: Task) -> Task:
 def counts(folder: Path, tasks: Sequence[Task]) -> dict[str, float]:
     """What was recorded of these tasks: ``states``, known ``actions``, ``solved`` states, and repeated actions.
 
-    ``differing`` of the ``repeated`` ones led to another screen than when they were recorded.
+    ``differing`` of the ``repeated`` ones led to another screen than when they were recorded; ``other_starts`` episodes
+    began with another one.
     """
-    found = dict.fromkeys(("tasks", "states", "actions", "solved", "repeated", "differing"), 0.0)
+    found = dict.fromkeys(("tasks", "states", "actions", "solved", *_COUNTED), 0.0)
     for task in tasks:
         recording = Recording.load(recording_path(folder, task.id))
         states = [state for states in recording.seeds.values() for state in states]
-        notes = json.loads(_notes_path(folder, task.id).read_text(encoding="utf-8"))
+        notes = _notes(folder, task.id)
         new = {
             "tasks": 1,
             "states": len(states),
             "actions": sum(len(state.after) for state in states),
             "solved": sum(state.score == 1 for state in states),
         }
-        for name, value in (new | notes).items():
-            found[name] += value
+        for name in found:
+            found[name] += (new | notes).get(name, 0)
     return found
+
+
+def claim_trainings(folder: Path, work: Path, tasks: Sequence[Task]) -> None:
+    """Notes which recordings the twin's trainings are on, and checks that they still are.
+
+    Args:
+        folder: of the twin.
+        work: of all trainings and results.
+        tasks: the recorded tasks.
+
+    Raises:
+        ValueError: a task was recorded again since.
+    """
+    found = hashlib.sha256()
+    for task in tasks:
+        found.update(recording_path(folder, task.id).read_bytes())
+    path, now = work / "recordings.txt", found.hexdigest()
+    if path.exists() and path.read_text(encoding="utf-8").strip() != now:
+        raise ValueError(
+            f"{work.name}: its trainings and results are of other recordings than those in {folder.name}; "
+            "give another --work"
+        )
+    write_text(path, now + "\n")
 
 
 def _notes_path(folder: Path, task_id: str) -> Path:
     return folder / "notes" / f"{task_id}.json"
+
+
+def _notes(folder: Path, task_id: str) -> dict[str, Any]:
+    return dict(json.loads(_notes_path(folder, task_id).read_text(encoding="utf-8")))
 
 
 def _states(recording: Recording) -> int:

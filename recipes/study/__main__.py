@@ -136,6 +136,7 @@ def free_study(options: argparse.Namespace) -> int:
         elif failures := measure_missing(base, out, processes=options.processes, log=say).failures():
             raise ValueError(f"{base.name} fails its gate; with --look it runs all the same: " + "; ".join(failures))
         search = free_search(base)
+        search.check_weights()
         if options.tune or not (search.choices.exists() or options.look):
             if not tune(search, work, processes=options.processes, log=say):
                 return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bepa_torchrl.checkpoints import checkpoint_folder, tiny_checkpoint
+from bepa_torchrl.checkpoints import checkpoint_folder
 from recipes.study.records import file_hash
 
 
@@ -15,7 +15,7 @@ class Base:
 
     Args:
         name: the name in result files, which say nothing of the machine's folders.
-        folder: its checkpoint; None: the shipped one's.
+        folder: its checkpoint; None: the one that ships with the package under this name.
         settings: of every run that starts from it, beside the checkpoint.
     """
 
@@ -26,7 +26,7 @@ class Base:
     @property
     def checkpoint(self) -> Path:
         """The folder of the checkpoint."""
-        return tiny_checkpoint() if self.folder is None else self.folder
+        return Path(checkpoint_folder(self.name)) if self.folder is None else self.folder
 
     @property
     def overrides(self) -> tuple[str, ...]:

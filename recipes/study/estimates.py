@@ -21,14 +21,16 @@ def rates(results: Sequence[Result], part: str, seeds: Sequence[int], *, base: b
 
     The expert-only tasks differ by seed, since the self-rollouts do: then a row is the seed's mean, ``[S, 1]``.
     """
-    chosen = [result for result in results if result.seed in seeds]
-    per_seed = [rates_of(result, part, base=base) for result in chosen]
+    return _as_array([rates_of(result, part, base=base) for result in results if result.seed in seeds], part)
+
+
+def _as_array(per_seed: Sequence[Mapping[str, float]], part: str) -> Rates | None:
     if not per_seed or not all(per_seed):
         return None
-    common = [task for task in per_seed[0] if all(task in found for found in per_seed)]
     if part == "expert_only":
         return np.array([[mean(found.values())] for found in per_seed])
-    return np.array([[found[task] for task in common] for found in per_seed])
+    common = [task for task in per_seed[0] if all(task in found for found in per_seed)]
+    return np.array([[found[task] for task in common] for found in per_seed]) if common else None
 
 
 def all_rates(results: Sequence[Result], part: str, *, base: bool = False) -> Rates | None:
@@ -62,6 +64,8 @@ def common_seeds(study: Study, names: Sequence[str]) -> list[int]:
 def pair(study: Study, name: str, reference: str, part: str) -> tuple[Rates, Rates] | None:
     """Rates of two variants under the seeds that both have; None if one has no results or no tasks of this set.
 
+    A task without an episode of one variant, since its desktop failed in all, is left out of both under this seed.
+
     Args:
         study: all results.
         name: a variant.
@@ -73,8 +77,16 @@ def pair(study: Study, name: str, reference: str, part: str) -> tuple[Rates, Rat
     if not all(study.get(each) for each in names):
         return None
     seeds = common_seeds(study, names)
-    one, other = rates(study[name], part, seeds), rates(study[names[-1]], part, seeds, base=base)
-    return None if one is None or other is None or one.shape != other.shape else (one, other)
+    ones, others = (
+        [rates_of(result, part, base=of_base) for result in study[each] if result.seed in seeds]
+        for each, of_base in ((name, False), (names[-1], base))
+    )
+    shared = [[task for task in a if task in b] for a, b in zip(ones, others, strict=True)]
+    one, other = (
+        _as_array([{task: found[task] for task in tasks} for found, tasks in zip(side, shared, strict=True)], part)
+        for side in (ones, others)
+    )
+    return None if one is None or other is None else (one, other)
 
 
 def paired(study: Study, name: str, reference: str, part: str) -> Estimate | None:

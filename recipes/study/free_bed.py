@@ -1,8 +1,9 @@
 """The bed with free words: what is searched and where its results are. See docs/small-policies.md.
 
-The trials are those of the shipped policy's search. Here the two further trials of a method whose winner is at an edge
-of its first four are fixed for each edge, so that the search needs no decision by hand. The winners found on one base
-policy are used for the other one, too.
+The trials are those of the shipped policy's search, but for ``sft_self``, whose winner there was far beyond its first
+four: here these are around that one. The two further trials of a method whose winner is at an edge of its first four
+are fixed for each edge, so that the search needs no decision by hand. The winners found on one base policy are used for
+the other one, too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from bepa_torchrl.experiment.config import load_config
 from recipes.study.bases import Base
-from recipes.study.records import FOLDER, ROOT
+from recipes.study.estimates import Study
+from recipes.study.records import FOLDER, ROOT, Result, kept_settings
 from recipes.study.search import Edges, Grid, Search
 from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, RULES, simulated_search
+from recipes.study.variants import VARIANTS
 from recipes.tiny.free_gate import TERSE_START
 
 RESULTS = FOLDER / "free"  #: a folder for each base policy
@@ -30,6 +34,10 @@ _SFT = "sft.lr=3e-4"
 _LOWER, _HIGHER = "optimizer.lr=3e-5", "optimizer.lr=3e-3"
 GRIDS: Mapping[str, Grid] = {
     **{algo: grid for algo, grid in FIRST.items() if algo not in RULES},
+    "sft_self": (
+        *((_SFT, "sft.epochs=5"), (_SFT, "sft.epochs=20")),
+        *(("sft.lr=1e-4", "sft.epochs=20"), ("sft.lr=1e-3", "sft.epochs=5")),
+    ),
     "sft_self_rl": (
         *((MIDDLE, _SFT, "sft.epochs=5"), (MIDDLE, _SFT, "sft.epochs=20")),
         *((LOW, _SFT, "sft.epochs=20"), (HIGH, _ONCE, _SFT, "sft.epochs=20")),
@@ -49,7 +57,13 @@ _SFT_EDGES: Edges = {
 #: method → winner at an edge of its grid → its two further trials
 BEYOND: Mapping[str, Edges] = {
     **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), _RL),
-    **dict.fromkeys(("sft", "sft_self"), _SFT_EDGES),
+    "sft": _SFT_EDGES,
+    "sft_self": {
+        (_SFT, "sft.epochs=5"): (("sft.lr=1e-4", "sft.epochs=5"), (_SFT, "sft.epochs=1")),
+        (_SFT, "sft.epochs=20"): ((_SFT, "sft.epochs=40"), ("sft.lr=1e-3", "sft.epochs=20")),
+        ("sft.lr=1e-4", "sft.epochs=20"): (("sft.lr=3e-5", "sft.epochs=20"), ("sft.lr=1e-4", "sft.epochs=40")),
+        ("sft.lr=1e-3", "sft.epochs=5"): (("sft.lr=3e-3", "sft.epochs=5"), ("sft.lr=1e-3", "sft.epochs=20")),
+    },
     "luffy": {
         (MIDDLE, "algo.gamma=0.1"): ((MIDDLE, "algo.gamma=0.03"), (LOW, "algo.gamma=0.1")),
         (MIDDLE, "algo.gamma=0.3"): ((MIDDLE, "algo.gamma=1.0"), (LOW, "algo.gamma=0.3")),
@@ -82,3 +96,19 @@ BEYOND: Mapping[str, Edges] = {
 def free_search(base: Base) -> Search:
     """The search of the bed on a base policy."""
     return simulated_search(GRIDS, CHOICES, BEYOND, base)
+
+
+def untuned(study: Study) -> list[str]:
+    """The variants with a result whose settings are not those that the search has chosen; all before the search."""
+    search, defaults = free_search(Base("")), kept_settings(load_config())
+    chosen = search.read()
+    grids = (*GRIDS.values(), *(further for edges in BEYOND.values() for further in edges.values()))
+    searched = {each.split("=", 1)[0] for grid in grids for trial in grid for each in trial}
+
+    def as_chosen(result: Result) -> bool:
+        key = VARIANTS[result.variant].tuned_as or VARIANTS[result.variant].algo
+        wanted = dict(each.split("=", 1) for each in search.tuned(key))
+        made = defaults | dict(result.settings)
+        return key in chosen and all(float(made[name]) == float(wanted.get(name, defaults[name])) for name in searched)
+
+    return [name for name, results in study.items() if not all(map(as_chosen, results))]

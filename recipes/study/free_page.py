@@ -18,14 +18,15 @@ from recipes.study.claims import CLAIMS, Claim, paper_text, verdict
 from recipes.study.estimates import Study, common_seeds, gain_text, interval_text, paired, rate_text
 from recipes.study.figures import Panel, draw, draw_differences
 from recipes.study.free_base import FIGURES, Known, read_known
-from recipes.study.free_bed import free_search
+from recipes.study.free_bed import free_search, untuned
 from recipes.study.long_page import PANELS, refresh_table
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.page import read_study
 from recipes.study.provenance import commits_text
-from recipes.study.records import Result
+from recipes.study.records import Result, ResultError
 from recipes.study.tables import difference_table, success_table
 from recipes.study.variants import FREE_PARTS, VARIANTS
+from recipes.tiny.checkpoint import MANIFEST
 
 TITLE = "Results with thoughts in free words"
 SHOWN = ("grpo", "level1_as_bepa", "bepa_wording", "bepa_actions", "bepa")  #: in the figure over training
@@ -70,14 +71,25 @@ def read_parts(folder: Path) -> list[Part]:
     """The base policies that have results, by name.
 
     Raises:
-        ResultError: as :func:`recipes.study.page.read_study`.
+        ResultError: as :func:`recipes.study.page.read_study`, or results of another base policy than the manifest's.
         OSError: results without the base policy's manifest.
     """
     found = []
     for each in sorted(path.parent for path in folder.glob(f"*/{FIGURES}")):
         if study := read_study(each):
             found.append(Part(each.name, each, study, read_known(each)))
+            _check_base(found[-1])
     return found
+
+
+def _check_base(part: Part) -> None:
+    """Raises ResultError if the results are not of the weights that the gate's figures beside them are of."""
+    first, weights = next(iter(part.study.values()))[0], part.known.manifest["weights"]
+    if first.base != weights:
+        raise ResultError(
+            f"{part.name}/{first.path} was made from other weights ({first.base}) than those that {FIGURES}/{MANIFEST} "
+            f"beside it describes ({weights}); move the older results away, or run the study again"
+        )
 
 
 def write_free_page(folder: Path, page: Path) -> bool:
@@ -107,9 +119,14 @@ def write_free_page(folder: Path, page: Path) -> bool:
 
 
 def warnings(parts: Sequence[Part]) -> list[str]:
-    """What is wrong with base policies that fail their gate, Markdown lines; none if all pass."""
+    """Why this is no comparison: gates that fail, and settings that no search has chosen; Markdown lines."""
     lines = []
     for part in parts:
+        if names := untuned(part.study):
+            lines += [
+                f"- **`{part.name}`: the settings of {', '.join(f'`{name}`' for name in names)} are not those that the "
+                "search has chosen: a look, no comparison of methods.**"
+            ]
         if failures := part.known.failures():
             lines += [
                 f"- **`{part.name}` does not pass its gate: a look, no comparison of methods.** {'; '.join(failures)}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
+from recipes.study.bases import Base
 from recipes.study.search import Grid, Search
 from recipes.study.variants import Variant
 
@@ -47,6 +48,7 @@ GRIDS: Mapping[str, Grid] = {
         (_HIGH, _ONCE, "loss.anchor=0.1"),
     ),
 }
+BASE = Base("tiny_local")  #: the policy that ``experiment=local`` names
 CHOICES = Path(__file__).with_name("tuned_local.json")  #: the winners and all validation scores
 #: names of the settings in which methods may differ, since they are tuned
 TUNED = frozenset(setting.split("=", 1)[0] for grid in GRIDS.values() for trial in grid for setting in trial)
@@ -68,4 +70,5 @@ def search(*more: str) -> Search:
         command="python -m recipes.study.local_runs --tune",
         rules={"bepa_anchor": "bepa"},
         more=more,
+        base=BASE,
     )

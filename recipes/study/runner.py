@@ -24,6 +24,7 @@ from bepa_torchrl.training.step_metrics import SUFFIX
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suites.registry import load_suite
 from recipes.study.bases import SHIPPED, Base, base_hash
+from recipes.study.prepared import claim_folder, prepared_base
 from recipes.study.records import (
     RESULTS_VERSION,
     Result,
@@ -105,7 +106,7 @@ def run_missing(
         summary: makes a finished run's result from the run and ``work``; None: :func:`summarise`.
 
     Raises:
-        ResultError: a result file is damaged.
+        ResultError: a result file is damaged, or a folder of ``work`` is of another base policy or preparation.
     """
     summary = summary or summarise
     waiting = [run for run in runs if not up_to_date(run, out)]
@@ -183,11 +184,11 @@ def noted_sources(folder: Path) -> list[str]:
 
 def _prepare(run: Run, root: Path, log: Log) -> None:
     """The preparation that the runs of a group share, if it is missing; one that was interrupted goes on."""
+    settings = load_config([*run.variant.overrides, *run.base.overrides, f"seed={run.seed}", "compare=[]"])
+    claim_folder(root, settings)
     if (root / "prepared").exists():
         return
     log(f"{run.group()}: prepares")
-    settings = load_config([*run.variant.overrides, *run.base.overrides, f"seed={run.seed}", "compare=[]"])
-    root.mkdir(parents=True, exist_ok=True)
     policy = make_policy(settings, seed=settings.seed)
     prepared_run(settings, root, policy, make_tasks(settings), Console(width=120))
 
@@ -195,7 +196,7 @@ def _prepare(run: Run, root: Path, log: Log) -> None:
 def summarise(run: Run, work: Path) -> Result:
     """The result of a finished run."""
     folder, settings = work / run.group() / run.variant.name, run.settings()
-    base = base_hash(settings.policy.checkpoint)
+    base = prepared_base(work / run.group(), settings)
     name = None if run.base.folder is None else run.base.name
     return result_of(run.variant.name, folder, settings, base, checkpoint=name)
 

@@ -139,6 +139,7 @@ class Search:
                 "scores": {" ".join(grid[number]): value for number, value in short.items()},
                 "longer": {" ".join(grid[number]): value for number, value in longer.items()},
                 "base": self.base.name,
+                **({} if self.base.folder is None else {"weights": self.base.hash()}),
             }
         write_text(self.choices, json.dumps(found, indent=1) + "\n")
         return found
@@ -183,15 +184,28 @@ class Search:
         lines = [f"| method | settings | {short} iterations | {long} iterations |", "|---|---|---|---|"]
         for algo, found in self.read().items():
             for settings, value in found["scores"].items():
-                longer = found["longer"].get(settings)
+                longer = f"{100 * found['longer'][settings]:.1f}" if settings in found["longer"] else ""
                 chosen = " **(chosen)**" if settings.split(" ") == found["settings"] else ""
-                cells = (algo, f"`{settings}`{chosen}", f"{100 * value:.1f}", f"{100 * longer:.1f}" if longer else "")
+                cells = (algo, f"`{settings}`{chosen}", f"{100 * value:.1f}", longer)
                 lines.append("| " + " | ".join(cells) + " |")
         return lines
 
     def tuned_on(self) -> str:
         """Name of the base policy of the search in the file; that of this one before it."""
         return next((str(found.get("base", SHIPPED.name)) for found in self.read().values()), self.base.name)
+
+    def check_weights(self) -> None:
+        """Checks that choices made on a base policy of this one's name were made on its weights.
+
+        Raises:
+            ResultError: it has been trained again since.
+        """
+        made = {found.get("weights") for found in self.read().values() if found.get("base") == self.base.name} - {None}
+        if self.base.folder is not None and made - {self.base.hash()}:
+            raise ResultError(
+                f"{self.choices.name} has the choices made on other weights ({', '.join(sorted(made))}) of "
+                f"{self.base.name} than these ({self.base.hash()}); to search again, remove the file"
+            )
 
     def read(self) -> dict[str, Any]:
         """The file's contents; empty before the search."""
@@ -213,8 +227,14 @@ class Search:
 
 
 def score(result: Result) -> float:
-    """Sampled success on the validation tasks, in [0, 1]."""
+    """Sampled success on the validation tasks, in [0, 1].
+
+    Raises:
+        ResultError: a task has no episode, since its desktop failed in all: trials are compared on the same tasks.
+    """
     counts = result.counts["sampled"]
+    if lost := [task for task in result.sets["train"] if not counts[task][1]]:
+        raise ResultError(f"{result.path}: no episode of {', '.join(lost)} was played; delete the file and its run")
     return mean(counts[task][0] / counts[task][1] for task in result.sets["train"])
 
 
@@ -229,13 +249,14 @@ def tune(search: Search, work: Path, *, processes: int, log: Log, summary: Summa
         summary: as of :func:`.runner.run_missing`.
 
     Raises:
-        ResultError: a result is damaged, or the file of choices is that of another base policy.
+        ResultError: a result is damaged, or the file of choices is that of another base policy, or of other weights.
     """
     if search.tuned_on() != search.base.name:
         raise ResultError(
             f"{search.choices.name} has the choices made on {search.tuned_on()}, which are used for {search.base.name} "
             "as well; to search again, remove the file"
         )
+    search.check_weights()
     out = work / "tuning"
     # the trials twice, the second time with those that the first ones' edges ask for
     for step in (search.trials, search.trials, search.finals):

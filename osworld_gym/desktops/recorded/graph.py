@@ -1,8 +1,9 @@
 """The recording of one task: per seed the states that were seen, what led from one to the next, and their scores.
 
 A state is what a sequence of actions leads to, not what its screen looks like: after an item of a menu was chosen, the
-screen may be the first one again, and the score another. So states form a tree, but for one case: actions after which
-neither screen nor score has changed lead back to the state they were performed in.
+screen may be the first one again, and the score another. So states form a tree, but for one case: actions of the mouse
+after which neither screen nor score has changed lead back to the state they were performed in. Keys do not: what they
+change may be out of sight until later, as after ctrl c.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from osworld_gym.types import Action, Point
 
 SQUARE = 20  #: side in pixels of the squares of the screen in which a click is the same click
 IDLE = ("finished", "call_user", "wait")  #: kinds of actions that change nothing on a recorded desktop
-VERSION = 1
+VERSION = 2  #: 1: keys after which the screen was the same led back, also ctrl c
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -97,6 +98,11 @@ def _states(data: Sequence[Any]) -> list[State]:
 def acting(actions: Sequence[Action]) -> list[Action]:
     """The actions that do something."""
     return [action for action in actions if action.kind not in IDLE]
+
+
+def has_keys(key: str) -> bool:
+    """Whether the actions of a key (:func:`key_of`) press keys or type."""
+    return any(part[3] is not None or part[4] is not None for part in json.loads(key))
 
 
 def key_of(actions: Sequence[Action], size: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from osworld_gym.atomic import write_bytes
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.recorded.desktop import IMAGES
-from osworld_gym.desktops.recorded.graph import Recording, State, acting, key_of
+from osworld_gym.desktops.recorded.graph import Recording, State, acting, has_keys, key_of
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 
@@ -24,12 +24,13 @@ class Recorder:
         known: an earlier recording of the same task, to which states are added; None: there is none.
 
     ``repeated`` counts recorded actions that were performed again, ``differing`` those after which the screen was
-    another one than recorded: the recording keeps the first.
+    another one than recorded: the recording keeps the first. ``other_starts`` counts the episodes of a known seed that
+    began with another screen than recorded, of which nothing is kept.
     """
 
     def __init__(self, folder: Path, size: tuple[int, int], known: Recording | None = None) -> None:
         self.recording = known or Recording(size)
-        self.repeated = self.differing = 0
+        self.repeated = self.differing = self.other_starts = 0
         self._folder, self._lock = folder, threading.Lock()
         (folder / IMAGES).mkdir(parents=True, exist_ok=True)
 
@@ -53,9 +54,8 @@ class Recorder:
             states = self.recording.seeds.get(seed, [])
             known = (0 if states else None) if before is None else states[before].after.get(key)
             if known is not None:
-                self.repeated += 1
                 same = states[known].screen == name
-                self.differing += not same
+                self._count(same, start=before is None)
                 return known if same else None
         value = score()  # takes a while: not under the lock
         path = self._folder / IMAGES / f"{name}.png"
@@ -64,8 +64,15 @@ class Recorder:
         with self._lock:
             return self._add(seed, before, key, State(name, float(value)))
 
+    def _count(self, same: bool, *, start: bool) -> None:
+        if start:
+            self.other_starts += not same
+        else:
+            self.repeated += 1
+            self.differing += not same
+
     def _add(self, seed: int, before: int | None, key: str, state: State) -> int | None:
-        """Adds a state, unless another desktop has been faster; unchanged actions lead back to where they started."""
+        """Adds a state, unless another desktop has been faster; a mouse that changed nothing leads back."""
         states = self.recording.seeds.setdefault(seed, [])
         if before is None:
             if not states:
@@ -73,7 +80,7 @@ class Recorder:
             return 0 if states[0].screen == state.screen else None
         here = states[before]
         if key not in here.after:
-            if (state.screen, state.score) == (here.screen, here.score):
+            if (state.screen, state.score) == (here.screen, here.score) and not has_keys(key):
                 here.after[key] = before
             else:
                 here.after[key] = len(states)

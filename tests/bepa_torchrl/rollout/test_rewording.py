@@ -152,6 +152,16 @@ def test_a_trace_that_no_longer_fits_stays_whole() -> None:
     assert transform.reports[0].reworded == 0.0
 
 
+def test_a_trace_without_a_new_thought_is_as_old_as_before() -> None:
+    """The cached words were sampled by version 0, and so they say: ``cache/staleness`` is theirs."""
+    cache = seeded()
+    transform = TraceReplacement(cache, rewording=rewording("wording", lambda *_: saying("elsewhere", x=1)))
+    transform(played("+"))
+    assert transform.reports[0].reworded == 0.0
+    assert cache.metadata("lamp-0").policy_version == 0
+    assert not cache.get_trace("lamp-0")[0][K.ROLLOUT_LOG_PROB].isnan().any()
+
+
 def test_responses_depend_on_seed_group_step_and_try_only(tmp_path: Path) -> None:
     """So a resumed run writes the same traces; the saved cache gives them back."""
     keys: list[list[SeedKey]] = []

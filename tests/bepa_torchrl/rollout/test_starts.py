@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
@@ -21,6 +23,14 @@ def test_shares_by_hand() -> None:
         "eval/starts_press": pytest.approx(1 / 3),
         "eval/starts_all": 1.0,
     }
+
+
+def test_replayed_responses_are_not_the_policys() -> None:
+    """Press was replayed: only done is a response of the policy."""
+    with lamp_vector(1) as vector:
+        (result,) = run_episodes(ScriptedPolicy(lambda _: True), vector, [EpisodeJob(lamp_task(0), (0, 1, 0, 0), 3)])
+    assert responses_of([result]) == [PRESS, DONE]
+    assert responses_of([replace(result, replayed=1)]) == [DONE]
 
 
 def test_without_a_response_there_is_no_metric() -> None:

@@ -24,11 +24,12 @@ from osworld_gym.types import Action
 from recipes.sim_to_real import twin as twin_module
 from recipes.sim_to_real.__main__ import parser, variants
 from recipes.sim_to_real.transfer import report, transfer
-from recipes.sim_to_real.twin import Effort, build_twin, counts, twin_task
+from recipes.sim_to_real.twin import Effort, build_twin, claim_trainings, counts, twin_task
 from recipes.study.runner import Run
 
 TASKS = ["a", "b"]
-RECORDED = {"tasks": 2.0, "states": 30.0, "actions": 70.0, "solved": 8.0, "repeated": 40.0, "differing": 3.0}
+RECORDED = {"tasks": 2.0, "states": 30.0, "actions": 70.0, "solved": 8.0, "repeated": 40.0, "differing": 3.0,
+            "other_starts": 2.0}  # fmt: skip
 
 
 def evaluation(a: int, b: int) -> Evaluation:
@@ -51,6 +52,7 @@ def test_ratios_are_those_of_success_and_of_gains_on_the_real_desktops() -> None
     assert one["gain_twin"]["low"] < 3 / 8 < one["gain_twin"]["high"]
     text = "\n".join(report(one, RECORDED))
     assert "3 of 40 repeated actions led to another screen than recorded" in text
+    assert "2 episodes of a recorded seed began with another screen" in text
     assert "success after twin / after real: 83 %; of the gains: 75 %" in text
 
 
@@ -81,6 +83,7 @@ def test_what_was_recorded_is_not_recorded_again(tmp_path: Path) -> None:
     recorded = build_twin(tmp_path, None, [task], None, Effort(), pytest.fail)  # type: ignore[arg-type]
     assert recorded == counts(tmp_path, [task]) == {
         "tasks": 1, "states": 2, "actions": 2, "solved": 1, "repeated": 5, "differing": 1,
+        "other_starts": 0,
     }  # fmt: skip
     assert osworld_suite(tmp_path / "suite").task(task.id).evaluator["func"] == "sim_state"
 
@@ -142,5 +145,17 @@ def test_a_twin_is_built_from_oracles_and_policy_and_plays_like_the_desktop(
         last = [episode.act(text) for text in texts][-1]
         assert last.verdict is not None
         assert last.verdict.success is solved
+    again = SimpleNamespace(env=env)
+    assert build_twin(tmp_path, again, tasks, policy, Effort(2, 4), pytest.fail) == found  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"lamp-0 was recorded with .*'rollouts': 4.* got .*'rollouts': 8"):
+        build_twin(tmp_path, again, tasks, policy, Effort(2, 8), pytest.fail)  # type: ignore[arg-type]
+    claim_trainings(tmp_path, tmp_path / "work", tasks)
+    claim_trainings(tmp_path, tmp_path / "work", tasks)
+    states = [State("0" * 32, 0.0)]
+    Recording((8, 8), {7: states}).save(tmp_path / "recordings" / "lamp-1.json")  # recorded again
+    with pytest.raises(ValueError, match="its trainings and results are of other recordings"):
+        claim_trainings(tmp_path, tmp_path / "work", tasks)
+    build_twin(tmp_path, again, tasks[:1], policy, Effort(2, 4), pytest.fail)  # type: ignore[arg-type]
+    assert [task.id for task in osworld_suite(tmp_path / "suite").tasks] == ["lamp-0"]
     traces = load_traces(tmp_path / "experts")
     assert [(trace.task_id, trace.success) for trace in traces] == [("lamp-0", True), ("lamp-1", True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from recipes.study import __main__ as study
 from recipes.study import free_base as bases
 from recipes.study.bases import SHIPPED, Base
 from recipes.study.free_base import EVALUATIONS, free_base, note_base, read_known
-from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search
+from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search, untuned
 from recipes.study.free_page import tuning_text, write_free_page
-from recipes.study.records import Result, kept_settings
+from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
-from recipes.study.tuning import RULES, simulated_search
+from recipes.study.tuning import RULES, TERSE, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
-from recipes.tiny.checkpoint import write_notes
+from recipes.tiny.checkpoint import read_manifest, write_notes
 from recipes.tiny.free_gate import free_gate_failures
 
 TASKS = [f"t{i}" for i in range(6)]
@@ -154,6 +155,13 @@ def test_every_method_of_the_bed_is_searched_with_four_trials_and_two_at_an_edge
     assert parts <= set(GRIDS)
 
 
+def test_fine_tuning_on_the_self_rolled_traces_is_searched_around_what_won_on_the_other_bed() -> None:
+    """Its first four trials there ended at 5 epochs, and 20 and more won: it must not lose here for want of those."""
+    assert TERSE.tuned("sft_self") in GRIDS["sft_self"]
+    further = {each for grid in BEYOND["sft_self"].values() for each in grid}
+    assert ("sft.lr=3e-4", "sft.epochs=40") in further
+
+
 @pytest.mark.slow
 def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> None:
     search = simulated_search(GRIDS, tmp_path / "none.json", BEYOND, SHIPPED)
@@ -239,7 +247,13 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     other = free_search(Base("free/seed-9", tmp_path / "policy"))
     with pytest.raises(ValueError, match="has the choices made on free/seed-4, which are used for free/seed-9 as well"):
         study.tune(other, tmp_path, processes=1, log=print)
+    other.check_weights()
+    shutil.rmtree(tmp_path / "policy")  # and trained again
+    (checkpoint(tmp_path / "policy") / "model.safetensors").write_bytes(b"others")
+    write_notes(tmp_path / "policy", read_manifest(tmp_path / "policy"))
     capsys.readouterr()
+    assert run_study(tmp_path, monkeypatch, "--part", "core") == (2, [])
+    assert "has the choices made on other weights" in capsys.readouterr().err
 
 
 def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
@@ -302,3 +316,39 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
         assert (folder / "seed-0" / name).stat().st_size > 5000
     for path in sorted(set(text.split("](results")[1:])):
         assert (tmp_path / ("results" + path.split(")")[0])).exists() or ".md" in path.split(")")[0]
+
+
+def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_path: Path) -> None:
+    """A base policy that was trained again passes its gate before the first run from it: the older ones are not its."""
+    folder = tmp_path / "results" / "free"
+    write_results(folder, "seed-0")
+    manifest = folder / "seed-0" / "base" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"weights": "b"', '"weights": "c"'))
+    with pytest.raises(ResultError, match=r"seed-0/bepa-0\.json was made from other weights \(b\) than those .* \(c\)"):
+        write_free_page(folder, tmp_path / "results-free.md")
+
+
+def test_settings_that_the_search_has_not_chosen_are_named_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a look at a policy that passes its gate, or a search that was made again."""
+    path = tmp_path / "tuned.json"
+    monkeypatch.setattr("recipes.study.free_bed.CHOICES", path)
+    settings = {"optimizer.lr": 3e-4, "train.minibatch_groups": 16}
+    study = {name: [result(name, 0, 1, settings=settings)] for name in ("bepa", "level1_as_bepa", "grpo")}
+    assert untuned(study) == list(study)
+    chosen = {"settings": ["optimizer.lr=3e-4", "train.minibatch_groups=16"], "scores": {}, "longer": {}}
+    path.write_text(json.dumps({"bepa": chosen, "grpo": chosen}))
+    assert untuned(study) == []
+    path.write_text(json.dumps({"bepa": chosen, "grpo": chosen | {"settings": ["optimizer.lr=3e-4"]}}))
+    assert untuned(study) == ["grpo"]  # whose updates are then the default's
+    path.write_text(json.dumps({"bepa": chosen | {"settings": ["optimizer.lr=1e-4"]}, "grpo": chosen}))
+    assert untuned(study) == ["bepa", "level1_as_bepa"]
+
+
+def test_a_trial_that_went_on_and_solved_nothing_is_in_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    found = {"settings": ["a=1"], "scores": {"a=1": 0.5, "b=2": 0.25}, "longer": {"a=1": 0.0}}
+    path.write_text(json.dumps({"grpo": found}))
+    *_, first, second = simulated_search({}, path).table()
+    assert (first, second) == ("| grpo | `a=1` **(chosen)** | 50.0 | 0.0 |", "| grpo | `b=2` | 25.0 |  |")

@@ -13,6 +13,7 @@ from bepa_torchrl.evaluation.statistics import Estimate
 from bepa_torchrl.experiment.config import load_config, with_changes
 from recipes.study import runner
 from recipes.study.claims import verdict
+from recipes.study.estimates import paired
 from recipes.study.figures import CURVES, DYNAMICS, Panel, curve
 from recipes.study.further_page import further_section
 from recipes.study.long_page import long_section
@@ -300,6 +301,9 @@ def test_variants_with_more_self_rollouts_are_compared_on_the_usual_expert_only_
 def test_a_score_is_the_mean_over_tasks() -> None:
     one = result("grpo", 0, 2, counts={"sampled": {"t0": (8, 8), "t1": (0, 8), "t2": (4, 8), "t3": (2, 4)}})
     assert score(one) == pytest.approx(0.5)
+    lost = result("grpo", 0, 2, counts={"sampled": dict.fromkeys(("t0", "t1", "t2"), (4, 8)) | {"t3": (0, 0)}})
+    with pytest.raises(ResultError, match=r"grpo-0\.json: no episode of t3 was played"):
+        score(lost)
 
 
 def write_trials(folder: Path, wins: dict[str, int], algo: str = "grpo") -> None:
@@ -402,3 +406,22 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     end = {key: value for key, value in before[-1].items() if key != "eval/starts_any"}  # of the shorter run's end
     assert points[:-1] == [*before[:-1], end]
     assert points[-1]["iteration"] == 3
+
+
+def test_a_task_without_an_episode_is_left_out_on_both_sides() -> None:
+    """The desktop of one task failed in every episode of one method, and that of another task in those of the other."""
+    tasks = {"t0": 0, "t1": 8, "t2": 4}
+    sets = {"train": list(tasks), "expert_only": list(tasks)}
+    study = {
+        name: [
+            result(
+                name, seed, 0, sets=sets, counts={"sampled": {t: (won, 8 * (t != lost)) for t, won in tasks.items()}}
+            )
+            for seed in range(3)
+        ]
+        for name, lost in (("bepa", "t0"), ("grpo", "t1"))
+    }
+    for part in ("train", "expert_only"):
+        found = paired(study, "bepa", "grpo", part)
+        assert found is not None
+        assert found.mean == 0.0, part  # of t2, which both have played

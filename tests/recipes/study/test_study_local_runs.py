@@ -102,6 +102,8 @@ def test_the_search_runs_the_trials_then_the_best_two_and_keeps_the_winners(
     ]
     found = json.loads(path.read_text())
     assert found["bepa_anchor"]["settings"] == ["optimizer.lr=3e-4", "loss.anchor=0.03"]  # equal scores: the first
+    assert found["bepa_anchor"]["base"] == "tiny_local"
+    assert search().base.hash() == read_result(tmp_path / "tuning" / "tune_bepa_anchor_0-100.json").base
     assert read_result(tmp_path / "tuning" / "tune_bepa_anchor_0-100.json").settings["env.desktops"] == 2
     assert local_runs.main(command) == 0
     assert len(runs.names) == 5, "a score that is kept is not measured again"

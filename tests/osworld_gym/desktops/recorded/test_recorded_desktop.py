@@ -129,13 +129,13 @@ class Lamp(SimDesktop):
 
 
 def test_states_are_told_apart_by_what_led_to_them_and_changes_of_nothing_are_none(tmp_path: Path) -> None:
-    """After two clicks the screen is the first one again, and the score another; a key changes neither."""
+    """After two clicks the screen is the first one again, and the score another; a double click changes neither."""
     recorder = Recorder(tmp_path, SIZE)
     lamp = Lamp()
     desktop = RecordingDesktop(lamp, recorder, lambda _: float(lamp.clicks == 2))
     desktop.reset(1)
     desktop.screenshot()
-    for action in (Action("click", start=(5, 5)), Action("hotkey", key="a"), Action("click", start=(5, 5))):
+    for action in (Action("click", start=(5, 5)), Action("left_double", start=(9, 9)), Action("click", start=(5, 5))):
         desktop.perform([action])
         desktop.screenshot()
     states = recorder.recording.seeds[1]
@@ -143,6 +143,45 @@ def test_states_are_told_apart_by_what_led_to_them_and_changes_of_nothing_are_no
     assert states[0].screen == states[2].screen != states[1].screen
     assert sorted(states[1].after.values()) == [1, 2]
     assert len(list((tmp_path / IMAGES).iterdir())) == 2
+
+
+class Clipboard(SimDesktop):
+    """Its screen changes when something is pasted that was copied before."""
+
+    copied = pasted = False
+
+    def reset(self, seed):
+        super().reset(seed)
+        self.copied = self.pasted = False
+
+    def perform(self, actions):
+        for action in actions:
+            self.pasted = self.pasted or (self.copied and action.key == "ctrl v")
+            self.copied = self.copied or action.key == "ctrl c"
+
+    def screenshot(self):
+        frame = super().screenshot()
+        return type(frame)(pixels=np.full_like(frame.pixels, 200 * self.pasted))
+
+
+@pytest.mark.parametrize("episodes", [("cv",), ("v", "cv")])
+def test_what_a_key_changes_out_of_sight_counts(tmp_path: Path, episodes: tuple[str, ...]) -> None:
+    """To paste without having copied is nothing, whichever of the two was recorded first."""
+    recorder, clipboard = Recorder(tmp_path, SIZE), Clipboard()
+    recording = RecordingDesktop(clipboard, recorder, lambda _: float(clipboard.pasted))
+    for keys in episodes:
+        recording.reset(1)
+        recording.screenshot()
+        for key in keys:
+            recording.perform([Action("hotkey", key=f"ctrl {key}")])
+            recording.screenshot()
+    assert recorder.differing == 0
+    recorder.recording.save(recording_path(tmp_path, TASK.id))
+    for keys, expected in (("v", 0.0), ("cv", 1.0)):
+        desktop = twin(tmp_path, 0)
+        for key in keys:
+            desktop.perform([Action("hotkey", key=f"ctrl {key}")])
+        assert score(desktop) == expected
 
 
 def test_an_episode_that_goes_another_way_than_recorded_adds_nothing(tmp_path: Path) -> None:
@@ -159,7 +198,10 @@ def test_an_episode_that_goes_another_way_than_recorded_adds_nothing(tmp_path: P
             desktop.perform([action])
             desktop.screenshot()
     assert len(recorder.recording.seeds[1]) == 2
-    assert (recorder.repeated, recorder.differing) == (2 + 2, 1)  # two first screens and two clicks
+    assert (recorder.repeated, recorder.differing, recorder.other_starts) == (2, 1, 0)  # clicks, no first screens
+    desktop.reset(1)
+    desktop.screenshot()
+    assert (recorder.repeated, recorder.differing, recorder.other_starts) == (2, 1, 1)
 
 
 def test_a_verifier_that_fails_leaves_no_state(tmp_path: Path) -> None:
