@@ -55,7 +55,7 @@ def kill_soon(queue: RayQueue, delay: float) -> None:
 
 
 def test_nothing_waits_for_a_queue_that_was_stopped() -> None:
-    """Ray must not be shut down while a thread waits for an answer: a process that does not answer is the worst case."""
+    """No thread may wait for Ray while it is shut down, not even for a process that never answers."""
     queue = RayQueue(batch_groups=1, max_staleness=0)
     os.kill(process_of(queue), signal.SIGSTOP)
     wait_for(lambda: "_answer" in calls_of(queue._thread))
