@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,13 +82,12 @@ def play(folder: Path, log: Path) -> dict[psutil.Process, str]:
     seen: dict[psutil.Process, str] = {}
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as program:
         try:
-            own = psutil.Process(program.pid)
-
-            def ended() -> bool:
+            end, own = time.monotonic() + DEADLINE, psutil.Process(program.pid)
+            while program.poll() is None:
                 seen_below(own, seen)
-                return program.poll() is not None
-
-            until(ended, "no end of the run", DEADLINE)
+                assert time.monotonic() < end, f"no end of the run within {DEADLINE:.0f} s"
+                with suppress(subprocess.TimeoutExpired):
+                    program.wait(0.5)  # not more often: the search takes CPU time from the run
         finally:
             program.kill()
     method = folder / "x" / METHOD / "log.txt"
