@@ -65,7 +65,7 @@ def injected_divergence(batch: TensorDictBase) -> dict[str, float]:
     Returns:
         ``injected/tail_mass``: share of the injected traces' tokens with p < 0.2 under the policy; ``injected/js``:
         Jensen-Shannon divergence from the rollouts' tokens as sampled, nats. Empty if nothing was injected, or if its
-        log-probs are not known in this process (an advantage of 0, or rows of another rank).
+        log-probs are not computed (an advantage of 0, or ``loss.unit=step``).
     """
     rows = row_list(batch)
     injected = [row[K.LOG_PROB] for row in rows if bool(row[K.OFF_POLICY].any()) and K.LOG_PROB in row]

@@ -75,7 +75,7 @@ def train(
     policy: ShortPromptPolicy, optimizer: torch.optim.Optimizer, batches: list[TensorDictBase], passes: Any
 ) -> list[dict[str, float]]:
     """One optimiser step per batch; the scalars of each."""
-    loss = BEPALoss(policy)
+    loss = BEPALoss(policy, keep_tokens=True)
     outputs = []
     for batch in batches:
         outputs.append(
@@ -98,6 +98,13 @@ def whole_weights(policy: ShortPromptPolicy) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in get_model_state_dict(policy.model, options=options).items()}
 
 
+def tokens_of(batch: TensorDictBase) -> list[tuple[list[float], list[bool]] | None]:
+    """What the last step computed for each token of each row: log-probs, and whether its ratio was clipped."""
+    return [
+        (row[K.LOG_PROB].tolist(), row[K.CLIPPED].tolist()) if K.LOG_PROB in row else None for row in row_list(batch)
+    ]
+
+
 def train_sharded(
     folder: Path,
     options: dict[str, Any],
@@ -113,6 +120,7 @@ def train_sharded(
     passes = ShardedPasses(mesh, gradient_sync=gradient_sync)
     outputs = train(policy, optimizer_of(policy), batches, passes)
     (folder / f"outputs-{rank()}.json").write_text(json.dumps(outputs))
+    (folder / f"tokens-{rank()}.json").write_text(json.dumps(tokens_of(batches[-1])))
     weights = whole_weights(policy)
     if rank() == 0:
         save_file(weights, folder / "weights.safetensors")

@@ -105,18 +105,19 @@ def connect(address: str | None = None, **options: Any) -> None:
         options: further arguments of ``ray.init``.
 
     Raises:
-        DesktopError: there is no cluster at the address, or it has another version of Ray or Python.
+        DesktopError: there is no cluster at the address, it has another version of Ray or Python, or a new one does not
+            start.
         ValueError: no address.
     """
     if address is not None:
         check_head(address)
         # `ray start` requires Ray's token if there is one, but ray.init does not send it by itself
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    if address is None:
+        _start(options)
+        return
     try:
-        if address is None:  # of the environment or of this machine is one that the caller did not name
-            ray.init(address="local", include_dashboard=False, **options)
-        else:
-            ray.init(address=address, **options)
+        ray.init(address=address, **options)
     except ConnectionError as error:
         raise DesktopError(
             FailureReason.never_ready,
@@ -127,6 +128,22 @@ def connect(address: str | None = None, **options: Any) -> None:
             raise
         raise DesktopError(
             FailureReason.never_ready, f"{address}: {error}; install the same versions of Ray and Python on every node"
+        ) from error
+
+
+def _start(options: dict[str, Any]) -> None:
+    """A new cluster on this machine. Raises DesktopError if it does not start, such as on one that is too busy."""
+    try:
+        ray.init(address="local", include_dashboard=False, **options)  # not that of RAY_ADDRESS, or one that runs here
+    except Exception as error:
+        # Ray raises no class of its own for a process that is not ready after 30 s, or whose GCS does not start
+        late = type(error) is Exception or (type(error) is RuntimeError and "start GCS" in str(error))
+        if not late and not isinstance(error, ConnectionError):
+            raise
+        raise DesktopError(
+            FailureReason.never_ready,
+            f"Ray has not started on this machine ({error}); free some of its CPUs and memory; restarts=N tries it "
+            "again",
         ) from error
 
 

@@ -47,6 +47,8 @@ class ShardedPasses:
     ) -> tuple[list[dict[str, float]], dict[str, float]]:
         """Adds the gradient of all rows to the sharded parameters; the same results on every rank.
 
+        What the loss writes for the tokens of a row (LOG_PROB, CLIPPED) is in the rows of every rank afterwards.
+
         Returns:
             The scalars of each micro-batch of all ranks, and the counts of ``gradient_step``: ``micro_batches`` and
             ``tokens_computed`` of all ranks, without fillers, and ``passes_per_rank``.
@@ -66,6 +68,7 @@ class ShardedPasses:
                 terms = [value for key, value in output.items() if key.startswith("loss_")]
                 (torch.stack(terms).sum() * weight).backward()
                 outputs.append({key: value.item() for key, value in output.items()})
+        self._share_tokens(rows, split)
         packs = [pack for packs in split.ranks for pack in packs]
         counts = {
             "micro_batches": float(len(packs)),
@@ -112,6 +115,23 @@ class ShardedPasses:
                 "the vision tower's collective operations; put rows with a screenshot in these episodes"
             )
         return split
+
+    def _share_tokens(self, rows: Sequence[TensorDictBase], split: Split) -> None:
+        """Sets LOG_PROB and CLIPPED of the rows that other ranks have computed; nothing if the loss writes none."""
+        rank = self.mesh.get_local_rank()
+        (first, _), *_ = split.padded(rank)
+        if K.LOG_PROB not in rows[first.rows[0]]:
+            return
+        own = {i for pack in split.ranks[rank] for i in pack.rows}
+        lengths = [len(row[K.RESPONSE_TOKENS]) for row in rows]
+        values = torch.zeros(2, sum(lengths))
+        for i, part in enumerate(values.split(lengths, dim=1)):
+            if i in own:
+                part[0], part[1] = rows[i][K.LOG_PROB], rows[i][K.CLIPPED]
+        for i, (log_prob, clipped) in enumerate(self._sum(values).split(lengths, dim=1)):
+            if i not in own:
+                rows[i].set(K.LOG_PROB, log_prob.clone())
+                rows[i].set(K.CLIPPED, clipped > 0)
 
     def _gather(self, outputs: Sequence[dict[str, float]], split: Split) -> list[dict[str, float]]:
         """The scalars of all ranks' micro-batches, without fillers'."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,25 @@ def test_a_run_with_adapters_equals_the_built_in_samplers_also_resumed(tmp_path:
     for name, weight in weights.items():
         torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
     assert 0 < max(line["engine/probe_error_max"] for line in lines[1:]) < 1e-4
+
+
+@pytest.mark.parametrize("part", ["wording", "actions"])
+def test_traces_that_the_engine_rewords_are_those_of_the_built_in_sampler(part: str, tmp_path: Path) -> None:
+    """The engine samples their thoughts between the rollouts and the update; they are injected when a group fails."""
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps({"sim": ["sim-slide-04", "sim-slide-05"]}))
+    few = (f"env.train_split={tasks}", "env.max_steps=4", "policy.max_new_tokens=32", "train.iterations=2")
+    more = ("algo=bepa", f"cache.refresh={part}", "eval.final_episodes=0", *few)
+    built_in, expected, weights = train(tmp_path, "transformers", *more)
+    lines, episodes, trained = train(tmp_path, "vllm", *more)
+    assert max(line.get("cache/reworded", 0.0) for line in lines) > 0
+    injected = [step for episode in episodes if episode["off_policy"] for step in episode["steps"]]
+    assert any(set(step["log_probs"]) == {None} for step in injected), "a self-rolled trace has known ones, a new none"
+    assert [written(episode) for episode in episodes] == [written(episode) for episode in expected]
+    for line, other in zip(lines, built_in, strict=True):
+        assert comparable(line) == pytest.approx(comparable(other), rel=1e-3, abs=1e-4)
+    for name, weight in weights.items():
+        torch.testing.assert_close(trained[name], weight, atol=1e-4, rtol=0)
 
 
 def written(episode: dict[str, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 from ray_heads import loaded_machine, ray_head
 
 from bepa_torchrl.commands.train import main
+from bepa_torchrl.failures import INFRASTRUCTURE, exit_code
 from bepa_torchrl.scale.rollouts.ray_address import check_head
 from osworld_gym.errors import DesktopError
 from osworld_gym.extras import EXTRAS
@@ -29,6 +30,51 @@ def test_a_head_that_listens_is_accepted(monkeypatch: pytest.MonkeyPatch) -> Non
         check_head(f"ray://{address}")
         monkeypatch.setenv("RAY_ADDRESS", address)
         check_head("auto")
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "raised",
+    [
+        Exception("The current node timed out during startup. This could happen because the GCS is overloaded."),
+        RuntimeError("Failed to start GCS. Last connection error: none"),
+        ConnectionError("ray could not be reached"),
+    ],
+)
+def test_a_cluster_that_does_not_start_here_is_a_failure_of_the_infrastructure(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray waits 30 s for its processes, which a busy machine may exceed: ``restarts`` is to try again."""
+    import ray
+
+    from bepa_torchrl.scale.rollouts.ray_cluster import connect
+
+    def refuse(**_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(DesktopError, match="Ray has not started on this machine") as failed:
+        connect()
+    assert exit_code(failed.value) == INFRASTRUCTURE
+    assert str(raised) in str(failed.value)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("raised", [RuntimeError("Maybe you called ray.init twice by accident?"), KeyError("x")])
+def test_a_bug_is_not_a_cluster_that_does_not_start(raised: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from bepa_torchrl.scale.rollouts.ray_cluster import connect
+
+    def fail(**_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(type(raised)) as failed:
+        connect()
+    assert failed.value is raised
 
 
 @pytest.mark.ray

@@ -15,8 +15,11 @@ from sharded_training import (
     made_batches,
     made_policy,
     meet_a_gradient_that_is_not_finite,
+    optimizer_of,
     score_in_half_precision,
     take_steps_with_terms,
+    tokens_of,
+    train,
     train_alone,
     train_sharded,
     train_with_terms,
@@ -55,6 +58,23 @@ def test_steps_equal_those_of_one_process(tmp_path: Path, ranks: int, options: d
     trained = load_file(tmp_path / "weights.safetensors")
     assert trained.keys() == weights.keys()
     assert max(float((trained[name] - weights[name]).abs().max()) for name in weights) < 1e-5
+
+
+def test_every_rank_knows_what_the_others_computed_for_each_token(tmp_path: Path) -> None:
+    """The record and ``injected/js`` are of all rows, and not of those that rank 0 happened to compute."""
+    assert run_ranks(train_sharded, 2, tmp_path, {}) == [0, 0], errors_of(tmp_path)
+    policy = made_policy()
+    batches = made_batches(policy)
+    train(policy, optimizer_of(policy), batches, local_passes)
+    expected = tokens_of(batches[-1])
+    assert {type(tokens) for tokens in expected} == {tuple, type(None)}, "rows without a signal are not computed"
+    for rank in range(2):
+        found = json.loads((tmp_path / f"tokens-{rank}.json").read_text())
+        for ours, alone in zip(found, expected, strict=True):
+            assert (ours is None) == (alone is None)
+            if alone is not None:
+                assert ours[0] == pytest.approx(alone[0], abs=1e-5)
+                assert ours[1] == alone[1]
 
 
 def test_the_terms_of_two_ranks_are_those_of_one_process(tmp_path: Path) -> None:
