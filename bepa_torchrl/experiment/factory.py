@@ -15,7 +15,6 @@ from torchrl.envs.transforms import Compose, Transform
 from torchrl.record.loggers import Logger
 
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.endpoint import Endpoint
 from bepa_torchrl.evaluation.web.verifier import WebJudge
@@ -68,7 +67,7 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
     del options["rollout"], options["engine"]
     options["image_cache_bytes"] = int(options.pop("feature_cache_gb") * 1e9)
     return load_policy(
-        checkpoint_folder(checkpoint),
+        checkpoint,
         seed=seed,
         temperature=settings.collect.temperature,
         lora=None if lora["rank"] is None else Lora(**lora),

@@ -33,6 +33,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.data import keys
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.actor_module import ACTING_KEYS, EpisodeHistories, act
@@ -374,10 +375,17 @@ def load_policy(
     attn: str = "sdpa",
     **options: Any,
 ) -> TransformersPolicy:
-    """A policy from a checkpoint folder or hub name; ``options`` are :class:`TransformersPolicy`'s keyword arguments.
+    """A policy from a checkpoint: a folder, a hub name, or ``tiny`` or ``tiny_local``, which the package contains.
+
+    Args:
+        path_or_id: the checkpoint.
+        dtype, device, attn: as of :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        options: keyword arguments of :class:`TransformersPolicy`.
 
     Raises:
-        CheckpointError, DeviceMemoryError: see :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        CheckpointError, DeviceMemoryError: as of ``load_checkpoint``.
+        FileNotFoundError: the package's own checkpoint is missing.
         ValueError: see :class:`TransformersPolicy`.
     """
-    return TransformersPolicy(load_checkpoint(path_or_id, dtype=dtype, device=device, attn=attn), **options)
+    folder = checkpoint_folder(os.fspath(path_or_id))
+    return TransformersPolicy(load_checkpoint(folder, dtype=dtype, device=device, attn=attn), **options)

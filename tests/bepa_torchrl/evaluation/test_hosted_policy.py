@@ -14,7 +14,6 @@ import grounding_files as made
 import pytest
 from chat_server import ChatServer, Reply, chat_server
 
-from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.cli import main
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.endpoint import ChatModel, Endpoint
@@ -32,7 +31,7 @@ DONE = "Thought: done\nAction: finished(content='')"
 
 @pytest.fixture(scope="module")
 def tiny() -> TransformersPolicy:
-    return load_policy(checkpoint_folder("tiny"), preset="compact", history="last_k", history_images=1)
+    return load_policy("tiny", preset="compact", history="last_k", history_images=1)
 
 
 def served(policy: TransformersPolicy) -> Callable[[dict[str, Any]], Reply]:

@@ -18,7 +18,6 @@ from polling import until
 from ray_heads import loaded_machine
 from repository import ROOT
 
-from bepa_torchrl.checkpoints import checkpoint_folder
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_component
@@ -99,7 +98,7 @@ def of_all_ranks(method: Path) -> TransformersPolicy:
     """The policy that the shards of both ranks make in the last checkpoint."""
     (component,) = method.glob(f"checkpoints/iteration-{ITERATIONS:012d}/components/*-sharded")
     assert len(list(component.glob("shards/rank-*-of-2.safetensors"))) == 2
-    policy = load_policy(checkpoint_folder("tiny_local"))
+    policy = load_policy("tiny_local")
     trained = [weight for name, weight in policy.model.named_parameters() if "visual" not in name]
     load_component(policy, torch.optim.AdamW(trained), component)
     return policy
@@ -125,7 +124,7 @@ def test_a_run_on_real_desktops_with_ray_and_two_ranks_ends_and_leaves_nothing(t
     divided = of_all_ranks(method)
     assert divided.version == lines[-1]["policy_version"] == steps
     assert difference(divided, exported) == 0.0
-    assert difference(load_policy(checkpoint_folder("tiny_local")), exported) > 1e-5
+    assert difference(load_policy("tiny_local"), exported) > 1e-5
     result = json.loads((tmp_path / "x" / "results.json").read_text())["methods"][METHOD]
     assert result["totals"]["episodes"] == ITERATIONS * GROUPS * SIZE
     assert [played for _, played in result["counts"]["sampled"].values()] == [1] * (TASKS + 1)
