@@ -50,7 +50,7 @@ class StreamSource(WeightSource):
         return iter(self.stream)
 
 
-class EngineClient:
+class WeightSyncCalls:
     """The engine's calls of a sync, as vLLM's trainer end makes them (``VLLMWeightSyncClient``).
 
     Args:
@@ -95,7 +95,7 @@ class EngineTransfer:
         timeout: float,
     ) -> None:
         self._kind, self._device, self._timeout = kind, device, timeout
-        self._client = EngineClient(llm, call)
+        self._client = WeightSyncCalls(llm, call)
         self._workers = int(llm.vllm_config.parallel_config.world_size_across_dp)
         self._source = StreamSource()
         self._trainer: Any = None

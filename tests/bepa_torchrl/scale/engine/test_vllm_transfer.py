@@ -34,10 +34,10 @@ def test_vllms_interface_is_the_one_that_is_called() -> None:
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from bepa_torchrl.scale.engine.weight_sync.transfer import EngineClient, StreamSource
+    from bepa_torchrl.scale.engine.weight_sync.transfer import StreamSource, WeightSyncCalls
 
     for name in ("init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"):
-        assert names_of(getattr(EngineClient, name)) == names_of(getattr(VLLMWeightSyncClient, name)), name
+        assert names_of(getattr(WeightSyncCalls, name)) == names_of(getattr(VLLMWeightSyncClient, name)), name
         assert inspect.iscoroutinefunction(getattr(AsyncLLM, name))
     assert names_of(AsyncLLM.init_weight_transfer_engine) == names_of(AsyncLLM.update_weights) == ["request"]
     assert names_of(AsyncLLM.finish_weight_update) == ["weight_version"]
