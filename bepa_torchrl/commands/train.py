@@ -71,6 +71,8 @@ def _train_as_rank(options: argparse.Namespace) -> int:
 
     end_with_launcher()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # Ray's processes block SIGINT
+    if by_ray():  # the processes of a cluster that a script has started in the background ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     from bepa_torchrl.experiment.config import load_methods
     from bepa_torchrl.experiment.launcher import overrides_on_torchrun, run_loaded
 

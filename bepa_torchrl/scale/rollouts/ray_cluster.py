@@ -15,6 +15,7 @@ import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from bepa_torchrl.scale.rollouts.gate import Gate, GateEndedError
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
 from bepa_torchrl.scale.rollouts.ray_address import FIX, check_head
 from osworld_gym import __version__
@@ -54,6 +55,7 @@ class ActorClient:
 
     def __init__(self, actor: Any, deadline: float = _MARGIN, fix: str = "", name: str = "") -> None:
         self._actor, self._deadline, self._fix, self._name = actor, deadline, fix, name
+        self._gate = Gate(f"{name or 'an actor'} has ended with the run")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -64,7 +66,10 @@ class ActorClient:
         def call(*args: Any) -> Any:
             deadline = self._deadline + (float(args[-1]) if waits else 0.0)
             try:
-                return self._answer(method.remote(*args), name, deadline)
+                with self._gate.passing(deadline):
+                    return self._answer(method.remote(*args), name, deadline)
+            except GateEndedError as error:
+                raise DesktopError(FailureReason.died, str(error)) from error
             except RayTaskError:
                 raise  # Ray raises a subclass of the method's own error
             except GetTimeoutError as error:
@@ -95,6 +100,22 @@ class ActorClient:
                 waited,
                 deadline,
             )
+
+
+def end_calls(client: ActorClient, within: float) -> int:
+    """Lets no thread call an actor any more, and waits for the calls that are under way: after the actor was killed.
+
+    While a thread waits for an answer Ray must not be shut down: the thread would never return, and keep a processor
+    busy, or the process would crash in the next cluster that it joins.
+
+    Args:
+        client: the actor's.
+        within: seconds.
+
+    Returns:
+        How many calls have not ended.
+    """
+    return client._gate.end(within)
 
 
 def connect(address: str | None = None, **options: Any) -> None:

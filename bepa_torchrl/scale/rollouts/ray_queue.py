@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -10,11 +11,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bepa_torchrl.scale.rollouts.queue_owner import QueueOwner
 from bepa_torchrl.scale.rollouts.queue_state import OwnedState, QueueMemory
-from bepa_torchrl.scale.rollouts.ray_cluster import CALLERS, CONTROL, CONTROLS, ActorClient, control
+from bepa_torchrl.scale.rollouts.ray_cluster import CALLERS, CONTROL, CONTROLS, ActorClient, control, end_calls
 from bepa_torchrl.scale.rollouts.restorable_queue import RestorableQueue
 
+_log = logging.getLogger(__name__)
 MAX_RESTARTS = 20  #: of one run's queue
 _START_SECONDS = 300.0  #: until its process has started, again
+_END_SECONDS = 30.0  #: for calls that wait for the actor to end after it
 _FIX = (
     f"; it is started again {MAX_RESTARTS} times: see Ray's logs for why it exits (has its node "
     "too little memory for the results of the groups that wait for the trainer?), then go on with resume=true"
@@ -63,13 +66,13 @@ class RayQueue(QueueOwner):
         queue: Any = ray.remote(concurrency_groups={CONTROL: CONTROLS})(_Queue)
         actor = queue.options(num_cpus=0, max_concurrency=CALLERS, scheduling_strategy=here, **restarts)
         self.actor = actor.remote(**options)
-        super().__init__(ActorClient(self.actor, _START_SECONDS, _FIX, "the queue's actor"), **options)
+        self._client = ActorClient(self.actor, _START_SECONDS, _FIX, "the queue's actor")
+        super().__init__(self._client, **options)
 
     def stop(self) -> None:
-        """Ends the actor, and then the thread that watches it: a call that waits for the actor ends with it.
-
-        Ray must not be shut down while another thread waits for an answer.
-        """
+        """Ends the actor, and all calls of it that are under way in this process: Ray may be shut down then."""
         self._stopping.set()
         ray.kill(self.actor)
         super().stop()
+        if left := end_calls(self._client, _END_SECONDS):
+            _log.warning("%d calls of the queue's actor have not ended %g s after it", left, _END_SECONDS)

@@ -20,6 +20,7 @@ from torch import Tensor
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.base import EngineSampler, PromptRenderer, Sampler
 from bepa_torchrl.scale.engine.errors import EngineError
+from bepa_torchrl.scale.rollouts.gate import Gate
 from bepa_torchrl.scale.rollouts.thread_dump import waiting_threads
 from osworld_gym.types import PromptContext
 
@@ -47,52 +48,6 @@ class _Weights:
     weights: dict[str, Tensor]
     version: int
     result: Future[None] = field(default_factory=Future)
-
-
-class _Gate:
-    """Lets any number of threads in, except while one thread has closed it, or after its end."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside, self._closed, self._ended = 0, False, False
-
-    @contextmanager
-    def passing(self, timeout: float) -> Iterator[None]:
-        """Is inside for the block. Raises TimeoutError if the gate stays closed, RuntimeError after its end."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._ended or not self._closed, timeout):
-                raise TimeoutError(f"weights were loaded for more than {timeout:g} s")
-            if self._ended:
-                raise RuntimeError(_CLOSED)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def closed(self, timeout: float) -> Iterator[None]:
-        """Nobody is inside during the block. One thread may call it. Raises TimeoutError if somebody stays inside."""
-        with self._changed:
-            self._closed = True
-        try:
-            with self._changed:
-                if not self._changed.wait_for(lambda: not self._inside, timeout):
-                    raise TimeoutError(f"{self._inside} calls of the policy have not ended in {timeout:g} s")
-            yield
-        finally:
-            with self._changed:
-                self._closed = False
-                self._changed.notify_all()
-
-    def end(self, timeout: float) -> None:
-        """Lets nobody in any more, and waits for those inside, at most ``timeout`` seconds."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not (self._inside or self._closed), timeout)
 
 
 class RolloutClient(Protocol):
@@ -127,7 +82,7 @@ class RolloutService:
     ) -> None:
         self._policy, self._max_rows, self._deadline = policy, max_rows, deadline
         self._concurrent = isinstance(policy, EngineSampler) and policy.concurrent
-        self._gate = _Gate()
+        self._gate = Gate(_CLOSED)
         self._loaded = threading.Event()
         if not require_weights:
             self._loaded.set()

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -61,6 +62,20 @@ def test_nothing_waits_for_a_queue_that_was_stopped() -> None:
     wait_for(lambda: "_answer" in calls_of(queue._thread))
     queue.stop()
     assert not queue._thread.is_alive()
+
+
+def test_calls_that_wait_end_with_the_queue_and_none_comes_after_them() -> None:
+    """As those of a server's threads for rollout clusters, which ask for leases until the end."""
+    queue = RayQueue(batch_groups=1, max_staleness=0)
+    process_of(queue)
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(queue.lease, "worker", 1, 100.0)
+        wait_for(waiting.running)
+        queue.stop()
+        assert waiting.done()
+        assert isinstance(waiting.exception(), DesktopError)
+    with pytest.raises(DesktopError, match="the queue's actor has ended with the run"):
+        queue.lease("worker", 1, 0.0)
 
 
 def test_two_kills_while_rollouts_are_played_change_nothing() -> None:
