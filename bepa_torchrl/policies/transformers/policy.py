@@ -379,7 +379,9 @@ def load_policy(
 
     Args:
         path_or_id: the checkpoint.
-        dtype, device, attn: as of :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        dtype: of the weights, as of :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
+        device: where the weights are.
+        attn: the attention's implementation.
         options: keyword arguments of :class:`TransformersPolicy`.
 
     Raises:
