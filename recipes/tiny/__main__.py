@@ -25,6 +25,7 @@ from recipes.tiny.free_gate import free_gate_failures, measure_free
 from recipes.tiny.gate import gate_failures
 from recipes.tiny.grounding import label_words
 from recipes.tiny.pretrain import RECIPES, Pretraining, finished_model, new_model, run, short
+from recipes.tiny.processes import ALONE, Processes, joined
 from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
 
@@ -56,11 +57,11 @@ def measure_folder(folder: Path, wording: str, episodes: int, seed: int) -> dict
     return how | found | {"cpu_seconds": round(time.process_time() - start, 1)}
 
 
-def new_training(options: argparse.Namespace) -> Pretraining:
+def new_training(options: argparse.Namespace, processes: Processes = ALONE) -> Pretraining:
     """The run of the command line, at its start."""
     recipe = replace(short(RECIPES[options.wording], options.share), seed=options.seed)
     tokenizer = project_tokenizer(recipe.styles)
-    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe)
+    return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe, processes)
 
 
 def notes_of(training: Pretraining, options: argparse.Namespace) -> dict[str, Any]:
@@ -70,14 +71,18 @@ def notes_of(training: Pretraining, options: argparse.Namespace) -> dict[str, An
         "recipe": asdict(training.recipe),
         "step": training.step,
         "parameters": sum(p.numel() for p in training.model.parameters()),
+        "processes": training.processes.count,
         "cpu_seconds": {phase: round(seconds, 1) for phase, seconds in training.seconds.items()},
     }
 
 
 def train(options: argparse.Namespace) -> None:
     """Trains, writes and evaluates the checkpoint; resumes an unfinished run."""
-    training = new_training(options)
-    run(training, options.state, log=lambda line: print(line, flush=True))
+    with joined() as processes:
+        training = new_training(options, processes)
+        run(training, options.state, log=lambda line: print(line, flush=True))
+    if processes.rank:
+        return
     notes = notes_of(training, options)
     write_checkpoint(options.out, finished_model(training), training.tokenizer, notes)
     if options.episodes:

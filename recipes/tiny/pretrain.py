@@ -14,7 +14,8 @@
 The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
 in docs/history/log.md. With :data:`FREE_WORDS` the thoughts are in free words, and the result are the last weights.
 
-Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere.
+Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere. A step's
+screenshots are in ``parts``, which as many processes can share (:mod:`recipes.tiny.processes`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from recipes.tiny.cloning import ACTING, FINISHING, READING, Shares, shard
 from recipes.tiny.grounding import grounding_screen, label_words
 from recipes.tiny.muon import Muon
 from recipes.tiny.packed import image_embeddings, packed_logits
+from recipes.tiny.processes import ALONE, Processes
 from recipes.tiny.turns import Screen, pack, pixel_values
 from recipes.tiny.wording import Styles, WordTargets
 
@@ -44,6 +46,7 @@ _FOLLOW = 500_000  #: offset of the data of phase *follow*
 _ACT = 600_000  #: offset of the data of phase *act*
 _POLISH = 700_000  #: offset of the data of phase *polish*
 _FINISH = 800_000  #: offset of the data of phase *finish*
+_PART = 1_000_000  #: offset of the cloning data of the next part
 POINT_LAYER = 1  #: the decoder layer that is trained to point at the screen
 
 
@@ -54,6 +57,7 @@ class Recipe:
     Args:
         steps: optimiser steps of the seven phases.
         batch: screenshots per step; twice as many from *follow* on.
+        parts: into how many equal parts they are divided; the loss is the mean of the parts' losses.
         turns: approximate number of turns per screenshot in addition to the played task's; two from *follow* on.
         learning_rate: of AdamW, which trains embeddings, biases and norms; constant, then linear to zero over the last
             ``decay`` of the steps before *polish*; in *polish* and in *finish* from ``polish`` times its value to zero.
@@ -77,6 +81,7 @@ class Recipe:
 
     steps: tuple[int, ...] = (150, 260, 500, 7764, 9326, 5000, 1500)
     batch: int = 8
+    parts: int = 1
     turns: int = 8
     learning_rate: float = 1.5e-3
     matrix_rate: float = 3e-3
@@ -102,11 +107,12 @@ class Recipe:
 _MORE_PLANS = replace(ACTING, shuffled=0.4, expert=0.24)
 #: thoughts in free words, more weights, one decay of the learning rate, nothing done to the result
 FREE_WORDS = Recipe(
-    steps=(150, 300, 500, 8000, 8000, 8000, 2000),
+    steps=(150, 300, 500, 6800, 6800, 6800, 1650),
+    parts=2,
     sharpness=1.0,
     averaged=False,
     restarts=False,
-    decay=0.45,
+    decay=0.5,
     hidden=128,
     styles=Styles(),
     acting=_MORE_PLANS,
@@ -116,12 +122,29 @@ RECIPES = {"terse": Recipe(), "free": FREE_WORDS}  #: by the name of the thought
 
 
 class Pretraining:
-    """A resumable run: model, probe, optimisers, step, CPU seconds per phase."""
+    """A resumable run: model, probe, optimisers, step, CPU seconds per phase.
+
+    Args:
+        model: the model to train.
+        tokenizer: its tokenizer.
+        recipe: the hyper-parameters.
+        processes: those that train together, each with the parts of every step that are its own.
+
+    Raises:
+        ValueError: the recipe's parts cannot be shared equally.
+    """
 
     def __init__(
-        self, model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
+        self,
+        model: Qwen2_5_VLForConditionalGeneration,
+        tokenizer: PreTrainedTokenizerFast,
+        recipe: Recipe,
+        processes: Processes = ALONE,
     ) -> None:
-        self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
+        if recipe.batch % recipe.parts:
+            raise ValueError(f"expected a batch that {recipe.parts} parts share equally, got {recipe.batch}")
+        self.model, self.tokenizer, self.recipe, self.processes = model, tokenizer, recipe, processes
+        self.parts = processes.own(recipe.parts)  #: of this process
         self.step = 0
         self.polished: dict[str, Tensor] = {}  #: the weights at the end of *polish*
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -174,12 +197,12 @@ class Pretraining:
         return self.recipe.matrix_rate * left, self.recipe.learning_rate * left
 
     def train_step(self) -> dict[str, float]:
-        """One optimiser step of the current phase; returns its losses."""
+        """One optimiser step of the current phase; returns the mean losses of this process's parts."""
         name, number = self.phase()
         if name == "finish" and number == 0:
             self.polished = {key: weight.clone() for key, weight in self.model.state_dict().items()}
         start = time.process_time()
-        losses: dict[str, Callable[[int], dict[str, Tensor]]] = {
+        losses: dict[str, Callable[[int, int], dict[str, Tensor]]] = {
             "align": self._align,
             "ground": self._ground,
             "clone": self._clone,
@@ -188,24 +211,30 @@ class Pretraining:
             "polish": self._polish,
             "finish": self._finish,
         }
-        found = losses[name](number)
         for optimizer, rate in zip(self.optimizers, self.learning_rates(), strict=True):
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
-        found["loss"].backward()
+        shown: dict[str, float] = {}
+        for part in self.parts:
+            found = losses[name](number, part)
+            (found["loss"] / self.recipe.parts).backward()
+            for key, value in found.items():
+                shown[key] = shown.get(key, 0.0) + float(value.detach()) / len(self.parts)
+        self.processes.sum_gradients(self._parameters)
         nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip, error_if_nonfinite=True)
         for optimizer in self.optimizers:
             optimizer.step()
         self.step += 1
         self.seconds[name] += time.process_time() - start
-        return {key: float(value.detach()) for key, value in found.items()}
+        return shown
 
-    def _grounding(self, phase: str, number: int, turns: int) -> list[Screen]:
-        first = self.recipe.data + (PHASES.index(phase) * 1_000_000) + number * self.recipe.batch
-        return [grounding_screen(first + i, turns, self.recipe.styles) for i in range(self.recipe.batch)]
+    def _grounding(self, phase: str, number: int, part: int, turns: int) -> list[Screen]:
+        batch = self.recipe.batch // self.recipe.parts
+        first = self.recipe.data + (PHASES.index(phase) * 1_000_000) + number * self.recipe.batch + part * batch
+        return [grounding_screen(first + i, turns, self.recipe.styles) for i in range(batch)]
 
-    def _align(self, number: int) -> dict[str, Tensor]:
-        screens = self._grounding("align", number, 0)
+    def _align(self, number: int, part: int) -> dict[str, Tensor]:
+        screens = self._grounding("align", number, part, 0)
         grid = torch.tensor([[1, screens[0].pixels.shape[0] // 8, screens[0].pixels.shape[1] // 8]] * len(screens))
         images = image_embeddings(self.model, pixel_values(screens), grid)
         known = [
@@ -220,28 +249,31 @@ class Pretraining:
         loss = torch.stack([F.cross_entropy(score, word) for score in scores]).mean()
         return {"loss": loss, "right": (scores[0].argmax(-1) == word).float().mean()}
 
-    def _ground(self, number: int) -> dict[str, Tensor]:
-        return self._responses(self._grounding("ground", number, self.recipe.turns), self.recipe.auxiliary)
+    def _ground(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._responses(self._grounding("ground", number, part, self.recipe.turns), self.recipe.auxiliary)
 
-    def _clone(self, number: int) -> dict[str, Tensor]:
-        return self._cloning(number, READING, batch=self.recipe.batch, turns=self.recipe.turns)
+    def _clone(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._cloning(number, part, READING, batch=self.recipe.batch, turns=self.recipe.turns)
 
-    def _follow(self, number: int) -> dict[str, Tensor]:
-        return self._cloning(_FOLLOW + number, READING)
+    def _follow(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._cloning(_FOLLOW + number, part, READING)
 
-    def _act(self, number: int) -> dict[str, Tensor]:
-        return self._cloning(_ACT + number, self.recipe.acting)
+    def _act(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._cloning(_ACT + number, part, self.recipe.acting)
 
-    def _polish(self, number: int) -> dict[str, Tensor]:
-        return self._cloning(_POLISH + number, self.recipe.acting)
+    def _polish(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._cloning(_POLISH + number, part, self.recipe.acting)
 
-    def _finish(self, number: int) -> dict[str, Tensor]:
-        return self._cloning(_FINISH + number, self.recipe.finishing)
+    def _finish(self, number: int, part: int) -> dict[str, Tensor]:
+        return self._cloning(_FINISH + number, part, self.recipe.finishing)
 
-    def _cloning(self, number: int, shares: Shares, *, batch: int | None = None, turns: int = 2) -> dict[str, Tensor]:
-        """The losses of a step of cloning data: twice as many screenshots and two turns of other tasks by default."""
-        batch = 2 * self.recipe.batch if batch is None else batch
-        screens = shard(self.recipe.data + number, batch=batch, turns=turns, shares=shares, styles=self.recipe.styles)
+    def _cloning(
+        self, number: int, part: int, shares: Shares, *, batch: int | None = None, turns: int = 2
+    ) -> dict[str, Tensor]:
+        """The losses of a part of cloning data: twice as many screenshots and two turns of other tasks by default."""
+        batch = (2 * self.recipe.batch if batch is None else batch) // self.recipe.parts
+        number += self.recipe.data + part * _PART
+        screens = shard(number, batch=batch, turns=turns, shares=shares, styles=self.recipe.styles)
         return self._responses(screens, self.recipe.auxiliary_clone)
 
     def _responses(self, screens: Sequence[Screen], weight: float) -> dict[str, Tensor]:
@@ -365,21 +397,27 @@ def run(
     every: int = 20,
     save_every: float = 60.0,
 ) -> None:
-    """Trains to the end, resuming from ``state`` if it is there and saving it every ``save_every`` seconds."""
+    """Trains to the end, resuming from ``state`` if it is there and saving it every ``save_every`` seconds.
+
+    Of several processes the first one saves and logs.
+    """
+    first = training.processes.rank == 0
     if state.exists():
         training.load(state)
-        log(f"resumed at step {training.step}")
+        if first:
+            log(f"resumed at step {training.step}")
     saved = time.monotonic()
     while training.step < training.total:
         name, number = training.phase()
         losses = training.train_step()
-        if number % every == 0:
+        if first and number % every == 0:
             shown = " ".join(f"{key} {value:.3f}" for key, value in losses.items())
             log(f"{name} {number} of step {training.step}/{training.total} {shown} cpu {training.seconds[name]:.0f} s")
-        if time.monotonic() - saved > save_every:
+        if first and time.monotonic() - saved > save_every:
             training.save(state)
             saved = time.monotonic()
-    training.save(state)
+    if first:
+        training.save(state)
 
 
 def short(recipe: Recipe, share: float) -> Recipe:

@@ -18,6 +18,7 @@ def test_runs_stand_beside_what_ships_with_their_verdict(tmp_path: Path) -> None
     good, bad = copy.deepcopy(shipped), copy.deepcopy(shipped)
     good["recipe"]["seed"], bad["recipe"]["seed"] = 1, 2
     good["cpu_seconds"] = {"align": 1800.0, "finish": 5400.0}
+    bad["cpu_seconds"], bad["processes"] = {"align": 5400.0}, 2
     bad["measured"]["held_out"]["known"] = 0.85
     for manifest in (good, bad):
         (tmp_path / f"seed-{manifest['recipe']['seed']}.json").write_text(json.dumps(manifest))
@@ -31,4 +32,4 @@ def test_runs_stand_beside_what_ships_with_their_verdict(tmp_path: Path) -> None
     assert f"| expert-only tasks | {' | '.join([str(measured['expert_only'])] * 3)} |" in lines
     assert "- from scratch, seed 1: passes the gate" in lines
     assert "- from scratch, seed 2: **fails the gate**: held_out: known: expected 0.9 to 1, measured 0.85" in lines
-    assert "(2.0 and " in " ".join(lines)
+    assert "(2.0 and 3.0 CPU hours" in " ".join(lines)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 
 from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from osworld_gym.tasks.oracles.sim.expert_prose import VARIED
 from osworld_gym.tasks.oracles.sim.free_prose import FREE
+from recipes.tiny.checkpoint import read_manifest
 from recipes.tiny.cloning import block
 from recipes.tiny.grounding import label_words
 from recipes.tiny.pretrain import (
@@ -25,7 +30,10 @@ from recipes.tiny.pretrain import (
     sharpen,
     short,
 )
-from recipes.tiny.turns import texts
+from recipes.tiny.processes import Processes
+from recipes.tiny.turns import Screen, texts
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +99,50 @@ def test_free_words_are_learnt_and_resuming_changes_nothing(tokenizer: PreTraine
     half.save(tmp_path / "state.pt")
     run(resumed, tmp_path / "state.pt", log=lambda _: None)
     assert_same_end(free_training(tokenizer, steps), whole, resumed)
+
+
+def test_a_step_averages_its_parts(tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = free_training(tokenizer, (0, 0, 1, 0, 0, 0, 0))
+    parts: list[Sequence[Screen]] = []
+
+    def loss_of(screens: Sequence[Screen], _weight: float) -> dict[str, torch.Tensor]:
+        parts.append(screens)
+        return {"loss": len(parts) * run.probe.weight.sum()}  # the parts' losses are 1 and 2 times the sum
+
+    monkeypatch.setattr(run, "_responses", loss_of)
+    expected = 1.5 * float(run.probe.weight.detach().sum())
+    assert run.train_step()["loss"] == pytest.approx(expected, abs=1e-4)
+    assert [len(part) for part in parts] == [1, 1]  # a batch of two
+    assert not (parts[0][0].pixels == parts[1][0].pixels).all()
+    # 1.5 for each of the 32 * 16 weights, clipped to norm 1
+    assert run.probe.weight.grad is not None
+    assert run.probe.weight.grad.flatten().tolist() == pytest.approx([512**-0.5] * 512, rel=1e-4)
+
+
+def test_processes_share_the_parts(tokenizer: PreTrainedTokenizerFast) -> None:
+    recipe = replace(FREE_WORDS, steps=(0,) * 7, batch=4, parts=4, hidden=32)
+    model = new_model(tokenizer, recipe)
+    assert Pretraining(model, tokenizer, recipe).parts == (0, 1, 2, 3)
+    assert Pretraining(model, tokenizer, recipe, Processes(1, 2)).parts == (1, 3)
+    with pytest.raises(ValueError, match=r"divides the recipe's 4 parts, got 3; fix: torchrun --nproc-per-node 4"):
+        Pretraining(model, tokenizer, recipe, Processes(0, 3))
+    with pytest.raises(ValueError, match="expected a batch that 3 parts share equally, got 4"):
+        Pretraining(model, tokenizer, replace(recipe, parts=3))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    options = ["-m", "recipes.tiny", "--wording", "free", "--share", "0.00005", "--seed", "3", "--episodes", "0"]
+    for name, start in (("one", []), ("two", ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"])):
+        command = [sys.executable, *(["-m", *start] if start else []), *options]
+        state = ["--state", str(tmp_path / f"{name}.pt"), "--out", str(tmp_path / name)]
+        done = subprocess.run([*command, *state], cwd=ROOT, timeout=300, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=1e-4, msg=name)
+    notes = [read_manifest(tmp_path / name) for name in ("one", "two")]
+    assert [(note["processes"], note["step"]) for note in notes] == [(1, 7), (2, 7)]
 
 
 def test_a_state_of_another_run_is_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
