@@ -31,7 +31,7 @@ from recipes.study.replay import keep
 from recipes.study.runner import Run, run_missing
 from recipes.study.search import Search, tune
 from recipes.study.tuning import TERSE
-from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS
+from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS, Variant
 from recipes.tiny.checkpoint import file_hashes, read_manifest
 from recipes.tiny.gate import gate_failures
 
@@ -137,7 +137,9 @@ def free_study(options: argparse.Namespace) -> int:
             raise ValueError(f"{base.name} fails its gate; with --look it runs all the same: " + "; ".join(failures))
         search = free_search(base)
         search.check_weights()
-        if options.tune or not (search.choices.exists() or options.look):
+        variants = [variant for part in free_parts(options).values() for variant in part]
+        search = search.only(variant.tuned_as or variant.algo for variant in variants)
+        if options.tune or not (search.grids.keys() <= search.read().keys() or options.look):
             if not tune(search, work, processes=options.processes, log=say):
                 return 1
             if options.tune:
@@ -148,13 +150,19 @@ def free_study(options: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
+def free_parts(options: argparse.Namespace) -> dict[str, Sequence[Variant]]:
+    """Part → its variants, of those that the command line asks for."""
+    if options.variants:
+        return {"": [VARIANTS[name] for name in options.variants]}
+    return {part: FREE_PARTS[part] for part in ([options.part] if options.part else FREE_PARTS)}
+
+
 def free_runs(search: Search, options: argparse.Namespace) -> list[Run]:
     """The runs of the command line, in the order in which they start."""
-    if options.variants:
-        return search.runs_of([VARIANTS[name] for name in options.variants], options.seeds or SEEDS)
-    parts = [options.part] if options.part else list(FREE_PARTS)
     return [
-        run for part in parts for run in search.runs_of(FREE_PARTS[part], options.seeds or FREE_SEEDS.get(part, SEEDS))
+        run
+        for part, variants in free_parts(options).items()
+        for run in search.runs_of(variants, options.seeds or FREE_SEEDS.get(part, SEEDS))
     ]
 
 

@@ -57,6 +57,11 @@ class Search:
     beyond: Mapping[str, Edges] = field(default_factory=dict)
     base: Base = SHIPPED
 
+    def only(self, keys: Iterable[str]) -> Search:
+        """The search of these methods and rules alone."""
+        wanted = set(keys)
+        return replace(self, grids={key: grid for key, grid in self.grids.items() if key in wanted})
+
     def method(self, key: str) -> str:
         """The method of a key of ``grids``."""
         return self.rules.get(key, key)
@@ -119,10 +124,12 @@ class Search:
     def choose(self, folder: Path) -> dict[str, object]:
         """Writes the winners: of the runs that went on, or of the trials of a method that has no iterations.
 
+        What the file has about other methods than those of ``grids`` stays.
+
         Raises:
             ResultError: a result is missing or damaged.
         """
-        found: dict[str, object] = {}
+        found: dict[str, object] = self.read()
         for algo in self.grids:
             grid = self.grid(folder, algo)
             short = self.scores_of(folder, algo, "scores", range(len(grid)))
@@ -130,8 +137,7 @@ class Search:
             longer = self.scores_of(folder, algo, "longer", sorted(going_on))
             known = self.read().get(algo)
             if known is not None and (len(short), len(longer)) == (len(known["scores"]), len(known["longer"])):
-                found[algo] = known  # nothing new: trials that were added after the runs do not change their settings
-                continue
+                continue  # nothing new: trials that were added after the runs do not change their settings
             last = longer or short
             best = max(last, key=last.__getitem__)
             found[algo] = {

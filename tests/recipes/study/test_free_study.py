@@ -256,6 +256,27 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     assert "has the choices made on other weights" in capsys.readouterr().err
 
 
+def test_a_part_searches_the_settings_of_its_own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_gate(tmp_path, monkeypatch, passing())
+    monkeypatch.setattr(study, "write_free_page", lambda *_: True)
+    choices = tmp_path / "tuned_free.json"
+
+    def searched(*options: str) -> set[str]:
+        """The methods whose trials the command ran."""
+        code, asked = run_study(tmp_path, monkeypatch, *options)
+        assert code == 0
+        return {run.variant.algo for runs in asked for run in runs if run.variant.name.startswith("tune_")}
+
+    assert searched("--part", "core", "--tune") == {"grpo", "bepa", "level1", "sft_self"}
+    before = json.loads(choices.read_text())
+    assert searched("--part", "controls") == set()  # of BEPA, whose settings are chosen
+    assert searched("--variants", "sft_self_rl_long", "bepa_long") == {"sft_self_rl"}
+    after = json.loads(choices.read_text())
+    assert after.keys() == {*before, "sft_self_rl"}
+    assert before == {key: after[key] for key in before}
+    assert searched() == GRIDS.keys() - after.keys()
+
+
 def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
