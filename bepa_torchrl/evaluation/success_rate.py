@@ -74,7 +74,7 @@ def evaluate(
     results = play(policy, vector, jobs, temperature=temperature, retries=retries)
     for result in results:
         wins, played = counts[result.job.task.id]
-        counts[result.job.task.id] = (wins + result.success, played + (result.failure is None))
+        counts[result.job.task.id] = (wins + result.success, played + result.valid)
     if keep is not None:
         keep(results)
     return Evaluation(counts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from bepa_torchrl.experts.self_rollout import Attempt, SelfRolloutSet
 from bepa_torchrl.storage.json_lines import json_line
+from osworld_gym.types import StopReason
 
 SELFROLL = "selfroll.jsonl"
 
@@ -50,7 +51,7 @@ def table(rolled: SelfRolloutSet, tasks: int) -> Iterator[str]:
     yield "expert            tasks  tries  successes  kept  lost  mean steps"
     for expert in dict.fromkeys(attempt.expert for attempt in rolled.attempts):
         own = [attempt for attempt in rolled.attempts if attempt.expert == expert]
-        played = [attempt for attempt in own if attempt.failure is None]
+        played = [attempt for attempt in own if attempt.stop != StopReason.env_error.value]
         wins = sum(attempt.score == 1.0 for attempt in own)
         kept = sum(attempt.kept for attempt in own)
         steps = sum(attempt.steps for attempt in played) / max(1, len(played))

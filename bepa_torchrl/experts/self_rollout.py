@@ -68,7 +68,7 @@ class Attempt:
         score: the verifier's, 0..1; None if the infrastructure failed.
         problem: what the verifier could not read, if anything.
         stop: why the episode ended.
-        failure: reason of an infrastructure failure, or None.
+        failure: reason of an infrastructure failure or of a crash (``crashed_desktop``), or None.
         seconds: duration of the episode.
         leak: share of a success's thoughts that mention or quote the plan; None without a success.
         kept: whether it is in D_self.
@@ -172,8 +172,8 @@ def self_roll(
             break
         number, left = number + 1, None if left is None else left - len(jobs)
         for result in play(policy, vector, jobs, temperature=temperature):
-            failures += result.failure is not None
-            episodes += result.failure is None
+            failures += not result.valid
+            episodes += result.valid
             turn, attempt = cast(tuple[int, int], places[result.job.task.id])
             trace, followed = queues[result.job.task.id][turn]
             entry = _entry(policy, result, trace, followed, attempt, text)

@@ -98,6 +98,11 @@ class EpisodeResult:
     def success(self) -> bool:
         return self.verdict is not None and self.verdict.success
 
+    @property
+    def valid(self) -> bool:
+        """False if the infrastructure failed; an episode that crashed its desktop is valid, and has failed."""
+        return self.stop is not StopReason.env_error
+
 
 @dataclass(slots=True)
 class _ActiveEpisode:

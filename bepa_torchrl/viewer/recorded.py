@@ -11,6 +11,7 @@ from typing import Any
 from bepa_torchrl.viewer.episode import ShownEpisode, outcome_of
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.responses import ResponseReader
+from osworld_gym.types import StopReason
 
 #: a position in a stream, and the episode that ends there; None: what is there cannot be read
 Entry = tuple[int, ShownEpisode | None]
@@ -119,8 +120,8 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
 
 def _reward(line: Mapping[str, Any]) -> float | None:
     """The reward; the episodes of asynchronous evaluations have ``success`` instead."""
-    failed = line.get("failure") is not None
-    reward = line.get("reward", None if failed else line.get("success"))
+    masked = line.get("stop") == StopReason.env_error.value
+    reward = line.get("reward", None if masked else line.get("success"))
     return None if reward is None else float(reward)
 
 

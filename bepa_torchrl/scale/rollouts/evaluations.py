@@ -11,6 +11,7 @@ from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult
 from bepa_torchrl.scale.rollouts.task_queue import FinishedGroup
 from osworld_gym.errors import FailureReason
 from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,12 @@ class FinishedEvaluation:
     def of(cls, plan: EvaluationPlan, group: FinishedGroup) -> FinishedEvaluation:
         """Makes one from the queue's result; a slot that was given up is an infrastructure failure."""
         iteration, version = group.task
-        given_up = {"success": False, "stop": "env_error", "failure": FailureReason.died.value, "versions": []}
+        given_up = {
+            "success": False,
+            "stop": StopReason.env_error.value,
+            "failure": FailureReason.died.value,
+            "versions": [],
+        }
         episodes = []
         for slot, outcome in enumerate(group.results):
             job = plan.job(slot)
@@ -89,7 +95,7 @@ class FinishedEvaluation:
         counts: dict[str, tuple[int, int]] = {}
         for episode in self.episodes:
             wins, played = counts.get(episode["task_id"], (0, 0))
-            counts[episode["task_id"]] = (wins + episode["success"], played + (episode["failure"] is None))
+            counts[episode["task_id"]] = (wins + episode["success"], played + _valid(episode))
         return Evaluation(counts)
 
     def metrics(self) -> dict[str, float]:
@@ -97,8 +103,13 @@ class FinishedEvaluation:
         lags = [episode["versions"][-1] - self.version for episode in self.episodes if episode["versions"]]
         metrics = {
             "episodes": float(len(self.episodes)),
-            "failures": float(sum(episode["failure"] is not None for episode in self.episodes)),
+            "failures": float(sum(not _valid(episode) for episode in self.episodes)),
         }
         if lags:
             metrics |= {"version_lag_mean": sum(lags) / len(lags), "version_lag_max": float(max(lags))}
         return metrics
+
+
+def _valid(episode: Mapping[str, Any]) -> bool:
+    """Whether an episode has a score; one that crashed its desktop has, although it states a failure."""
+    return bool(episode["stop"] != StopReason.env_error.value)

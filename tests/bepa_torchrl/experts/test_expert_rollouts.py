@@ -28,17 +28,18 @@ from bepa_torchrl.experts import (
     task_hashes,
     trace_rows,
 )
+from bepa_torchrl.experts.attempts import table
 from bepa_torchrl.experts.self_rollout import plan_leaks
-from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
+from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.testing import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task, lamp_vector
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import FailureReason, TaskError
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.sim.suite import sim_suite
-from osworld_gym.types import Action, PromptContext, StopReason
+from osworld_gym.types import Action, PromptContext, StopReason, Verdict
 from osworld_gym.vector import DesktopVector
 
 
@@ -133,6 +134,19 @@ def test_rows_of_a_converted_trace() -> None:
         assert float(row[K.RETURN]) == 1.0
     assert bytes(rows[1][K.PROMPT_TOKENS].tolist()).decode() == trace.instruction + pairs[0][1]
     assert all(isinstance(context, PromptContext) and context.plan is None for context in policy.rendered)
+
+
+def test_a_self_rollout_that_crashed_its_desktop_is_an_attempt_and_not_lost() -> None:
+    def play(_policy, _vector, jobs, **_options):
+        crashed = EpisodeResult(jobs[0], None, StopReason.crashed_desktop, Verdict(0.0), FailureReason.died, steps=4)
+        return [crashed, EpisodeResult(jobs[1], None, StopReason.env_error, None, FailureReason.died)]
+
+    with lamp_vector(1) as vector:
+        tasks = [lamp_task(1), lamp_task(2)]
+        rolled = self_roll(Policy(), vector, [lamp_trace(1), lamp_trace(2)], tasks, plan=lambda _: "1. Look", play=play)
+    assert (rolled.episodes, rolled.failures) == (1, 1)
+    # tasks, tries, successes, kept, lost, mean steps
+    assert list(table(rolled, 2))[1].split() == ["lamp_expert", "2", "2", "0", "0", "1", "4.0"]
 
 
 def test_a_trace_that_does_not_fit_or_is_empty_is_refused() -> None:

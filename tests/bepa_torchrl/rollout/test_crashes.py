@@ -9,7 +9,10 @@ import pytest
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.evaluation.success_rate import evaluate
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
+from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan, FinishedEvaluation, episode_outcome
+from bepa_torchrl.scale.rollouts.task_queue import FinishedGroup
 from bepa_torchrl.testing import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task
 from osworld_gym.episode import Crash, CrashRecord, EpisodeOptions, blank, crash_of, failed
 from osworld_gym.errors import DesktopError, FailureReason
@@ -119,3 +122,24 @@ def test_an_exit_while_a_full_context_is_verified_is_masked() -> None:
     with DesktopVector(ExitsWhenRead, 1, EpisodeOptions()) as vector:
         (result,) = run_episodes(policy, vector, [EpisodeJob(lamp_task(0), (0, 0, 0, 0), 7)], retries=1)
     assert (result.stop, result.verdict, result.retries) == (StopReason.env_error, None, 1)
+
+
+def test_an_evaluation_counts_a_crash_as_a_failure_and_leaves_out_what_was_masked() -> None:
+    """Desktops exit at clicks 0 and 1, the two attempts of the first of three episodes: one success of two, not of one.
+
+    The third episode's desktop is never ready.
+    """
+    died, never = FailureReason.died, FailureReason.never_ready
+    counter = itertools.count()
+    clicks = lambda: next(counter)  # noqa: E731
+    plan, policy = {0: died, 1: died, 3: never, 4: never}, ScriptedPolicy(lambda _: True)
+    results: list[EpisodeResult] = []
+    with DesktopVector(lambda: Fragile(plan, clicks), 1, EpisodeOptions()) as vector:
+        counted = evaluate(policy, vector, [lamp_task(0)], episodes=3, retries=1, keep=results.extend)
+    assert [result.stop.value for result in results] == ["crashed_desktop", "finished", "env_error"]
+    assert counted.counts == {"lamp-0": (1, 2)}
+    outcomes = tuple(episode_outcome(result, [0]) for result in results)
+    group = FinishedGroup(0, [2, 0], 3, outcomes, {}, 0, {})
+    finished = FinishedEvaluation.of(EvaluationPlan((lamp_task(0),), 3, 0, 1.0), group)
+    assert finished.counts.counts == {"lamp-0": (1, 2)}
+    assert (finished.metrics()["episodes"], finished.metrics()["failures"]) == (3.0, 1.0)

@@ -143,16 +143,19 @@ def test_evaluations_before_and_after_training(tmp_path: Path, view: View) -> No
     (run / "base").mkdir()
     for folder in (run / "base", run / "bepa"):
         write_lines(folder / "outcomes.jsonl", [made_line(0, [], mode="greedy")])
-    write_lines(
-        run / "bepa" / "evaluations.jsonl", [{"task_id": "x", "episode": 2, "success": True, "stop": "finished"}]
-    )
+    ends = ((True, "finished", None), (False, "crashed_desktop", "died"), (False, "env_error", "died"))
+    evaluated = [
+        {"task_id": "x", "episode": number, "success": success, "stop": stop, "failure": failure}
+        for number, (success, stop, failure) in enumerate(ends)
+    ]
+    write_lines(run / "bepa" / "evaluations.jsonl", evaluated)
     results = {"base": {"success": {"greedy": {"train": 0.5}}}, "methods": {}}
     (run / "results.json").write_text(json.dumps(results))
     out = view(run)
     parts = {stream["name"]: stream["part"] for stream in page_data(out, "index")["streams"]}
     assert parts["run/base/outcomes"] == "before training"
     assert parts["run/bepa/outcomes"] == "after training"
-    assert column(out, "run/bepa/evaluations", "outcome") == ["success"]
+    assert column(out, "run/bepa/evaluations", "outcome") == ["success", "failure", "no reward"]
     assert page_data(out, "index")["runs"][0]["base"] == {"greedy": {"train": 0.5}}
 
 
