@@ -31,7 +31,7 @@ from bepa_torchrl.experiment.settings import (
     Settings,
 )
 from bepa_torchrl.experiment.started_by import by_torchrun, is_rank
-from bepa_torchrl.methods import METHODS, Method, SeedSource, method_named
+from bepa_torchrl.methods import METHODS, LossKind, Method, SeedSource, method_named
 from bepa_torchrl.rollout.injection import Injection
 from osworld_gym.action_text import action_text, check_preset
 from osworld_gym.tasks.evaluation.judging import is_judged
@@ -72,12 +72,17 @@ def settings_of_one_method(settings: Settings) -> str | None:
 
 
 def self_rollouts(settings: Settings) -> str | None:
-    """One number of self-rollouts is given; ``reroll_stale`` and ``handover_loss`` are set where they are read."""
+    """One number of self-rollouts is given; ``reroll_*`` and ``handover_loss`` are set where they are read."""
     expert = settings.expert
     if expert.handover_loss == "after" and not expert.handover and settings.cache.seed is None:
         return "expert.handover_loss=after requires a hand-over; set expert.handover=M, or leave this out"
     if expert.reroll_every:
-        return None
+        if _method(settings).seed_source is SeedSource.self_rolled or settings.compare:
+            return None
+        return (
+            f"expert.reroll_every={expert.reroll_every} is for methods that start from self-rollouts, such as bepa and "
+            f"level1, got algo={settings.algo.name}; leave it out"
+        )
     if expert.selfroll_budget is not None and expert.selfroll_attempts != ExpertSettings().selfroll_attempts:
         return "expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out"
     if expert.reroll_stale is not None:
@@ -131,6 +136,28 @@ def kind_of_advantage(settings: Settings) -> str | None:
     for name, value, without in (("std", advantage.std, default.std), ("eps", advantage.eps, default.eps)):
         if value != without:
             return f"advantage.{name}={value} is read with advantage.kind=grpo only, got {advantage.kind}; leave it out"
+    return None
+
+
+def fixed_by_preset(settings: Settings) -> str | None:
+    """What ``algo.preset`` fixes for LUFFY is not set to something else."""
+    if _method(settings).loss is not LossKind.luffy:
+        return None
+    preset, advantage, loss = settings.algo.preset, settings.advantage, settings.loss
+    released, plain = preset == "released", LossSettings()
+    std = "none" if released else "population"
+    fixed: list[tuple[str, object, tuple[object, ...]]] = [
+        ("advantage.std", advantage.std, (AdvantageSettings().std, std))
+    ]
+    if released:
+        fixed += [
+            ("loss.aggregation", loss.aggregation, (plain.aggregation, "sum_norm")),
+            ("loss.clip", loss.clip, (plain.clip,)),
+            ("loss.dual_clip", loss.dual_clip, (plain.dual_clip,)),
+        ]
+    for name, value, allowed in fixed:
+        if value not in allowed:
+            return f"{name} is fixed by algo.preset={preset} of algo={settings.algo.name}, got {value}; leave it out"
     return None
 
 
@@ -492,6 +519,7 @@ SETTINGS: tuple[Check, ...] = (
     terms_of_tokens,
     longest_episode,
     kind_of_advantage,
+    fixed_by_preset,
     injected_weight,
     part_of_refresh,
     group_size,

@@ -145,6 +145,25 @@ def test_advantages_of_another_kind_have_no_standard_deviation() -> None:
         load_methods(["advantage.kind=leave_one_out", "algo=luffy"])
 
 
+@pytest.mark.parametrize(
+    "setting", ["advantage.std=bessel", "loss.aggregation=token", "loss.clip=[0.1,0.1]", "loss.dual_clip=3.0"]
+)
+def test_what_a_preset_of_luffy_fixes_cannot_be_set(setting: str) -> None:
+    released = ["algo=luffy", "algo.preset=released", "loss.max_length=100", "compare=[]"]
+    with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]} is fixed by algo\.preset=released of algo=luffy"):
+        load_methods([*released, setting])
+    assert load_methods([*released, "advantage.std=none", "loss.aggregation=sum_norm"])["luffy"].loss.dual_clip is None
+    with pytest.raises(ConfigError, match=r"compare=\[luffy\]: advantage\.std is fixed by .*, got none; leave it out"):
+        load_methods(["algo=bepa", "compare=[luffy]", "advantage.std=none"])
+    assert load_methods(["algo=luffy", "compare=[]", "loss.dual_clip=3.0"])["luffy"].loss.dual_clip == 3.0
+
+
+def test_self_rolling_again_is_for_methods_that_have_self_rolled() -> None:
+    with pytest.raises(ConfigError, match=r"expert\.reroll_every=5 is for methods that start from self-rollouts"):
+        load_methods(["algo=level2", "compare=[]", "expert.reroll_every=5"])
+    assert set(load_methods(["algo=bepa", "compare=[level2]", "expert.reroll_every=5"])) == {"bepa", "level2"}
+
+
 def test_the_ratio_of_a_response_is_for_tokens() -> None:
     with pytest.raises(ConfigError, match=r"loss\.ratio=sequence is for loss\.unit=token, got loss\.unit=step"):
         load_methods(["loss.ratio=sequence", "loss.unit=step"])
