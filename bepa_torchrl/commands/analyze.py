@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bepa_torchrl.commands.arguments import check_new
+
 _HELP = "the paper's figures and tables from runs, as PNG, SVG and CSV"
 
 
@@ -26,13 +28,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def analyze_runs(options: argparse.Namespace) -> int:
     """Writes the folder and prints what is in it and what is missing."""
+    if options.cases < 0:
+        raise ValueError(f"--cases: expected 0 or more, got {options.cases}")
+    check_new(options.out, "--out")
     from bepa_torchrl.analysis.figures.analyze import analyze, report
     from bepa_torchrl.analysis.figures.runs import methods_of_runs
     from osworld_gym.atomic import new_folder
     from osworld_gym.commands.output import printable
 
-    if options.cases < 0:
-        raise ValueError(f"analyze: expected --cases >= 0, got {options.cases}")
     methods = methods_of_runs(options.runs)
     with new_folder(options.out) as folder:
         done = analyze(methods, folder, score=options.score, cases=options.cases)

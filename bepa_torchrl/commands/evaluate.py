@@ -118,7 +118,7 @@ def _ground(options: argparse.Namespace, name: str, overrides: list[str]) -> int
         raise ValueError(f"--passes={options.passes}: suite={name} is asked once, at --temperature 0; leave it out")
     if options.data is None or options.out is None:
         raise ValueError(f"suite={name} requires --data FOLDER, its published files, and --out FOLDER")
-    if not options.out.exists():
+    if not options.out.is_dir():
         check_new(options.out, "--out")
     items = suite.read(options.data)
     temperature = temperature_of(options, 0.0)
@@ -182,7 +182,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from bepa_torchrl.experiment.config import check, with_changes
 
     settings, passes = _settings(options, name, overrides)
-    if options.out is not None and not options.out.exists():
+    if options.out is not None and not options.out.is_dir():
         check_new(options.out, "--out")
     from bepa_torchrl.experiment.checks import COMMAND, HOSTED
     from bepa_torchrl.experiment.tasks import make_tasks

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bepa_torchrl.commands.arguments import check_new
+
 _HELP = "write a run's episodes with images, token ids and log-probs for other programs"
 
 
@@ -24,6 +26,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def export_run(options: argparse.Namespace) -> int:
     """Writes the folder and prints what is in it."""
+    check_new(options.out, "--out")
     from bepa_torchrl.analysis.export.atif import write_atif
     from bepa_torchrl.analysis.export.episodes import export
     from bepa_torchrl.analysis.export.lines import write_lines, write_rows

@@ -73,7 +73,7 @@ def _judge(options: argparse.Namespace, overrides: list[str]) -> tuple[list[Any]
         )
     if options.judge_model is None:
         raise ValueError("--trajectories requires a judge: --judge-model NAME, and --judge-url URL")
-    if not options.out.exists():
+    if not options.out.is_dir():
         check_new(options.out, "--out")
     from osworld_gym.tasks.suites.web import read_web_tasks
 
@@ -97,7 +97,7 @@ def _play(options: argparse.Namespace, overrides: list[str]) -> tuple[list[Any],
 
     data = read_web_tasks(options.data)
     settings = _settings(options, overrides)
-    if not options.out.exists():
+    if not options.out.is_dir():
         check_new(options.out, "--out")
     labels, temperature = _labels(options), temperature_of(options, 0.0)
     check(settings, COMMAND if options.policy_model is None else HOSTED)
