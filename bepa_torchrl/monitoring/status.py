@@ -15,6 +15,7 @@ from typing import Any
 from bepa_torchrl.methods import method_named
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
+from bepa_torchrl.storage.record_format import method_folders
 from bepa_torchrl.training.newest import newest_checkpoint
 
 PREPARING = "preparing"  #: folder in a run's, of what is finished while the preparation is under way
@@ -66,7 +67,7 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
     Raises:
         RecordError: no run is there, or a file of it is damaged.
     """
-    methods = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    methods = method_folders(folder)
     if not methods:
         raise RecordError(f"{folder}: expected the folder of a run, with a folder per method; see runs/")
     try:

@@ -35,6 +35,21 @@ def record_version(folder: Path) -> int:
     return version
 
 
+def method_folders(folder: Path) -> list[Path]:
+    """The folders of a run's methods.
+
+    Raises:
+        RecordError: the folder contains whole runs, each with methods of its own.
+    """
+    found = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    runs = [path for path in found if next(path.glob("*/config.yaml"), None) is not None]
+    if runs:
+        raise RecordError(
+            f"{folder}: expected the folder of one run, got a folder of runs; name one, such as {runs[0]}"
+        )
+    return found
+
+
 def image_path(folder: Path, name: str) -> Path:
     """The file of the screenshot with this hash in a method's folder."""
     return folder / "images" / name[:2] / f"{name}.png"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
-from bepa_torchrl.storage.record_format import FORMAT_FILE
+from bepa_torchrl.storage.record_format import FORMAT_FILE, method_folders
 from bepa_torchrl.viewer.folders import LEDGER, action_reader, cache_stream, ledger_stream, logs_stream, traces_stream
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, recorded_stream
@@ -113,7 +113,7 @@ def _other(name: str, find: Callable[[], list[Stream]]) -> Source:
 
 def _methods(folder: Path) -> dict[str, Path]:
     """The methods of a run by name; of the folder of one method, itself."""
-    methods = {path.parent.name: path.parent for path in sorted(folder.glob("*/config.yaml"))}
+    methods = {path.name: path for path in method_folders(folder)}
     if not methods and any((folder / f"{name}.jsonl").exists() for name in ("iterations", *_FILES)):
         return {folder.name: folder}
     return methods

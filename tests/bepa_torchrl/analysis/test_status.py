@@ -149,6 +149,14 @@ def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
 
 
+def test_a_folder_of_runs_is_not_taken_for_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "config.yaml").write_text("seed: 0")
+    for command in (["status"], ["view", "--out", str(run / "pages")]):
+        assert main([*command, str(run.parent)]) == 2
+        assert f"got a folder of runs; name one, such as {run}" in capsys.readouterr().err
+    assert not (run / "pages").exists()
+
+
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{(?P<labels>[^}]*)\} (?P<value>\S+)")
 
 
