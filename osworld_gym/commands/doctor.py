@@ -18,7 +18,7 @@ from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.home_template import apt
 from osworld_gym.desktops.local.desktop import PROGRAMS
-from osworld_gym.desktops.registry import PROVIDERS, make_desktop
+from osworld_gym.desktops.registry import PROVIDERS, make_desktop, provider_class, required_options
 from osworld_gym.errors import DesktopError, ExtensionError, FailureReason
 
 APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
@@ -45,15 +45,29 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return _packages()
     print(f"osworld-gym {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
-    names = [arguments.provider] if arguments.provider else list(PROVIDERS)
+    required = {} if arguments.provider else _required()
+    names = [arguments.provider] if arguments.provider else [name for name in PROVIDERS if name not in required]
     brief = {} if arguments.provider or arguments.checks else BRIEF
     works = [_try_provider(name, brief.get(name, _open_one)) for name in names]
+    for name, options in required.items():
+        print(f"{name:10} not tried: it requires {', '.join(f'{option}=...' for option in options)}")
     if not any(works):
         return INFRASTRUCTURE
     if not arguments.checks:
         return 0
     sound = [_contract(name) for name, fine in zip(names, works, strict=True) if fine]
     return 0 if all(sound) else FAILED
+
+
+def _required() -> dict[str, list[str]]:
+    """Provider → the options without which it has no desktop, for those that have such options."""
+    found = {}
+    for name in PROVIDERS:
+        try:
+            found[name] = required_options(provider_class(name))
+        except (ExtensionError, ImportError):  # is reported when it is tried
+            continue
+    return {name: options for name, options in found.items() if options}
 
 
 def _packages() -> int:

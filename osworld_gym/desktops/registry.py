@@ -50,14 +50,26 @@ def make_desktop(provider: str, **options: Any) -> Desktop:
     """Creates one desktop; ``options`` are keyword arguments of the provider's class.
 
     Raises:
-        ValueError: unknown provider or option; the message lists the known ones.
+        ValueError: unknown provider or option, or one that the provider requires is missing; the message lists them.
         DesktopError: the desktop cannot be created on this machine.
     """
     kind = provider_class(provider)
-    known = [name for name in inspect.signature(kind).parameters if name != "self"]
+    known = _options(kind)
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ValueError(
             f"provider {provider!r} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}"
         )
+    if lacking := [name for name in required_options(kind) if name not in options]:
+        raise ValueError(f"provider {provider!r} requires {', '.join(f'{name}=...' for name in lacking)}")
     return kind(**options)
+
+
+def required_options(kind: type[Desktop]) -> list[str]:
+    """The options of a provider's class that have no default."""
+    return [name for name, option in _options(kind).items() if option.default is option.empty]
+
+
+def _options(kind: type[Desktop]) -> dict[str, inspect.Parameter]:
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {name: option for name, option in inspect.signature(kind).parameters.items() if option.kind in named}

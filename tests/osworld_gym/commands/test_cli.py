@@ -10,6 +10,7 @@ import pytest
 from closed_pipe import run_unread
 
 from osworld_gym import cli
+from osworld_gym.commands import doctor
 from osworld_gym.desktops import registry
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.errors import TaskError
@@ -71,6 +72,18 @@ def test_status_and_output(argv: list[str], status: int, said: str, capsys: pyte
     assert said in capsys.readouterr().out
 
 
+def test_doctor_without_a_provider_has_a_line_on_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {"local", "container", "vm", "remote"}  # their machines are not those of the default tests
+    monkeypatch.setattr(doctor, "PROVIDERS", [name for name in registry.PROVIDERS if name not in slow] + ["NeverReady"])
+    monkeypatch.setitem(registry.PROVIDERS, "NeverReady", f"{NeverReady.__module__}:NeverReady")
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["sim", "NeverReady", "recorded"]
+    assert lines[2] == "recorded   not tried: it requires folder=..."
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -80,6 +93,7 @@ def test_status_and_output(argv: list[str], status: int, said: str, capsys: pyte
         (["tasks", "show", "no-such-task"], "no task 'no-such-task' in suite 'sim'; it has "),
         (["tasks", "show", "sim-choose-0"], "(did you mean 'sim-choose-10'?); it has "),
         (["desktop", "--provider", "sim", "--width", "800"], "has no option width, got --width=800; leave it out"),
+        (["doctor", "--provider", "recorded"], "provider 'recorded' requires folder=..."),
         (["doctor", "--provider", "sym"], "unknown provider 'sym' (did you mean 'sim'?); known: "),
         (["tasks", "list", "--provider", "sym"], "unknown provider 'sym' (did you mean 'sim'?); known: "),
         (
