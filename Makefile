@@ -19,7 +19,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-experts test-browser soak nightly lint docs wheel \
-	bench bench-desktops results results-free tiny tiny-local settings clean
+	bench bench-desktops results results-free tiny tiny-free tiny-local settings clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 17
@@ -142,13 +142,16 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 results: $(call extras,test)  ## the comparison of methods: runs what is missing, then docs/results.md (hours; resumable)
 	$(BIN)/python -m recipes.study
 
-# checkpoint of the base policy, by python -m recipes.tiny --wording free (docs/small-policies.md)
-BASE ?= build/free/checkpoint
+# checkpoint of the base policy; that of another seed: python -m recipes.tiny --wording free (docs/small-policies.md)
+BASE ?= bepa_torchrl/checkpoints/tiny_free
 results-free: $(call extras,test)  ## the comparison from a base policy with free words, BASE=FOLDER: gate, search, runs, docs/results-free.md (days; resumable)
 	$(BIN)/python -m recipes.study --bed free --base $(BASE)
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)
 	$(BIN)/python -m recipes.tiny
+
+tiny-free: $(call extras,bepa)  ## rebuilds the checkpoint with free words (2 hours on two cores; resumable)
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --state build/tiny-free.pt
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
 	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12

@@ -6,7 +6,11 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 #: name → (folder, the command that rebuilds it in a checkout of the repository)
-SHIPPED = {"tiny": (_FOLDER / "tiny", "make tiny"), "tiny_local": (_FOLDER / "tiny_local", "make tiny-local")}
+SHIPPED = {
+    "tiny": (_FOLDER / "tiny", "make tiny"),
+    "tiny_free": (_FOLDER / "tiny_free", "make tiny-free"),
+    "tiny_local": (_FOLDER / "tiny_local", "make tiny-local"),
+}
 
 
 def checkpoint_folder(checkpoint: str) -> str | Path:

@@ -49,7 +49,7 @@ _OWN = tuple(
 )  # fmt: skip
 _INTRODUCTION = """
 The same desktop, tasks and methods as in [results](results.md), from base policies that think in free words without a
-plan and tersely with one ([small policies](small-policies.md#the-next-one-thoughts-in-free-words)): LEVEL-1's traces
+plan and tersely with one ([small policies](small-policies.md#tiny_free-thoughts-in-free-words)): LEVEL-1's traces
 are surer than the policy's own, and terse thoughts without a plan are a risk. Sampled success at temperature 1 in %,
 differences in points, in brackets 95 % intervals as there; `*`: the interval excludes 0; fewer than 3 seeds are shown
 one by one. `bepa_wording` and `bepa_actions` refresh one part of a trace only

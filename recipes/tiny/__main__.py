@@ -29,7 +29,7 @@ from recipes.tiny.processes import ALONE, Processes, joined
 from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
 
-FOLDER = SHIPPED["tiny"][0]  #: of the policy that ships with the package
+FOLDERS = {"terse": SHIPPED["tiny"][0], "free": SHIPPED["tiny_free"][0]}  #: of the policies that ship
 #: of one response, by the wording of the thoughts; in the expert's style up to 89, so that 48 ends some of them
 MAX_NEW_TOKENS = {"terse": 48, "free": 96}
 _BLOCKS = 8  #: blocks of cloning data that the tokenizer is trained on
@@ -111,7 +111,7 @@ def show(measured: Mapping[str, Any], wording: str) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     main = argparse.ArgumentParser(prog="python -m recipes.tiny", description=__doc__)
-    main.add_argument("--out", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)")
+    main.add_argument("--out", type=Path, help="checkpoint folder (default: the package's own)")
     commands = main.add_subparsers(dest="command", title="instead of training")
     measuring = commands.add_parser("measure", help="evaluate a checkpoint and compare it with the gate")
     measuring.add_argument("--json", action="store_true", help="print one JSON object only")
@@ -124,9 +124,7 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
     for command in (measuring, writing):
-        command.add_argument(
-            "--folder", type=Path, default=FOLDER, help="checkpoint folder (default: the package's own)"
-        )
+        command.add_argument("--folder", type=Path, help="checkpoint folder (default: the package's own)")
     for command in (main, measuring):
         command.add_argument("--episodes", type=int, default=8, help="evaluation episodes per task")
     for command in (main, measuring, writing):
@@ -140,6 +138,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
     options = parser().parse_args(arguments)
+    for name in ("out", "folder"):
+        if getattr(options, name, 0) is None:
+            setattr(options, name, FOLDERS[options.wording])
     torch.set_num_threads(1)
     if options.command is None:
         train(options)

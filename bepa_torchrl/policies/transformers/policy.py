@@ -375,10 +375,10 @@ def load_policy(
     attn: str = "sdpa",
     **options: Any,
 ) -> TransformersPolicy:
-    """A policy from a checkpoint: a folder, a hub name, or ``tiny`` or ``tiny_local``, which the package contains.
+    """A policy from a checkpoint.
 
     Args:
-        path_or_id: the checkpoint.
+        path_or_id: a folder, a hub name, or ``tiny``, ``tiny_free`` or ``tiny_local``, which the package contains.
         dtype: of the weights, as of :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
         device: where the weights are.
         attn: the attention's implementation.
