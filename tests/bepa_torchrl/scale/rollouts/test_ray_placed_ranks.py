@@ -47,6 +47,9 @@ class Lines:
     def __call__(self, rank: int, name: str, line: str) -> None:
         self.lines.append((rank, name, line))
 
+    def count(self, line: str) -> int:
+        return sum(each == line for _, _, each in self.lines)
+
     def started(self) -> int:
         return sum(line.startswith("rank ") for _, _, line in self.lines)
 
@@ -156,7 +159,7 @@ def test_an_interrupt_reaches_rank_0_and_the_others_end(tmp_path: Path) -> None:
     )
     with placed(lines) as ranks:
         start(ranks, code, tmp_path)
-        ranks._until(lambda: [line for _, _, line in lines.lines].count("ready") == 2, 120.0)
+        ranks._until(lambda: lines.count("ready") == 2, 120.0)
         ranks.interrupt()
         assert ranks.follow() == Outcome(0, None)
     assert (0, "out", "in order") in lines.lines
@@ -198,16 +201,20 @@ def test_a_folder_that_a_node_does_not_see_is_named(tmp_path: Path) -> None:
 def test_ranks_are_ended_if_the_caller_fails(tmp_path: Path) -> None:
     """In order: SIGTERM first. The fixture checks that nothing is left."""
     lines = Lines()
+    code = (
+        "signal.signal(signal.SIGTERM, lambda *_: print('in order', flush=True) or sys.exit(143))\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
 
     def failing() -> None:
         with placed(lines) as ranks:
-            start(ranks, WAIT.replace("sys.exit(143)", "print('in order', flush=True) or sys.exit(143)"), tmp_path)
-            ranks._until(lambda: lines.started() == 2, 120.0)
+            start(ranks, code, tmp_path)
+            ranks._until(lambda: lines.count("ready") == 2, 120.0)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         failing()
-    assert [line for _, _, line in lines.lines].count("in order") == 2
+    assert lines.count("in order") == 2
 
 
 def test_the_program_that_places_ranks_does_not_import_torch() -> None:
