@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
 
 from bepa_torchrl.checkpoints import SHIPPED
 from bepa_torchrl.policies.transformers.policy import load_policy
 from bepa_torchrl.testing.tiny_tokenizer import train_tokenizer
 from osworld_gym.tasks.oracles.sim.free_prose import FREE
-from recipes.tiny.checkpoint import write_checkpoint, write_notes
+from recipes.tiny.checkpoint import MANIFEST, read_manifest, write_checkpoint, write_notes
 from recipes.tiny.cloning import block
 from recipes.tiny.evaluate import measure
 from recipes.tiny.free_gate import free_gate_failures, measure_free
 from recipes.tiny.gate import gate_failures
 from recipes.tiny.grounding import label_words
-from recipes.tiny.pretrain import RECIPES, Pretraining, finished_model, new_model, run, short
+from recipes.tiny.pretrain import AGAIN, RECIPES, Pretraining, finished_model, new_model, run, short
 from recipes.tiny.processes import ALONE, Processes, joined
 from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
@@ -59,20 +59,56 @@ def measure_folder(folder: Path, wording: str, episodes: int, seed: int) -> dict
 
 def new_training(options: argparse.Namespace, processes: Processes = ALONE) -> Pretraining:
     """The run of the command line, at its start."""
+    if options.again is not None:
+        return second_training(options, processes)
     recipe = replace(short(RECIPES[options.wording], options.share), seed=options.seed)
     tokenizer = project_tokenizer(recipe.styles)
     return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe, processes)
 
 
+def second_training(options: argparse.Namespace, processes: Processes) -> Pretraining:
+    """The run of ``--again``, at its start: the weights and the tokenizer of a training that has ended.
+
+    Raises:
+        ValueError: no such folder, or a training of another wording or seed, or one that has not ended.
+    """
+    folder, fix = options.again, "fix: give the folder that the first training wrote"
+    if options.wording not in AGAIN:
+        raise ValueError(f"--again: there is no second training with --wording {options.wording}, only {list(AGAIN)}")
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"--again: {folder} has no {MANIFEST}; {fix}")
+    first = read_manifest(folder)
+    given, total = first["recipe"], sum(first["recipe"]["steps"])
+    if first["step"] < total:
+        raise ValueError(f"--again: {folder} is at step {first['step']} of {total}; {fix}")
+    if given["styles"] is None or given["seed"] != options.seed:
+        found = f"{'terse' if given['styles'] is None else 'free'} --seed {given['seed']}"
+        asked = f"--wording {options.wording} --seed {options.seed}"
+        raise ValueError(f"--again: {folder} is of --wording {found}, expected {asked}; {fix}")
+    recipe = replace(short(AGAIN[options.wording], options.share), seed=options.seed)
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)
+    return Pretraining(model, PreTrainedTokenizerFast.from_pretrained(folder), recipe, processes)
+
+
 def notes_of(training: Pretraining, options: argparse.Namespace) -> dict[str, Any]:
     """What the manifest says about a run."""
+    command = f"python -m recipes.tiny --wording {options.wording} --share {options.share} --seed {options.seed}"
+    start = {}
+    if options.again is not None:
+        first = read_manifest(options.again)
+        command += " --again FOLDER"
+        start = {
+            "start": {key: value for key, value in first.items() if key != "sha256"}
+            | {"weights": first["sha256"]["model.safetensors"]}
+        }
     return {
-        "command": f"python -m recipes.tiny --wording {options.wording} --share {options.share} --seed {options.seed}",
+        "command": command,
         "recipe": asdict(training.recipe),
         "step": training.step,
         "parameters": sum(p.numel() for p in training.model.parameters()),
         "processes": training.processes.count,
         "cpu_seconds": {phase: round(seconds, 1) for phase, seconds in training.seconds.items()},
+        **start,
     }
 
 
@@ -123,6 +159,9 @@ def parser() -> argparse.ArgumentParser:
             "--state", type=Path, default=Path("build/tiny.pt"), help="state of an unfinished run, resumed if it exists"
         )
         command.add_argument("--share", type=float, default=1.0, help="share of the recipe's steps")
+        command.add_argument(
+            "--again", type=Path, help="the second training: folder of the first one's checkpoint (--wording free)"
+        )
     for command in (measuring, writing):
         command.add_argument("--folder", type=Path, help="checkpoint folder (default: the package's own)")
     for command in (main, measuring):

@@ -12,7 +12,8 @@
 7. *finish*: as *polish*, with more of the longer tasks, which fail most.
 
 The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
-in docs/history/log.md. With :data:`FREE_WORDS` the thoughts are in free words, and the result are the last weights.
+in docs/history/log.md. With :data:`FREE_WORDS` the thoughts are in free words, and the result are the last weights;
+:data:`FREE_AGAIN` is a second training that starts from them.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere. A step's
 screenshots are in ``parts``, which as many processes can share (:mod:`recipes.tiny.processes`).
@@ -55,7 +56,7 @@ class Recipe:
     """Hyper-parameters of the pretraining.
 
     Args:
-        steps: optimiser steps of the seven phases.
+        steps: optimiser steps of the seven phases; a phase may have none.
         batch: screenshots per step; twice as many from *follow* on.
         parts: into how many equal parts they are divided; the loss is the mean of the parts' losses.
         turns: approximate number of turns per screenshot in addition to the played task's; two from *follow* on.
@@ -118,7 +119,17 @@ FREE_WORDS = Recipe(
     acting=_MORE_PLANS,
     finishing=replace(_MORE_PLANS, long=FINISHING.long),
 )
+#: a second training, from the first one's weights: other data, half the learning rate, which falls to zero again
+FREE_AGAIN = replace(
+    FREE_WORDS,
+    steps=(0, 0, 0, 0, 0, 9600, 2400),
+    learning_rate=FREE_WORDS.learning_rate / 2,
+    matrix_rate=FREE_WORDS.matrix_rate / 2,
+    decay=1.0,
+    data=2_000_000,
+)
 RECIPES = {"terse": Recipe(), "free": FREE_WORDS}  #: by the name of the thoughts' wording
+AGAIN = {"free": FREE_AGAIN}  #: of the second training
 
 
 class Pretraining:
@@ -421,5 +432,5 @@ def run(
 
 
 def short(recipe: Recipe, share: float) -> Recipe:
-    """The recipe with a share of its steps, at least one per phase."""
-    return replace(recipe, steps=tuple(max(1, round(steps * share)) for steps in recipe.steps))
+    """The recipe with a share of its steps, at least one per phase that has any."""
+    return replace(recipe, steps=tuple(max(1, round(steps * share)) if steps else 0 for steps in recipe.steps))
