@@ -150,8 +150,12 @@ results-free: $(call extras,test)  ## the comparison from a base policy with fre
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)
 	$(BIN)/python -m recipes.tiny
 
-tiny-free: $(call extras,bepa)  ## rebuilds the checkpoint with free words (2 hours on two cores; resumable)
-	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --state build/tiny-free.pt
+# checkpoint of the first of its two trainings
+FIRST = build/tiny-free-first
+tiny-free: $(call extras,bepa)  ## rebuilds the checkpoint with free words: two trainings, 3 hours on two cores; resumable
+	test -e $(FIRST)/manifest.json || $(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free \
+		--episodes 0 --state $(FIRST).pt --out $(FIRST)
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --again $(FIRST) --state build/tiny-free.pt
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
 	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12
