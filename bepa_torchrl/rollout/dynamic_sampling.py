@@ -40,7 +40,8 @@ class GroupsWithSignal(Transform):
     """Leaves out the groups of a finalised batch whose advantages are all 0, so that no denominator counts them.
 
     Runs after :class:`~bepa_torchrl.rollout.trace_replacement.TraceReplacement`, which refreshes the cache by them.
-    If no group has a signal, the first ones stay, at most ``groups``.
+    At most ``groups`` stay, the first ones: of asynchronous rollouts a group that had no signal when it came may have
+    one now, by a trace that another group of its task has brought. If no group has a signal, the first ones stay.
 
     Args:
         groups: groups per batch.
@@ -54,8 +55,8 @@ class GroupsWithSignal(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The rows ``[R']`` of the groups that stay, in their order."""
         every = list(groups_of(tensordict))
-        kept = [group for group in every if any(map(self._counts, group))] or every[: self.groups]
-        return stack_rows(row for group in kept for episode in group for row in episode.rows)
+        kept = [group for group in every if any(map(self._counts, group))] or every
+        return stack_rows(row for group in kept[: self.groups] for episode in group for row in episode.rows)
 
     def _counts(self, episode: EpisodeRows) -> bool:
         """Whether an episode has an advantage, or a cross-entropy."""

@@ -118,6 +118,12 @@ def test_a_batch_without_any_signal_stays_as_it_would_be() -> None:
     assert [group[0].task_id for group in groups_of(every)] == ["lamp-1"]
 
 
+def test_a_batch_has_no_more_groups_than_its_number() -> None:
+    """As when a group without a signal gets one, by a trace that came after it."""
+    batch, _, _ = collected(further=2)
+    assert [group[0].task_id for group in groups_of(GroupsWithSignal(1)(batch))] == ["lamp-1"]
+
+
 def test_a_schedule_puts_off_tasks_that_the_batch_has() -> None:
     schedule = TaskSchedule(4, seed=0)
     first = schedule.next_batch(2)
