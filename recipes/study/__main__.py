@@ -7,7 +7,8 @@ python -m recipes.study --tune                 # the search for hyper-parameters
 python -m recipes.study --page                 # only the page
 python -m recipes.study --bed free --base build/free/checkpoint   # another base policy: gate, search, runs, its page
 
-A run may be interrupted at any time: the next call goes on. A base policy that fails the gate is refused.
+A run may be interrupted at any time: the next call goes on. A base policy that fails the gate is refused, but for
+--despite-gate: the whole study, whose page begins with the conditions that fail.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--bed", choices=["terse", "free"], default="terse", help="thoughts of the base policy")
     found.add_argument("--base", type=Path, metavar="FOLDER", help="checkpoint of the base policy (bed free)")
     found.add_argument("--look", action="store_true", help="even if it is unfinished, not measured or fails its gate")
+    found.add_argument("--despite-gate", action="store_true", help="the whole study even if it fails its gate")
     found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: methods; bed free: all parts")
     found.add_argument("--variants", nargs="+", choices=list(VARIANTS), metavar="VARIANT", help="only these")
     found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}; bed free, long: {FREE_SEEDS['long']}")
@@ -91,8 +93,14 @@ def check_options(options: argparse.Namespace) -> None:
     if options.part is not None and options.part not in (FREE_PARTS if free else PARTS):
         known = ", ".join(FREE_PARTS if free else PARTS)
         raise ValueError(f"--part {options.part}: the bed {options.bed} has the parts {known}")
-    if not free and (options.base or options.look):
-        raise ValueError("--base and --look are for --bed free; the other bed starts from the shipped policy")
+    if not free and (options.base or options.look or options.despite_gate):
+        raise ValueError(
+            "--base, --look and --despite-gate are for --bed free; the other bed starts from the shipped policy"
+        )
+    if options.look and options.despite_gate:
+        raise ValueError(
+            "--look measures no gate and searches nothing, --despite-gate does both; leave one of them out"
+        )
     if free and options.replay:
         raise ValueError("--replay is of the shipped policy; leave --bed out")
     if free and not (options.page or options.base):
@@ -134,7 +142,10 @@ def free_study(options: argparse.Namespace) -> int:
         if options.look:
             note_base(base, out)
         elif failures := measure_missing(base, out, processes=options.processes, log=say).failures():
-            raise ValueError(f"{base.name} fails its gate; with --look it runs all the same: " + "; ".join(failures))
+            problem = f"{base.name} fails its gate: {'; '.join(failures)}"
+            if not options.despite_gate:
+                raise ValueError(f"{problem}; with --despite-gate it is studied all the same, and the page says so")
+            say(problem)
         search = free_search(base)
         search.check_weights()
         variants = [variant for part in free_parts(options).values() for variant in part]

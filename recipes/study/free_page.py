@@ -17,7 +17,7 @@ from recipes.study.bases import Base
 from recipes.study.claims import CLAIMS, Claim, paper_text, verdict
 from recipes.study.estimates import Study, common_seeds, gain_text, interval_text, paired, rate_text
 from recipes.study.figures import Panel, draw, draw_differences
-from recipes.study.free_base import FIGURES, Known, read_known
+from recipes.study.free_base import EVALUATIONS, FIGURES, Known, read_known
 from recipes.study.free_bed import free_search, untuned
 from recipes.study.long_page import PANELS, refresh_table
 from recipes.study.markdown import row, rule, wrapped
@@ -128,10 +128,15 @@ def warnings(parts: Sequence[Part]) -> list[str]:
                 "search has chosen: a look, no comparison of methods.**"
             ]
         if failures := part.known.failures():
-            lines += [
-                f"- **`{part.name}` does not pass its gate: a look, no comparison of methods.** {'; '.join(failures)}"
-            ]
+            lines += [f"- **`{part.name}` does not pass its gate{_consequence(part.known)}** {'; '.join(failures)}"]
     return [*lines, ""] if lines else []
+
+
+def _consequence(known: Known) -> str:
+    """What a gate that is failed means for the results."""
+    if known.finished and known.measured.keys() == set(EVALUATIONS):
+        return "; methods are compared on it all the same."
+    return ": a look, no comparison of methods."
 
 
 def first_section(part: Part, where: str) -> list[str]:

@@ -117,8 +117,8 @@ def test_the_gate_is_measured_once_for_the_same_weights(tmp_path: Path, monkeypa
     for _ in range(2):
         known = bases.measure_missing(base, tmp_path / "out", processes=2, log=lines.append)
     assert asked == [(base.folder, seed) for seed in EVALUATIONS]
-    assert lines == ["free/seed-4: measures the gate's figures with evaluation seeds 11, 12"]
-    assert known.failures() == ["evaluation 12: expert_only: expected 20 to inf, measured 3"]
+    assert lines == ["free/seed-4: measures the gate's figures with evaluation seeds 13, 14"]
+    assert known.failures() == ["evaluation 14: expert_only: expected 20 to inf, measured 3"]
     (base.checkpoint / "model.safetensors").write_bytes(b"others")
     assert note_base(base, tmp_path / "out").measured == {}  # of other weights
 
@@ -183,7 +183,9 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
         (["--bed", "free"], "--bed free requires --base FOLDER"),
         (["--bed", "free", "--base", "x", "--part", "staleness"], "the bed free has the parts core, controls, long"),
         (["--part", "core"], "the bed terse has the parts methods, refresh"),
-        (["--base", "x"], "--base and --look are for --bed free"),
+        (["--base", "x"], "--base, --look and --despite-gate are for --bed free"),
+        (["--despite-gate"], "--base, --look and --despite-gate are for --bed free"),
+        (["--bed", "free", "--base", "x", "--look", "--despite-gate"], "leave one of them out"),
         (["--bed", "free", "--base", "x", "--replay"], "--replay is of the shipped policy"),
         (["--bed", "free", "--base", "x", "--seeds", "0"], "an interval requires at least 3 different seeds"),
     ],
@@ -283,12 +285,34 @@ def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
     known_gate(tmp_path, monkeypatch, passing() | {"expert_only": 3})
     code, asked = run_study(tmp_path, monkeypatch)
     assert (code, asked) == (2, [])
-    assert "free/seed-4 fails its gate; with --look it runs all the same: evaluation 11" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "free/seed-4 fails its gate: evaluation 13: expert_only: expected 20 to inf, measured 3; evaluation" in said
+    assert "with --despite-gate it is studied all the same" in said
     code, asked = run_study(tmp_path, monkeypatch, "--look", "--variants", "bepa", "--seeds", "0")
     assert (code, [[run.name for run in runs] for runs in asked]) == (0, [["bepa-0"]])
     page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
-    assert "**`seed-4` does not pass its gate: a look, no comparison of methods.** evaluation 11: not measured" in page
+    assert "**`seed-4` does not pass its gate: a look, no comparison of methods.** evaluation 13: not measured" in page
     assert not (tmp_path / "tuned_free.json").exists()
+
+
+def test_despite_its_gate_a_policy_is_studied_in_full_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = passing() | {"expert_only": 3}
+    known_gate(tmp_path, monkeypatch, failing)
+    code, asked = run_study(tmp_path, monkeypatch, "--despite-gate", "--part", "core")
+    assert code == 0
+    assert len(asked[-1]) == 5 * len(FREE_PARTS["core"])
+    assert json.loads((tmp_path / "tuned_free.json").read_text()).keys() == {"grpo", "bepa", "level1", "sft_self"}
+    out = tmp_path / "out" / "seed-4"
+    weights = json.loads((out / "base" / "manifest.json").read_text())["weights"]
+    for seed in EVALUATIONS:
+        figures = json.dumps({"weights": weights, "measured": failing})
+        (out / "base" / f"seed-{seed}.json").write_text(figures)
+    assert write_free_page(tmp_path / "out", tmp_path / "out" / "results-free.md")
+    page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
+    assert "**`seed-4` does not pass its gate; methods are compared on it all the same.** evaluation 13: expert" in page
+    assert "does not pass its gate: a look" not in page
 
 
 def write_results(folder: Path, name: str, *, seeds: int = 3) -> None:
@@ -330,7 +354,7 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) holds | – |" in text
     assert "| bepa − level1_as_bepa | held_out | +5.2 | 25.0 (25 to 25) holds | – |" in text
     assert "| level1_as_bepa − bepa | 40.0 (40 to 40)* | +40.0 |" in text
-    assert "| 11 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
+    assert "| 13 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
     assert "### 150 iterations" in text
     assert "Hyper-parameters" not in text
     for name in ("mechanism.png", "long.png", "differences.png"):
