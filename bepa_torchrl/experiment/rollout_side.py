@@ -56,6 +56,7 @@ LOCAL = (
     "cluster.workers",
     "cluster.replicas",
     "cluster.gpus_per_replica",
+    "cluster.replica_slack",
     "cluster.shrink_after",
     "threads",
 )

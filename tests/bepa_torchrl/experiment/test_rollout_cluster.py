@@ -68,9 +68,10 @@ def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> No
     )
     scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
     shared = shared_settings(trained, scaling)
-    settings, found = merged_settings(shared, local_changes(["env.desktops=9", "cluster.replicas=2"], None))
+    own = ["env.desktops=9", "cluster.replicas=2", "cluster.replica_slack=3"]
+    settings, found = merged_settings(shared, local_changes(own, None))
     assert found == scaling
-    assert (settings.env.desktops, settings.cluster.replicas) == (9, 2)
+    assert (settings.env.desktops, settings.cluster.replicas, settings.cluster.replica_slack) == (9, 2, 3)
     assert (settings.env.provider, settings.env.options, settings.env.deadline) == ("local", {"apps": ["x"]}, 240.0)
     assert (settings.collect, settings.policy, settings.seed) == (trained.collect, trained.policy, 5)
     other, _ = merged_settings(shared, local_changes(["env.provider=sim"], None))
