@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.methods import method_named
+from bepa_torchrl.methods import METHODS
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.storage.record_format import method_folders
@@ -100,15 +100,18 @@ def _status_of(method: Path, now: float) -> dict[str, Any]:
 def _iterations_of(path: Path) -> int:
     """Iterations of the method whose settings a run has written, read without a YAML parser, which is an extra's.
 
+    A method that is not known here, one of a module of the user's own, is taken for one that collects rollouts.
+
     Raises:
-        RecordError: the file is damaged. ValueError: an unknown method.
+        RecordError: the file is damaged.
     """
     text = path.read_text(encoding="utf-8")
-    algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\w+)$", text, re.MULTILINE)
+    algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\S+)$", text, re.MULTILINE)
     iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
     if algo is None or iterations is None:
         raise RecordError(f"{path}: expected the settings of a run, with algo.name and train.iterations; restore it")
-    return int(iterations[1]) if method_named(algo[1]).rl else 0
+    method = METHODS.get(algo[1])
+    return int(iterations[1]) if method is None or method.rl else 0
 
 
 def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:

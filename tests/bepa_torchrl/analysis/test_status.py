@@ -144,6 +144,15 @@ def test_the_iterations_of_every_method_are_read_as_the_settings_say(tmp_path: P
         run_status(tmp_path)
 
 
+def test_a_method_of_the_users_own_module_needs_no_import(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/howto/method.md makes one; the module may be on another machine."""
+    settings = run / "grpo" / "config.yaml"
+    settings.write_text(settings.read_text().replace("name: grpo\n", "name: my-own\n"))
+    (run / "grpo").rename(run / "my-own")
+    assert main(["status", str(run)]) == 0
+    assert "my-own: iteration 3 of 10" in capsys.readouterr().out
+
+
 def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
