@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from bepa_torchrl.commands.arguments import parse_settings
+from bepa_torchrl.commands.moved import MOVED, add_moved
+from osworld_gym.commands.arguments import CommandParser
 from osworld_gym.commands.output import output_closed
 
 #: the modules of the commands, in the order of the help; each has the name of its command
@@ -29,7 +31,6 @@ COMMANDS = (
     "experts",
     "plan",
     "doctor",
-    "moved",
 )
 _OTHER_NAMES = {"eval": "evaluate"}  #: command → module
 
@@ -69,12 +70,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of the command that the arguments name; without one, of all commands."""
-    parser = argparse.ArgumentParser(prog="bepa", description="BEPA: training computer-use agents on TorchRL.")
+    parser = CommandParser(prog="bepa", description="BEPA: training computer-use agents on TorchRL.")
     parser.set_defaults(needs_extra=True)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     named = _OTHER_NAMES.get(arguments[0], arguments[0]) if arguments else None
     for command in (named,) if named in COMMANDS else COMMANDS:
         import_module(f"bepa_torchrl.commands.{command}").add(commands)
+    if named in MOVED:
+        add_moved(commands, named)
     return parser
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from osworld_gym import __version__
 from osworld_gym.commands import desktop, doctor, install, serve, tasks
+from osworld_gym.commands.arguments import CommandParser
 from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE, output_closed
 from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.extensions import import_modules
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="osworld-gym", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="osworld-gym", description=__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"osworld-gym {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in COMMANDS:

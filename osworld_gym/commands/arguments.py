@@ -7,7 +7,20 @@ import errno
 import re
 import socket
 
+from osworld_gym.errors import did_you_mean
+
 LARGEST_PORT = 65_535
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that suggests the nearest name for an unknown command or choice; so do those of its commands."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        hint = did_you_mean(str(value), known)
+        raise argparse.ArgumentError(action, f"expected one of {', '.join(known)}, got {str(value)!r}{hint}")
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:

@@ -191,6 +191,24 @@ def test_errors_in_settings_names_and_paths_come_before_torch(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["statu"], "plan, doctor, got 'statu' (did you mean 'status'?)"),
+        (["moved"], "plan, doctor, got 'moved'"),
+        (["experts", "chek"], "got 'chek' (did you mean 'check'?)"),
+        (["export", "run", "--out", "x", "--format", "ati"], "got 'ati' (did you mean 'atif'?)"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_options_may_be_anywhere_among_the_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["eval"], ["experts", "convert", "traces", "--out", str(tmp_path / "out")]):
         assert main([*command, "threads=1", "--config-dir", str(tmp_path), "seed=x"]) == 2

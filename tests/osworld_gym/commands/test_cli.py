@@ -117,6 +117,15 @@ def test_bad_usage_is_status_2(argv: list[str]) -> None:
     assert exit_.value.code == 2
 
 
+@pytest.mark.parametrize(("argv", "nearest"), [(["docter"], "doctor"), (["tasks", "lst"], "list")])
+def test_an_unknown_command_is_answered_with_the_nearest(
+    argv: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(argv)
+    assert f"got {argv[-1]!r} (did you mean {nearest!r}?)" in capsys.readouterr().err
+
+
 def test_show_prints_the_task_file(capsys: pytest.CaptureFixture[str]) -> None:
     task = sim_suite().tasks[0]
     assert cli.main(["tasks", "show", task.id]) == 0
