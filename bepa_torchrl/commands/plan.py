@@ -196,10 +196,11 @@ def _settings_to_choose(settings: Settings, sizing: Mapping[str, Any], rank: int
 def _check(options: argparse.Namespace) -> None:
     for name in ("gpus", "prompt_tokens", "response_tokens", "rank", "decode_speed"):
         value = getattr(options, name)
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise ValueError(f"--{name.replace('_', '-')}: expected a number above 0, got {value}")
-    if min(options.tasks) < 0 or min(options.reset_seconds, options.step_seconds) < 0:
-        raise ValueError("--tasks, --reset-seconds, --step-seconds: expected numbers of at least 0")
+    numbers = (*options.tasks, options.reset_seconds, options.step_seconds)
+    if not all(0 <= number < math.inf for number in numbers):
+        raise ValueError(f"--tasks, --reset-seconds, --step-seconds: expected numbers of at least 0, got {numbers}")
     if not 0 < options.mfu <= 1:
         raise ValueError(f"--mfu: expected a number above 0 and at most 1, got {options.mfu}")
 

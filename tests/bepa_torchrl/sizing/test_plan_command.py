@@ -324,6 +324,15 @@ def test_the_default_evaluations_are_named_in_the_text(capsys: pytest.CaptureFix
     assert "--tasks, --reset-seconds, --step-seconds: expected numbers of at least 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--decode-speed", "--reset-seconds", "--step-seconds"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_are_finite(capsys: pytest.CaptureFixture[str], option: str, number: str) -> None:
+    assert main(["plan", option, number]) == 2
+    error = capsys.readouterr().err
+    assert option in error
+    assert number in error.partition(", got ")[2]
+
+
 def test_a_cache_below_one_window_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """vLLM refuses to start then, after it has loaded the weights."""
     assert main(["plan", "policy=qwen3vl_8b", *VLLM, "--gpu", "h200"]) == 0
