@@ -31,12 +31,14 @@ def analyze_runs(options: argparse.Namespace) -> int:
     if options.cases < 0:
         raise ValueError(f"--cases: expected 0 or more, got {options.cases}")
     check_new(options.out, "--out")
-    from bepa_torchrl.analysis.figures.analyze import analyze, report
     from bepa_torchrl.analysis.figures.runs import methods_of_runs
+
+    methods = methods_of_runs(options.runs)
+    # torch and others, after what can be checked without them
+    from bepa_torchrl.analysis.figures.analyze import analyze, report
     from osworld_gym.atomic import new_folder
     from osworld_gym.commands.output import printable
 
-    methods = methods_of_runs(options.runs)
     with new_folder(options.out) as folder:
         done = analyze(methods, folder, score=options.score, cases=options.cases)
     print("\n".join(printable(line) for line in report(options.out, done)))

@@ -175,6 +175,7 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["eval", "--out", "/dev/null/x"], "/dev/null/x cannot be made (Not a directory); give another --out"),
         (["eval", "--out", "/dev/null"], "bepa eval: /dev/null exists and is not overwritten; give another --out"),
         (["export", "runs/x", "--format", "atif", "--out", "/"], "bepa export: / exists and is not overwritten; give"),
+        (["analyze", "nowhere", "--out", "out"], "bepa analyze: nowhere: expected the folder of a run"),
         (["analyze", "runs/x", "--out", "/"], "bepa analyze: / exists and is not overwritten; give another --out"),
         (["experts", "convert", "nowhere", "--out", "out"], "there is no folder nowhere"),
         (["experts", "selfroll", "nowhere", "--out", "out"], "there is no folder nowhere"),
