@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from osworld_gym.errors import TaskError
+from osworld_gym.errors import TaskError, did_you_mean
 from osworld_gym.extensions import Registry
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
@@ -75,8 +75,9 @@ def suite_folder(path: Path) -> Path:
     folder = _examples_of(path.expanduser())
     if folder is not None:
         return folder
-    known = ", ".join(sorted(SUITES))
-    raise TaskError(f"unknown suite {str(path)!r}; known: {known}, or a folder that has examples/<domain>/<id>.json")
+    known, hint = ", ".join(sorted(SUITES)), did_you_mean(str(path), SUITES)
+    fix = f"known: {known}, or a folder that has examples/<domain>/<id>.json"
+    raise TaskError(f"unknown suite {str(path)!r}{hint}; {fix}")
 
 
 def _examples_of(path: Path) -> Path | None:

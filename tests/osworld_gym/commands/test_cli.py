@@ -87,7 +87,7 @@ def test_doctor_without_a_provider_has_a_line_on_each(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["tasks", "list", "--suite", "sym"], "unknown suite 'sym'; known: "),
+        (["tasks", "list", "--suite", "sym"], "unknown suite 'sym' (did you mean 'sim'?); known: "),
         (["tasks", "list", "--split", "tests"], "no split 'tests'"),
         (["tasks", "list", "--split", "heldout"], "(did you mean 'held_out'?)"),
         (["tasks", "show", "no-such-task"], "no task 'no-such-task' in suite 'sim'; it has "),
