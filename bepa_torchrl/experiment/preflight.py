@@ -116,16 +116,26 @@ def checkpoint(settings: Settings) -> str | None:
             f"policy.checkpoint={name}: expected a checkpoint folder, no such folder; "
             "fix: policy.checkpoint=FOLDER, or a Hugging Face repository OWNER/NAME"
         )
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"policy.checkpoint={name}: expected a config.json: {error}; fix: name the folder of a checkpoint"
+    problem = _config_problem(folder / "config.json")
+    if problem is not None:
+        return f"policy.checkpoint={name}: expected a config.json, {problem}; fix: name the folder of a checkpoint"
     if not any(folder.glob("*.safetensors")):
         return (
             f"policy.checkpoint={name}: expected weights in *.safetensors, found none; "
             "fix: download the whole checkpoint"
         )
     return None
+
+
+def _config_problem(path: Path) -> str | None:
+    """What is wrong with a model's ``config.json``; None: it is a JSON object."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "found none"
+    except (OSError, ValueError) as error:
+        return f"found one that cannot be read ({getattr(error, 'strerror', None) or error})"
+    return None if isinstance(config, dict) else f"found one that is a {type(config).__name__}, not a JSON object"
 
 
 def engine(settings: Settings) -> None:
