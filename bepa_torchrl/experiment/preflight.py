@@ -195,7 +195,7 @@ def cluster(settings: Settings) -> str | None:
     """Ray's head answers at ``cluster.address``; ``cluster.listen`` is an address, and has a token.
 
     Raises:
-        MissingExtraError: no Ray. DesktopError: no cluster at the address. ValueError, OSError: no token.
+        MissingExtraError: no Ray. DesktopError: no cluster at the address. ValueError: no token.
     """
     options = settings.cluster
     address = cluster_address(settings)
@@ -267,7 +267,7 @@ def engine_access(engine: EngineSettings) -> Access:
     """How ``policy.engine.url`` is reached.
 
     Raises:
-        ValueError: no URL, no token or no certificates. OSError: a file cannot be read.
+        ValueError: no URL, no token or no certificates, or a file that cannot be read.
     """
     from bepa_torchrl.scale.wire.access import ENGINE_TOKEN, Access, check_url, read_ca, read_token
 

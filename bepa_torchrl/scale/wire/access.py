@@ -51,10 +51,10 @@ def read_token(
     """The token in a file, or in an environment variable if ``path`` is None; white space is stripped.
 
     Raises:
-        ValueError: there is none, it is too short, or not ASCII. OSError: the file cannot be read.
+        ValueError: there is none, it is too short, or not ASCII, or the file cannot be read.
     """
     if path is not None:
-        token, source = path.expanduser().read_bytes().strip(), str(path)
+        token, source = _read(path, f"{path}: expected a file with a token", _MAKE).strip(), str(path)
     else:
         token, source = environment.get(variable, "").encode().strip(), variable
     if not token:
@@ -97,11 +97,11 @@ def read_ca(path: Path | None, option: str) -> str | None:
     """The certificates in a file, in PEM; None without one.
 
     Raises:
-        ValueError: there is no certificate in it. OSError: it cannot be read.
+        ValueError: there is no certificate in it, or it cannot be read.
     """
     if path is None:
         return None
-    text = path.expanduser().read_bytes().decode("ascii", errors="replace")
+    text = _read(path, f"{option}={path}: expected certificates in PEM").decode("ascii", errors="replace")
     try:
         client_context(text)
     except (ssl.SSLError, TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def read_tls(certificate: str | None, key: str | None, options: tuple[str, str])
     """A server's certificate and key, of these settings; None without them.
 
     Raises:
-        ValueError: one of both is missing, or they do not belong together. OSError: a file cannot be read.
+        ValueError: one of both is missing, cannot be read, or they do not belong together.
     """
     if certificate is None and key is None:
         return None
@@ -126,8 +126,8 @@ def read_tls(certificate: str | None, key: str | None, options: tuple[str, str])
         missing, other = options if certificate is None else reversed(options)
         raise ValueError(f"{other} requires {missing}, too: the files of the certificate and of its key")
     tls = Tls(Path(certificate).expanduser(), Path(key).expanduser())
-    for path in (tls.certificate, tls.key):
-        path.open("rb").close()
+    for option, path in zip(options, (tls.certificate, tls.key), strict=True):
+        _read(path, f"{option}={path}: expected a file in PEM")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
@@ -136,6 +136,14 @@ def read_tls(certificate: str | None, key: str | None, options: tuple[str, str])
             f"password, in PEM: {_reason(error)}"
         ) from error
     return tls
+
+
+def _read(path: Path, expected: str, fix: str = "correct the path") -> bytes:
+    """The content of a file that the user has named. Raises ValueError if it cannot be read."""
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise ValueError(f"{expected}, it cannot be read ({error.strerror}); {fix}") from error
 
 
 def _no_password() -> str:

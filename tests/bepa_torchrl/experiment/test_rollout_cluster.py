@@ -44,13 +44,13 @@ def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytes
         check(load_config([*LISTENS, "cluster.listen=7300"]), MACHINE)
     with pytest.raises(ValueError, match="expected a token in a file, or in BEPA_CHANNEL_TOKEN"):
         check(load_config(LISTENS), MACHINE)
-    with pytest.raises(FileNotFoundError, match="none/token"):
+    with pytest.raises(ValueError, match="none/token: expected a file with a token"):
         check(load_config([*LISTENS, "cluster.token_file=none/token"]), MACHINE)
     monkeypatch.setenv("BEPA_CHANNEL_TOKEN", "a token of this test")
     check(load_config(LISTENS), MACHINE)
     with pytest.raises(ValueError, match=r"cluster\.tls_certificate requires cluster\.tls_key, too"):
         check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem"]), MACHINE)
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.pem"):
+    with pytest.raises(ValueError, match=r"nowhere\.pem: expected a file in PEM"):
         check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem", "cluster.tls_key=nowhere.key"]), MACHINE)
 
 

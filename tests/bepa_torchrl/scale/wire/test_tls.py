@@ -134,12 +134,14 @@ def test_files_that_are_no_certificate_and_key_are_named(authority: trustme.CA, 
         read_tls(str(tls.certificate), None, NAMES)
     with pytest.raises(ValueError, match=r"cluster\.tls_key requires cluster\.tls_certificate, too"):
         read_tls(None, str(tls.key), NAMES)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(
+        ValueError, match=r"cluster\.tls_certificate=.*nowhere: .*\(No such file or directory\); correct"
+    ):
         read_tls(str(tmp_path / "nowhere"), str(tls.key), NAMES)
     ca = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))
     assert read_ca(ca, "--tls-ca") == text(authority)
     assert read_ca(None, "--tls-ca") is None
-    for wrong in (noise, tls.key):
+    for wrong in (noise, tls.key, tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=r"--tls-ca=.*: expected certificates in PEM"):
             read_ca(wrong, "--tls-ca")

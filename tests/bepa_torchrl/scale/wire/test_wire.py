@@ -451,8 +451,9 @@ def test_the_token_is_read_from_a_file_or_the_environment(tmp_path: Path) -> Non
             read_token(path, {})
     with pytest.raises(ValueError, match="or in BEPA_CHANNEL_TOKEN; BEPA_CHANNEL_TOKEN has none"):
         read_token(None, {})
-    with pytest.raises(FileNotFoundError):
-        read_token(tmp_path / "none", {})
+    for path, problem in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(ValueError, match=rf"{path}: expected a file with a token, .*\({problem}\); make one by"):
+            read_token(path, {})
 
 
 def test_addresses_and_urls() -> None:
