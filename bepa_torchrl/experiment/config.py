@@ -196,7 +196,7 @@ def read_settings(path: Path) -> Settings:
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected YAML: {_one_line(error)}; restore the file") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected the settings of a run, got {type(data).__name__}; restore the file")

@@ -89,7 +89,12 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
 def _status_of(method: Path, now: float) -> dict[str, Any]:
     path = method / "iterations.jsonl"
     lines = read_lines(path) if path.exists() else []
-    state = method_status(lines, _iterations_of(method / "config.yaml"), finished=(method / "results.json").exists())
+    iterations, finished = _iterations_of(method / "config.yaml"), (method / "results.json").exists()
+    try:
+        state = method_status(lines, iterations, finished=finished)
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise RecordError(f"{path}: expected the metrics of a run ({problem}); restore the file") from error
     return state | {
         # the file's time may be another machine's, which may be ahead
         "seconds_since_last": max(0.0, round(now - path.stat().st_mtime, 1)) if lines else None,
@@ -105,7 +110,7 @@ def _iterations_of(path: Path) -> int:
     Raises:
         RecordError: the file is damaged.
     """
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\S+)$", text, re.MULTILINE)
     iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
     if algo is None or iterations is None:

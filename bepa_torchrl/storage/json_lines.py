@@ -23,7 +23,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSONL file, without an incomplete last line.
 
     Raises:
-        RecordError: a line before the last is damaged.
+        RecordError: a line before the last is damaged, or one is no object.
     """
     return list(stream_lines(path))
 
@@ -38,6 +38,9 @@ def stream_lines(path: Path) -> Iterator[dict[str, Any]]:
                 if not line.endswith(b"\n"):  # the process was killed, or is writing it
                     return
                 raise RecordError(f"{path}: line {number} is damaged ({error}); restore the file") from error
+            if not isinstance(record, dict):
+                problem = f"expected a JSON object, got {type(record).__name__}"
+                raise RecordError(f"{path}: line {number} is damaged ({problem}); restore the file")
             yield record
 
 

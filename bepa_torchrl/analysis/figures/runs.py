@@ -42,7 +42,7 @@ class MethodOfRun:
         path = self.record.folder / "config.yaml"
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
             raise RecordError(f"{path}: expected the settings of a method ({error}); restore the file") from error
         return settings if isinstance(settings, dict) else {}
 

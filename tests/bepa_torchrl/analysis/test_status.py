@@ -158,6 +158,18 @@ def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
 
 
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    method = tmp_path / "bepa"
+    RunRecord(method).begin(settings_to_yaml(load_config()))
+    for text in ("{}\n", '{"phase": "rl", "iteration": "x"}\n'):
+        (method / "iterations.jsonl").write_text(text)
+        with pytest.raises(RecordError, match=rf"{method}/iterations\.jsonl: expected the metrics of a run \("):
+            run_status(tmp_path)
+    (method / "config.yaml").write_bytes(b"algo: \xff")
+    with pytest.raises(RecordError, match=rf"{method}/config\.yaml: expected the settings of a run"):
+        run_status(tmp_path)
+
+
 def test_a_folder_of_runs_is_not_taken_for_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "config.yaml").write_text("seed: 0")
     for command in (["status"], ["view", "--out", str(run / "pages")]):

@@ -446,11 +446,12 @@ def test_a_damaged_file_of_settings_is_one_line_with_its_path(default: Settings,
     path = tmp_path / "config.yaml"
     for text, message in (
         ("a: [", "expected YAML"),
+        ("a: \udcff", "expected YAML: 'utf-8' codec can't decode"),
         ("3", "expected the settings of a run, got int"),
         ("seed: 1", "env: expected a value, got none|name: expected a value, got none"),
         (settings_to_yaml(default).replace("warm_pool: 0", "warm: 0"), "'env.warm': it was renamed to 'env.warm_pool'"),
     ):
-        path.write_text(text)
+        path.write_text(text, errors="surrogateescape")
         with pytest.raises(ConfigError, match=message) as caught:
             read_settings(path)
         assert str(path) in str(caught.value)

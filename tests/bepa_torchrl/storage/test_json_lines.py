@@ -25,3 +25,10 @@ def test_a_last_line_that_is_cut_within_a_character_is_left_out(tmp_path: Path) 
     path.write_bytes(b"{\n" + whole)
     with pytest.raises(RecordError, match="line 1 is damaged"):
         read_lines(path)
+
+
+def test_a_line_that_is_no_object_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n[1]\n')
+    with pytest.raises(RecordError, match=r"line 2 is damaged \(expected a JSON object, got list\); restore the file"):
+        read_lines(path)
