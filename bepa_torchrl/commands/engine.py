@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bepa_torchrl.commands.arguments import check_new
 from osworld_gym.extras import require_extra
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="NAME=VALUE",
         help="a further argument of vLLM's AsyncEngineArgs, its value as JSON: --argument tensor_parallel_size=2",
     )
-    parser.add_argument("--folder", type=Path, help="for the weights that it is given (default: a temporary one)")
+    text = "where the weights that it is given are kept while it runs (default: the system's temporary folder)"
+    parser.add_argument("--folder", type=Path, help=text)
     parser.set_defaults(program=engine)
 
 
@@ -55,13 +57,17 @@ def engine(options: argparse.Namespace) -> int:
     address, token = parse_address(options.listen), read_token(options.token_file, variable=ENGINE_TOKEN)
     tls = read_tls(options.tls_certificate, options.tls_key, ("--tls-certificate", "--tls-key"))
     version = str(engine_version())
+    if options.folder is not None and not options.folder.is_dir():
+        check_new(options.folder, "--folder")
+        options.folder.mkdir(parents=True)
     from bepa_torchrl.scale.engine.http.server import EngineServer
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with tempfile.TemporaryDirectory(prefix="bepa-engine-") as temporary:
-            folder = Path(temporary) / "weights" if options.folder is None else options.folder
+        # a folder of its own, also in --folder, which may have other files: the server removes its folder at the end
+        with tempfile.TemporaryDirectory(prefix="bepa-engine-", dir=options.folder) as temporary:
+            folder = Path(temporary) / "weights"
             make_engine = partial(_make_engine, arguments)
             server = EngineServer(address, token, folder=folder, make_engine=make_engine, version=version, tls=tls)
             try:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,3 +118,23 @@ def test_an_argument_that_is_not_json_is_named(text: str) -> None:
     options = parser.parse_args(["engine", "--argument", text])
     with pytest.raises(ValueError, match="--argument: expected NAME=VALUE with a value in JSON"):
         command.engine(options)
+
+
+def test_what_is_in_the_folder_of_weights_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server removes its own folder when it ends; the user's may have other files."""
+    monkeypatch.setattr("bepa_torchrl.scale.engine.errors.engine_version", lambda: "0")
+    monkeypatch.setenv("BEPA_ENGINE_TOKEN", "a token of this test")
+    (tmp_path / "mine").write_text("mine")
+
+    def wait() -> None:
+        assert len(list(tmp_path.iterdir())) == 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=wait)))
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    for folder, problem in ((tmp_path, KeyboardInterrupt), (tmp_path / "mine", ValueError)):
+        options = parser.parse_args(["engine", "--listen", "127.0.0.1:0", "--folder", str(folder)])
+        with pytest.raises(problem):
+            command.engine(options)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
