@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not output_closed():
             raise
         return 0
+    except OSError as error:  # the disk
+        print(f"osworld-gym: {error}", file=sys.stderr)
+        return INFRASTRUCTURE
     finally:
         output_closed()
 

@@ -10,7 +10,6 @@ import argparse
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +59,12 @@ def _add_build_image(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def _build_image(arguments: argparse.Namespace) -> int:
     if arguments.dockerfile is not None:
-        write_context(
-            arguments.dockerfile, arguments.variant, arguments.base or DEBIAN, host_template(arguments.variant)
-        )
+        base, template = arguments.base or DEBIAN, host_template(arguments.variant)
+        try:
+            write_context(arguments.dockerfile, arguments.variant, base, template)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            problem = f"it cannot be made ({error.strerror}); fix: choose a new folder" if error.strerror else error
+            raise ValueError(f"--dockerfile {arguments.dockerfile}: {problem}") from error
         print(f"{arguments.dockerfile}; build it: docker build --tag {tag(arguments.variant)} {arguments.dockerfile}")
         return 0
     start = perf_counter()
@@ -158,8 +160,12 @@ def _add_install_official(commands: argparse._SubParsersAction[argparse.Argument
 def _install_official(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or data_folder("official")
     print(f"pip install --no-deps {arguments.wheel} into {folder}: its pins would replace torch and numpy")
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / "desktop_env", ignore_errors=True)
+    if (folder / "desktop_env").exists() and not any(folder.glob("desktop_env-*.dist-info")):
+        raise ValueError(f"--folder {folder} has a desktop_env that pip has not installed; choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--folder {folder} cannot be made ({error.strerror}); choose another folder") from error
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
     if subprocess.run([*pip, arguments.wheel], check=False).returncode:
         print("osworld-gym: pip could not install it", file=sys.stderr)

@@ -83,6 +83,10 @@ def _check_options(sub: Parser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    if arguments.hashes and (arguments.provider is not None or arguments.runnable or arguments.network):
+        raise TaskError(
+            "--hashes prints no word on whether tasks can run; leave --provider, --runnable and --network out"
+        )
     suite = load_suite(arguments.suite)
     tasks = _choose(suite, arguments)
     if arguments.hashes:

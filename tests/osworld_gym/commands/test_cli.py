@@ -100,6 +100,7 @@ def test_doctor_without_a_provider_has_a_line_on_each(
             ["tasks", "list", "--import", "no_such_module"],
             "import: cannot import 'no_such_module' (ModuleNotFoundError",
         ),
+        (["tasks", "list", "--hashes", "--provider", "sim"], "whether tasks can run; leave --provider, --runnable"),
         (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
     ],
 )
@@ -108,6 +109,33 @@ def test_bad_input_is_one_line_and_status_2(argv: list[str], said: str, capsys: 
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["build-image", "--dockerfile"], ["install-official", "--folder"]])
+def test_a_folder_that_cannot_be_made_is_bad_input(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/folder")):
+        assert cli.main([*argv, str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert f"osworld-gym: {argv[1]} {folder}" in error
+        assert "choose a" in error
+        assert error.count("\n") == 1
+    if argv[0] == "build-image":
+        assert cli.main([*argv, str(tmp_path)]) == 2
+        assert "expected an empty or missing folder" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line_and_status_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "image")
+
+    monkeypatch.setattr("osworld_gym.commands.install.write_context", full)
+    assert cli.main(["build-image", "--dockerfile", "image"]) == 3
+    assert capsys.readouterr().err == "osworld-gym: [Errno 28] No space left on device: 'image'\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["tasks"], ["tasks", "show"]])

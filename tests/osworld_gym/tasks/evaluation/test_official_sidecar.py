@@ -330,6 +330,11 @@ def test_the_command_installs_them_and_the_stub(place, tmp_path, monkeypatch, ca
     with pytest.raises(ImportError, match="compare_image_text requires easyocr"):
         stub.Reader(["en"])  # what OSWorld's metric does
     assert cli.main(["install-official", "--wheel", str(tmp_path / "none.whl")]) == 3
+    assert (tmp_path / "home" / "official" / "desktop_env" / "evaluators").is_dir()  # what was there is kept
+    evaluator = place.folder / "desktop_env" / "evaluators" / "metrics" / "__init__.py"
+    assert cli.main(["install-official", "--folder", str(place.folder), "--wheel", str(wheel)]) == 2
+    assert "has a desktop_env that pip has not installed; choose another folder" in capsys.readouterr().err
+    assert evaluator.exists()
 
 
 def test_where_they_are_looked_for(tmp_path, monkeypatch, place):
