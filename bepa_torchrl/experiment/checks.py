@@ -126,10 +126,18 @@ def longest_episode(settings: Settings) -> str | None:
 
 
 def kind_of_advantage(settings: Settings) -> str | None:
-    """``advantage.std`` and ``advantage.eps`` are set with GRPO's advantages only, which LUFFY's presets have, too."""
+    """``advantage.std`` and ``advantage.eps`` are set with GRPO's advantages only, which LUFFY's presets have, too.
+
+    ``advantage.eps`` is added to a standard deviation, which ``advantage.std=none`` and LUFFY's preset ``released``
+    lack.
+    """
     advantage, algo = settings.advantage, settings.algo.name
     if advantage.kind == "grpo":
-        return None
+        released = algo == "luffy" and settings.algo.preset == "released"
+        if advantage.eps == AdvantageSettings().eps or not (released or advantage.std == "none"):
+            return None
+        got = "algo.preset=released" if released else "advantage.std=none"
+        return f"advantage.eps={advantage.eps} is added to a standard deviation, got {got}; leave one of them out"
     if algo == "luffy":
         return f"algo=luffy has the advantages of GRPO, got advantage.kind={advantage.kind}; leave it out"
     default = AdvantageSettings()
@@ -208,8 +216,10 @@ def group_size(settings: Settings) -> str | None:
 
 
 def further_groups(settings: Settings) -> str | None:
-    """``collect.dynamic`` does not leave out groups that the anchor is for."""
-    dynamic, anchor = settings.collect.dynamic, settings.loss.anchor
+    """``collect.dynamic`` is for rollouts, and does not leave out groups that the anchor is for."""
+    dynamic, anchor, method = settings.collect.dynamic, settings.loss.anchor, _method(settings)
+    if dynamic and not method.rl and not settings.compare:
+        return f"collect.dynamic={dynamic} is for methods that collect rollouts, got algo={method.name}; leave it out"
     if not dynamic or not anchor:
         return None
     return f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one to 0"

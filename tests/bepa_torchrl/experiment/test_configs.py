@@ -145,6 +145,16 @@ def test_advantages_of_another_kind_have_no_standard_deviation() -> None:
         load_methods(["advantage.kind=leave_one_out", "algo=luffy"])
 
 
+def test_the_eps_of_advantages_is_set_with_a_standard_deviation() -> None:
+    assert load_methods(["advantage.std=bessel", "advantage.eps=1e-4"])["grpo"].advantage.eps == 1e-4
+    assert load_methods(["advantage.std=none"])["grpo"].advantage.std == "none"
+    with pytest.raises(ConfigError, match=r"advantage\.eps=0\.0001 is added to .*, got advantage\.std=none; leave one"):
+        load_methods(["advantage.std=none", "advantage.eps=1e-4"])
+    luffy = ["algo=luffy", "compare=[]", "algo.preset=released", "loss.max_length=100"]
+    with pytest.raises(ConfigError, match=r"is added to a standard deviation, got algo\.preset=released"):
+        load_methods([*luffy, "advantage.eps=1e-4"])
+
+
 @pytest.mark.parametrize(
     "setting", ["advantage.std=bessel", "loss.aggregation=token", "loss.clip=[0.1,0.1]", "loss.dual_clip=3.0"]
 )
@@ -173,6 +183,12 @@ def test_dynamic_sampling_does_not_leave_out_the_anchors_groups() -> None:
     assert load_methods(["collect.dynamic=4"])["grpo"].collect.dynamic == 4
     with pytest.raises(ConfigError, match=r"collect\.dynamic=4 leaves out solved groups, .* set one to 0"):
         load_methods(["collect.dynamic=4", "loss.anchor=0.1"])
+
+
+def test_dynamic_sampling_is_for_rollouts() -> None:
+    assert set(load_methods(["algo=sft", "compare=[grpo]", "collect.dynamic=4"])) == {"sft", "grpo"}
+    with pytest.raises(ConfigError, match=r"collect\.dynamic=4 is for methods that collect rollouts, got algo=sft"):
+        load_methods(["algo=sft", "compare=[]", "collect.dynamic=4"])
 
 
 def test_the_gate_of_a_distillation_is_set_with_its_weight() -> None:
