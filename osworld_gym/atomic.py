@@ -9,12 +9,20 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 _RANDOM = 6  #: bytes of randomness in a temporary name
+
+
+def check_writable(folder: Path) -> None:
+    """Makes and removes a folder in the nearest existing parent. Raises OSError if that is impossible."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    Path(tempfile.mkdtemp(prefix=".bepa-", dir=folder)).rmdir()
 
 
 def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:

@@ -37,7 +37,7 @@ def check_new(path: Path, option: str) -> None:
     Raises:
         ValueError: it exists, or cannot be made.
     """
-    from bepa_torchrl.experiment.run_folder import check_writable
+    from osworld_gym.atomic import check_writable
 
     try:
         if path.exists():

@@ -6,6 +6,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from bepa_torchrl.commands.arguments import check_new
+from osworld_gym.commands.arguments import require_free
+
 _HELP = "pages that show runs, evaluations, expert logs and self-rollouts: curves, episodes step by step, groups, cache"
 
 
@@ -30,6 +33,8 @@ def view(options: argparse.Namespace) -> int:
     require_extra("view", "bepa view")
     if not 0 <= options.port < 65536:
         raise ValueError(f"--port: expected 0 to 65535, got {options.port}")
+    if options.serve:
+        require_free(options.port)
     if options.serve and options.out is None:
         with tempfile.TemporaryDirectory(prefix="bepa-view-") as folder:
             return _serve(options, Path(folder))
@@ -37,10 +42,8 @@ def view(options: argparse.Namespace) -> int:
     from osworld_gym.atomic import new_folder
 
     out = options.out or Path(f"view-{Path(options.runs[0]).absolute().name}")
-    if out.exists():
-        raise ValueError(f"{out} exists and is not overwritten; give another --out")
+    check_new(out, "--out")
     if options.serve:
-        out.mkdir(parents=True)
         return _serve(options, out)
     with new_folder(out) as part:
         Site(options.runs, part).write()
@@ -53,6 +56,7 @@ def _serve(options: argparse.Namespace, out: Path) -> int:
     from bepa_torchrl.viewer.site import Site
 
     site = Site(options.runs, out)
+    out.mkdir(parents=True, exist_ok=True)
     site.write()
     with PagesServer(site, options.port) as server:
         print(f"{server.address}  (Ctrl-C ends it)", flush=True)

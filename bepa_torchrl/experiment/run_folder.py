@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,7 +23,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import by_torchrun
 from bepa_torchrl.storage.json_lines import RecordError, read_lines
 from bepa_torchrl.storage.lock import check_free, locked
-from osworld_gym.atomic import remove_leftovers, write_text
+from osworld_gym.atomic import check_writable, remove_leftovers, write_text
 
 _RUNS = "runs"  #: the default of the setting ``runs``
 _PLAIN = re.compile(r"(?![\d.+-]*$)[\w./:@+-]+")  #: values that need no quotes on the command line
@@ -89,13 +88,6 @@ def check_new_run(folder: Path) -> None:
             f"runs={folder.parent}: expected a folder in which {folder.name!r} can be made, "
             f"got an error: {error.strerror or error}; set runs= to another folder, or name="
         ) from error
-
-
-def check_writable(folder: Path) -> None:
-    """Makes and removes a folder in the nearest existing parent. Raises OSError if that is impossible."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    Path(tempfile.mkdtemp(prefix=".bepa-", dir=folder)).rmdir()
 
 
 def make_folder(folder: Path) -> None:

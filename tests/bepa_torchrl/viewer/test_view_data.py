@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -256,6 +257,22 @@ def test_what_cannot_be_shown_is_one_line(
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
     assert message in error
+
+
+def test_a_folder_that_cannot_be_made_and_a_port_in_use_are_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left behind, so that the corrected command is not refused for its --out."""
+    run, out = str(made_run(tmp_path / "run", 1)), str(tmp_path / "out")
+    assert main(["view", run, "--out", "/dev/null/out"]) == 2
+    assert "/dev/null/out cannot be made (Not a directory); give another --out" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["view", run, "--out", out, "--serve", "--port", port]) == 2
+    assert f"port {port} of 127.0.0.1 is in use; fix: another --port" in capsys.readouterr().err
+    assert main(["view", str(tmp_path / "none"), "--out", out, "--serve"]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert not Path(out).exists()
 
 
 # --- a running run --------------------------------------------------------------------------------------------------
