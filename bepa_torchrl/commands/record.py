@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from bepa_torchrl.commands.arguments import check_new
 from osworld_gym.commands.arguments import add_import, screen_size
 
 
@@ -37,7 +38,11 @@ def record(options: argparse.Namespace) -> int:
     from osworld_gym.tasks.suites.registry import load_suite
 
     if options.seeds < 1 or options.first_seed < 0:
-        raise ValueError(f"record: expected --seeds >= 1, --first-seed >= 0; got {options.seeds}, {options.first_seed}")
+        raise ValueError(f"expected --seeds >= 1, --first-seed >= 0; got {options.seeds}, {options.first_seed}")
+    if options.desktops < 1:
+        raise ValueError(f"--desktops: expected 1 or more, got {options.desktops}")
+    if not options.folder.is_dir():
+        check_new(options.folder, "folder")
     tasks = load_suite(options.suite).split(options.split)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     episodes = [Episode(task, style, s) for s in seeds for style in options.style or ["native"] for task in tasks]

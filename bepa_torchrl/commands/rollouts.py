@@ -42,6 +42,8 @@ def rollouts(options: argparse.Namespace) -> int:
     from bepa_torchrl.scale.wire.errors import RunEndedError
 
     require_extra("wire", "bepa rollouts")
+    if not options.wait >= 0:
+        raise ValueError(f"--wait: expected a number of seconds of at least 0, got {options.wait:g}")
     access = Access(
         _url(options.connect, secure=options.tls_ca is not None),
         read_token(options.token_file),

@@ -87,6 +87,8 @@ def successful_traces(sources: Sequence[str], tasks: Sequence[Task], *, images: 
     Raises:
         TraceError: a source cannot be read, or no trace is successful.
     """
+    if not sources:
+        raise TraceError("expected a source, NAME:FOLDER or FOLDER of expert logs or traces, got settings only; add it")
     solved = [trace for source in sources for trace in read_source(source, tasks, successes=True, images=images)]
     if not solved:
         raise TraceError(

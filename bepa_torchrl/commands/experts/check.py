@@ -15,7 +15,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("check", help=_HELP, description=f"Prints {_HELP}. Reads no pixels, runs no code.")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="NAME:FOLDER, or FOLDER: each run's own family")
     parser.add_argument("--suite", help="skip runs of tasks that are not in it: a suite's name or folder")
-    parser.add_argument("--split", default="all", help="of the suite (default: all)")
+    parser.add_argument("--split", help="of the suite (default: all)")
     add_import(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     parser.set_defaults(program=check, needs_extra=False)
@@ -27,7 +27,9 @@ def check(options: argparse.Namespace) -> int:
     from bepa_torchrl.failures import BAD_INPUT
     from osworld_gym.tasks.suites.registry import load_suite
 
-    tasks = None if options.suite is None else load_suite(options.suite).split(options.split)
+    if options.suite is None and options.split is not None:
+        raise ValueError(f"--split={options.split} is one of a suite; add --suite NAME, or leave --split out")
+    tasks = None if options.suite is None else load_suite(options.suite).split(options.split or "all")
     report = check_sources(options.sources, tasks)
     print(json.dumps(report.to_json()) if options.json else "\n".join(report.lines()))
     return BAD_INPUT if all(run.skipped for run in report.runs) else 0

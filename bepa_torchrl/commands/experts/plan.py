@@ -31,6 +31,8 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def plan(options: argparse.Namespace) -> int:
     """Writes the plans. Exit code 2 if there is none."""
+    if options.max_characters < 1:
+        raise ValueError(f"--max-characters: expected 1 or more, got {options.max_characters}")
     sources, settings = sources_and_settings(options)
     check_job_folder(options.out)
     from bepa_torchrl.experiment.tasks import make_tasks

@@ -41,6 +41,8 @@ def split(options: argparse.Namespace) -> int:
     from bepa_torchrl.experiment.config import with_changes
 
     sources, settings = sources_and_settings(options)
+    if options.run is not None and (sources or options.selfroll is not None or options.pass_k is not None):
+        raise ValueError("--run takes the sets of a run; leave SOURCE, --selfroll and --pass-k out")
     check_new(options.out, "--out")
     from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.splitting import make_split, read_pass_k, solved_by_experts, split_of_run, write_split
