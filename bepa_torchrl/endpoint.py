@@ -11,7 +11,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -85,8 +87,11 @@ class Endpoint:
         for name, least in (("max_tokens", 1), ("at_once", 1), ("asks", 1), ("retries", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"endpoint: {name} must be at least {least}, got {getattr(self, name)}")
-        if not self.timeout > 0 or self.temperature < 0:
-            raise ValueError("endpoint: expected timeout > 0 and temperature >= 0")
+        if not self.timeout > 0 or not 0 <= self.temperature < math.inf:
+            got = f"{self.timeout:g} and {self.temperature:g}"
+            raise ValueError(f"endpoint: expected timeout > 0 and temperature >= 0, got {got}")
+        if self.base_url is not None and not re.match(r"https?://[^/]", self.base_url):
+            raise ValueError(f"endpoint: expected a URL such as http://127.0.0.1:8000/v1, got {self.base_url!r}")
         if not self.model:
             raise ValueError("endpoint: expected the name of a model, got an empty one")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -143,6 +144,8 @@ def _price(text: str | None, option: str) -> tuple[float, float] | None:
         return None
     try:
         prompts, answers = (float(each) for each in text.split(","))
+        if not (0 <= prompts < math.inf and 0 <= answers < math.inf):
+            raise ValueError("no price")
     except ValueError:
         raise ValueError(f"{option}: expected IN,OUT, two numbers such as 2.5,10, got {text!r}") from None
     return prompts, answers
