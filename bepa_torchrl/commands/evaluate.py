@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,18 +78,20 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     """
     name, overrides = _suite_of(options.overrides)
     grounding = name is not None and _is_grounding(name)
-    plays = options.source is None and not grounding
+    plays = options.source is None and options.compare is None and not grounding
     if options.machine_hash is not None and (options.compare or grounding or name == "online_mind2web"):
         raise ValueError("--machine-hash identifies desktops that tasks were played on; leave it out")
+    if not plays and (options.check is not None or options.osworld_layout):
+        raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.compare is not None:
         if options.card or options.out is not None or options.source is not None:
             raise ValueError("--compare prints the comparison of two folders; leave --card, --out and --from out")
         check_not_hosted(options, "--compare")
+        _check_unread(options, "--compare", options.overrides, "passes", "steps", "temperature", "data")
         return _compare(options)
-    if not plays and (options.check is not None or options.osworld_layout):
-        raise ValueError("--oracle, --nothing and --osworld-layout are for tasks that are played; leave them out")
     if options.source is not None:
         check_not_hosted(options, "--from")
+        _check_unread(options, "--from", overrides if name is None else (), "passes", "temperature", "data")
         return _read(options, name, overrides)
     if options.check is not None:
         check_not_hosted(options, f"--{options.check}")
@@ -99,6 +101,14 @@ def evaluate_policy(options: argparse.Namespace) -> int:
     if name is not None and grounding:
         return _ground(options, name, overrides)
     return _play(options, name, overrides)
+
+
+def _check_unread(options: argparse.Namespace, what: str, settings: Sequence[str], *names: str) -> None:
+    """Raises ValueError if an option of an evaluation that plays, a setting or one of a judge is given."""
+    check_no_judge(options)
+    given = [f"--{name}" for name in names if getattr(options, name) is not None]
+    if unread := [*given, *settings]:
+        raise ValueError(f"{unread[0]}: {what} plays nothing, and does not read it; leave it out")
 
 
 def _is_grounding(name: str) -> bool:
@@ -182,6 +192,8 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     from bepa_torchrl.experiment.config import check, with_changes
 
     settings, passes = _settings(options, name, overrides)
+    if options.data is not None:
+        raise ValueError(f"--data is read with a grounding suite, or with suite={WEB}; leave it out")
     if options.out is not None and not options.out.is_dir():
         check_new(options.out, "--out")
     from bepa_torchrl.experiment.checks import COMMAND, HOSTED
@@ -235,6 +247,8 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
     if options.out is not None:
         check_new(options.out, "--out")
+    if options.steps is not None and options.steps < 1:
+        raise ValueError(f"--steps: expected 1 or more, got {options.steps}")
     suite = None
     if name is not None:
         from bepa_torchrl.experiment.config import with_changes

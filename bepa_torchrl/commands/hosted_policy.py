@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,9 +60,9 @@ def hosted_model(
 
 
 def temperature_of(options: argparse.Namespace, default: float) -> float:
-    """The value of ``--temperature``. Raises ValueError if it is negative."""
+    """The value of ``--temperature``. Raises ValueError if it is negative, or not finite."""
     value = default if options.temperature is None else options.temperature
-    if value < 0:
+    if not 0 <= value < math.inf:
         raise ValueError(f"--temperature: expected 0 or more, got {value:g}")
     return float(value)
 
