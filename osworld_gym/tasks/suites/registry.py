@@ -119,9 +119,11 @@ def listed_tasks(suite: Suite, path: Path) -> tuple[Task, ...]:
 def _read_list(path: Path, known: set[str]) -> list[str]:
     try:
         by_domain = json.loads(path.read_text(encoding="utf-8"))
-        ids = [str(i) for members in by_domain.values() for i in members]
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise TaskError(f"{path}: expected {{domain: [task id, ...]}} ({error})") from error
+    if not isinstance(by_domain, dict) or not all(isinstance(members, list) for members in by_domain.values()):
+        raise TaskError(f"{path}: expected {{domain: [task id, ...]}}, got {json.dumps(by_domain):.40}")
+    ids = [str(i) for members in by_domain.values() for i in members]
     missing = [i for i in ids if i not in known]
     if missing:
         raise TaskError(f"{path}: {len(missing)} listed tasks have no file, the first is {missing[0]!r}")

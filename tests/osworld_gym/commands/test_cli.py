@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,9 +213,10 @@ def test_an_osworld_folder_that_is_wrong_names_the_file(tmp_path: Path) -> None:
     osworld_folder(tmp_path, "a", test_all=["a", "zz"])
     with pytest.raises(TaskError, match=r"test_all\.json.*'zz'"):
         load_suite(tmp_path)
-    (tmp_path / "test_all.json").write_text("[1]")
-    with pytest.raises(TaskError, match=r"test_all\.json: expected"):
-        load_suite(tmp_path)
+    for wrong in ("[1]", '{"os": "a"}'):  # the letters of a text are no ids
+        (tmp_path / "test_all.json").write_text(wrong)
+        with pytest.raises(TaskError, match=rf"test_all\.json: expected .*, got {re.escape(wrong)}"):
+            load_suite(tmp_path)
     (tmp_path / "test_all.json").unlink()
     (tmp_path / "examples" / "os" / "a.json").write_text("{")
     with pytest.raises(TaskError, match=r"a\.json: not a readable task file"):
