@@ -92,6 +92,9 @@ def read_outcomes(folder: Path) -> tuple[list[Outcome], dict[str, Any]]:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RecordError(f"{folder / FACTS} cannot be read ({error}); evaluate again with another --out") from error
+    if not isinstance(facts, dict):
+        got = type(facts).__name__
+        raise RecordError(f"{folder / FACTS}: expected a JSON object, got {got}; evaluate again with another --out")
     return outcomes, facts
 
 

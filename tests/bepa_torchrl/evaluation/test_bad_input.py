@@ -98,3 +98,6 @@ def test_the_machine_is_on_the_card(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["machine_hash"] == "sha256:a"
     assert main(["eval", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     assert "not the same machine_hash: simulated by osworld-gym" in capsys.readouterr().out
+    (tmp_path / "b" / "facts.json").write_text("[]")
+    assert main(["eval", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "facts.json: expected a JSON object, got list; evaluate again" in capsys.readouterr().err
