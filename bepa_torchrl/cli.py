@@ -70,7 +70,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of the command that the arguments name; without one, of all commands."""
-    parser = CommandParser(prog="bepa", description="BEPA: training computer-use agents on TorchRL.")
+    parser: argparse.ArgumentParser = CommandParser(
+        prog="bepa", description="BEPA: training computer-use agents on TorchRL."
+    )
     parser.set_defaults(needs_extra=True)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     named = _OTHER_NAMES.get(arguments[0], arguments[0]) if arguments else None
