@@ -225,6 +225,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
                 f"{text!r}: the value cannot be read; close its brackets and quotes, and quote text with special "
                 f"characters twice, for the shell and for Hydra: \"{key}='{value}'\""
             ) from error
+        if parsed[-1].is_sweep_override():  # Hydra's messages about it are for programs with --multirun
+            raise ConfigError(
+                f"{text!r}: expected one value, got several; write a list as '{key}=[{value}]', and quote text with a "
+                f"comma twice, for the shell and for Hydra: \"{key}='{value}'\""
+            )
     return parsed
 
 
