@@ -97,6 +97,8 @@ def chat_model(
 
     if value("model") is None:
         given = [name for name in ("url", "price") if value(name) is not None]
+        if value("reasoning"):
+            given.append("reasoning")
         if getattr(options, "images", False):
             given.append("images")
         if given:

@@ -228,6 +228,7 @@ def test_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
     [
         (["--price", "1"], "--price is read with --model NAME only"),
         (["--images"], "--images is read with --model NAME only"),
+        (["--reasoning"], "--reasoning is read with --model NAME only"),
         (["--model", "m", "--url", "http://x/v1", "--price", "1"], "--price: expected IN,OUT, two numbers"),
         (["--model", "m", "--url", "http://x/v1", "--price", "1,nan"], "--price: expected IN,OUT, two numbers"),
         (["--model", "m", "--url", "x/v1"], "expected a URL such as http://127.0.0.1:8000/v1, got 'x/v1'"),
