@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bepa_torchrl.sizing.whole_run import Evaluations
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
+_RANK = 64  #: of LoRA adapters, if neither the settings nor the options have one
 _PARTS = ("prefill", "decode", "preparation", "desktops", "sync", "old_log_probs", "update")
 
 
@@ -34,7 +35,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--prompt-tokens", type=int, help="before the first screenshot (default: estimated)")
     parser.add_argument("--response-tokens", type=int, default=120, help="of a response (default: %(default)s)")
     parser.add_argument("--tune", choices=("full", "lora"), help="only full training, or only LoRA adapters")
-    parser.add_argument("--rank", type=int, default=64, help="of LoRA adapters (default: %(default)s)")
+    parser.add_argument("--rank", type=int, help=f"of LoRA adapters (default: policy.lora.rank, or {_RANK})")
     parser.add_argument(
         "--mfu", type=float, default=0.4, help="model FLOPs utilisation, assumed (default: %(default)s)"
     )
@@ -74,6 +75,8 @@ def plan(options: argparse.Namespace) -> int:
     from bepa_torchrl.sizing.plan import make_plan
 
     settings = load_config(options.overrides, config_dir=options.config_dir)
+    if options.rank is None:
+        options.rank = settings.policy.lora.rank or _RANK
     sizing = {"model": settings.policy.checkpoint, "mfu": options.mfu, **make_plan(_request(settings, options))}
     sizing["settings"] = _settings_to_choose(settings, sizing, options.rank)
     if options.json:

@@ -48,6 +48,12 @@ def test_training_on_several_gpus_is_a_setting(capsys: pytest.CaptureFixture[str
     assert "8-bit Adam: fits" in capsys.readouterr().out
 
 
+def test_the_rank_of_adapters_is_that_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, rank in ((["policy.lora.rank=8"], 8), (["policy.lora.rank=8", "--rank", "16"], 16), ([], 64)):
+        found = planned(capsys, "policy=uitars15_7b", "--tune", "lora", *arguments)
+        assert found["settings"]["policy.lora.rank"] == rank
+
+
 def test_another_family(capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "policy=qwen3vl_8b")
     assert found["parameters"]["total"] == 8_767_123_696
