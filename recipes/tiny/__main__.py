@@ -70,7 +70,7 @@ def second_training(options: argparse.Namespace, processes: Processes) -> Pretra
     """The run of ``--again``, at its start: the weights and the tokenizer of a training that has ended.
 
     Raises:
-        ValueError: no such folder, or a training of another wording or seed, or one that has not ended.
+        ValueError: no such folder, or a training of another wording or seed, the second one, or one that has not ended.
     """
     folder, fix = options.again, "fix: give the folder that the first training wrote"
     if options.wording not in AGAIN:
@@ -81,6 +81,8 @@ def second_training(options: argparse.Namespace, processes: Processes) -> Pretra
     given, total = first["recipe"], sum(first["recipe"]["steps"])
     if first["step"] < total:
         raise ValueError(f"--again: {folder} is at step {first['step']} of {total}; {fix}")
+    if "start" in first:
+        raise ValueError(f"--again: {folder} has had its second training; {fix}")
     if given["styles"] is None or given["seed"] != options.seed:
         found = f"{'terse' if given['styles'] is None else 'free'} --seed {given['seed']}"
         asked = f"--wording {options.wording} --seed {options.seed}"

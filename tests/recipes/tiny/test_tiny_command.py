@@ -120,6 +120,7 @@ def test_a_second_training_starts_from_the_weights_of_the_first_one(
         (["--wording", "terse"], {}, r"no second training with --wording terse, only \['free'\]"),
         (["--wording", "free"], {}, "is of --wording free --seed 3, expected --wording free --seed 0; fix: give the"),
         (["--wording", "free", "--seed", "3"], {"step": -1}, "is at step -1 of 0; fix"),
+        (["--wording", "free", "--seed", "3"], {"start": {}}, "has had its second training; fix: give the folder"),
         (["--wording", "free", "--seed", "3"], None, "first has no manifest.json; fix"),
     ],
 )
