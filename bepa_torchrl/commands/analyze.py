@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from bepa_torchrl.commands.arguments import check_new
+from osworld_gym.commands.arguments import add_import
 
 _HELP = "the paper's figures and tables from runs, as PNG, SVG and CSV"
 
@@ -23,6 +24,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="score the traces by the base policy for the histogram, as in the paper (loads the policy)",
     )
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="case sheets per run (default: 3)")
+    add_import(parser)
     parser.set_defaults(program=analyze_runs)
 
 

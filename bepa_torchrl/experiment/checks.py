@@ -206,6 +206,17 @@ def part_of_refresh(settings: Settings) -> str | None:
     return None
 
 
+def refreshing_groups(settings: Settings) -> str | None:
+    """``cache.min_successes`` is set for methods that refresh their cache."""
+    method, cache = _method(settings), settings.cache
+    if cache.min_successes == CacheSettings().min_successes or method.refresh or settings.compare:
+        return None
+    return (
+        f"cache.min_successes={cache.min_successes} is for methods that refresh their cache, got algo={method.name}; "
+        "leave it out"
+    )
+
+
 def group_size(settings: Settings) -> str | None:
     """A group has at least two own rollouts."""
     size, method = settings.collect.group_size, _method(settings)
@@ -532,6 +543,7 @@ SETTINGS: tuple[Check, ...] = (
     fixed_by_preset,
     injected_weight,
     part_of_refresh,
+    refreshing_groups,
     group_size,
     further_groups,
     token_budget,

@@ -23,6 +23,7 @@ from bepa_torchrl.analysis.figures.runs import methods_of_runs
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.records import find_records
 from bepa_torchrl.cli import main
+from osworld_gym.tasks import SUITES
 
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452")
 
@@ -142,18 +143,45 @@ def test_a_run_without_injections_and_one_without_iterations(tmp_path: Path) -> 
     assert "training_dynamics: no trained iteration in the records" in done.missing
 
 
+def ended(run: Path) -> None:
+    """Adds the evaluations of a run whose task was not solved before and is after it."""
+    task = "sim-toggle-on-00"
+    results = {
+        "success": {"sampled": {"train": 0.5}},
+        "counts": {"greedy": {task: [1, 1]}},
+        "tasks": {"suite": "sim", "digest": run.name},
+    }
+    (run / "bepa" / "results.json").write_text(json.dumps(results))
+    (run / "prepared" / "manifest.json").write_text(json.dumps({"train": [task], "expert": [task]}))
+    (run / "prepared" / "base.json").write_text(json.dumps({"base": {"greedy": {task: [0, 1]}}}))
+
+
+def test_the_domains_of_a_suite_of_ones_own_are_read_from_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made(tmp_path / "run")
+    ended(run)
+    (run / "bepa" / "config.yaml").write_text(yaml.safe_dump({"env": {"suite": "own_figures"}, "seed": 0}))
+    (tmp_path / "own_figures.py").write_text(
+        "from osworld_gym.tasks import SUITES\nSUITES['own_figures'] = SUITES['sim']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["analyze", str(run), "--cases", "0"]
+    try:
+        assert main([*command, "--out", str(tmp_path / "without")]) == 0
+        assert "domains of bepa: unknown suite 'own_figures'" in capsys.readouterr().out
+        out = tmp_path / "with"
+        assert main([*command, "--import", "own_figures", "--out", str(out)]) == 0
+    finally:
+        SUITES.pop("own_figures", None)
+    with (out / "domains.csv").open(newline="") as file:
+        assert [(row["domain"], row["assimilated"]) for row in csv.DictReader(file)] == [("sound", "1")]
+
+
 def test_two_runs_of_different_suites_are_told_apart(tmp_path: Path) -> None:
     runs = [made(tmp_path / name) for name in ("one", "two")]
     for run in runs:
-        results = {
-            "success": {"sampled": {"train": 0.5}},
-            "counts": {"greedy": {"sim-toggle-on-00": [1, 1]}},
-            "tasks": {"suite": "sim", "digest": run.name},
-        }
-        (run / "bepa" / "results.json").write_text(json.dumps(results))
-        manifest = {"train": ["sim-toggle-on-00"], "expert": ["sim-toggle-on-00"]}
-        (run / "prepared" / "manifest.json").write_text(json.dumps(manifest))
-        (run / "prepared" / "base.json").write_text(json.dumps({"base": {"greedy": {"sim-toggle-on-00": [0, 1]}}}))
+        ended(run)
     out = tmp_path / "out"
     out.mkdir()
     methods = methods_of_runs(runs)

@@ -448,6 +448,15 @@ def test_a_part_of_the_refresh_is_refused_where_no_sampler_can_write_it(given: l
         load_config(["cache.reword_tries=8"])
 
 
+@pytest.mark.parametrize("method", ["level1", "grpo", "sft_self"])
+def test_successes_that_refresh_a_cache_are_refused_where_no_cache_is_refreshed(method: str) -> None:
+    message = f"cache.min_successes=4 is for methods that refresh their cache, got algo={method}; leave it out"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(["cache.min_successes=4", f"algo={method}", "compare=[]"])
+    both = load_methods(["cache.min_successes=4", f"algo={method}", "compare=[bepa]"])
+    assert both["bepa"].cache.min_successes == 4
+
+
 # --- the run folder's file ------------------------------------------------------------------------------------------
 
 
