@@ -14,8 +14,10 @@ from bepa_torchrl.commands.arguments import add_settings
 
 if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
+    from bepa_torchrl.sizing.duration import Iteration
     from bepa_torchrl.sizing.known_models import ModelFiles
     from bepa_torchrl.sizing.plan import PlanRequest
+    from bepa_torchrl.sizing.tokens import EpisodeShape
     from bepa_torchrl.sizing.whole_run import Evaluations
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
@@ -89,72 +91,80 @@ def plan(options: argparse.Namespace) -> int:
 
 def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
     """What is planned, from the settings and the command's options."""
-    from bepa_torchrl.sizing.duration import Iteration
     from bepa_torchrl.sizing.model import model_shape
     from bepa_torchrl.sizing.plan import PlanRequest
-    from bepa_torchrl.sizing.tokens import EpisodeShape, image_grid
+    from bepa_torchrl.sizing.tokens import image_grid
     from bepa_torchrl.sizing.whole_run import Desktops
-    from osworld_gym.action_text import ACTION_TEXTS
 
     _check(options)
     files = _model_files(settings.policy.checkpoint)
     model = model_shape(files.config)
     grid = image_grid(model.vision, _screen(options.screen), min_pixels=files.min_pixels, max_pixels=files.max_pixels)
-    steps, collect, train = settings.env.max_steps, settings.collect, settings.train
-    episode = EpisodeShape(
-        steps=steps,
-        head=_head(settings) if options.prompt_tokens is None else options.prompt_tokens,
-        image=grid.patches // model.vision.merge**2,
-        response=options.response_tokens,
-        history=settings.policy.history,
-        images=settings.policy.history_images,
-        repeated=ACTION_TEXTS[settings.policy.action_text].repeated,
-    )
-    engine, vllm = settings.policy.engine, settings.policy.rollout == "vllm"
+    policy, collect, train, engine = settings.policy, settings.collect, settings.train, settings.policy.engine
+    vllm, desktops = policy.rollout == "vllm", settings.env.desktops
     if vllm and engine.sleep and options.gpus > 1:
         raise ValueError(
             f"policy.engine.sleep=true requires train.ranks=1, got --gpus {options.gpus}; set one of them otherwise"
         )
-    single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
-    work = Iteration(
-        episodes=collect.groups * collect.group_size,
-        updates=train.inner_epochs,
-        old_log_probs=train.old_log_probs == "all" and not single_step,
-    )
+    overlapped = vllm or collect.mode == "async"
     return PlanRequest(
         model=model,
         grid=grid,
-        episode=episode,
-        work=work,
+        episode=_episode(settings, options, image=grid.patches // model.vision.merge**2),
+        work=_iteration(settings),
         gpu=options.gpu,
         gpus=options.gpus,
         mfu=options.mfu,
         decode_speed=options.decode_speed,
-        desktops=settings.env.desktops,
-        max_rows=settings.policy.max_rows,
-        max_batch_tokens=settings.policy.max_batch_tokens,
-        window=settings.policy.max_prompt_tokens + settings.policy.max_new_tokens,
-        element=4 if settings.policy.dtype == "float32" else 2,
+        desktops=desktops,
+        max_rows=policy.max_rows,
+        max_batch_tokens=policy.max_batch_tokens,
+        window=policy.max_prompt_tokens + policy.max_new_tokens,
+        element=4 if policy.dtype == "float32" else 2,
         train_vision="visual" not in train.frozen,
         rank=options.rank,
         tune=options.tune,
-        image_cache_gb=settings.policy.image_cache_gb,
-        image_threads=settings.policy.image_threads,
-        playing=Desktops(
-            settings.env.desktops,
-            options.reset_seconds,
-            options.step_seconds,
-            overlapped=vllm or collect.mode == "async",
-        ),
+        image_cache_gb=policy.image_cache_gb,
+        image_threads=policy.image_threads,
+        playing=Desktops(desktops, options.reset_seconds, options.step_seconds, overlapped=overlapped),
         iterations=train.iterations,
         evaluations=_evaluations(settings, *options.tasks),
         adapters_alone=engine.adapters != "merged" and collect.mode == "sync",
         engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
         engine_sleeps=engine.sleep,
         engine_elsewhere=engine.url is not None,
-        float32_head=settings.policy.head_dtype == "float32",
-        feature_cache=int(settings.policy.feature_cache_gb * 1e9),
+        float32_head=policy.head_dtype == "float32",
+        feature_cache=int(policy.feature_cache_gb * 1e9),
         prefix_cache=options.prefix_cache,
+    )
+
+
+def _episode(settings: Settings, options: argparse.Namespace, *, image: int) -> EpisodeShape:
+    """The tokens of an episode, whose screenshots have ``image`` of them."""
+    from bepa_torchrl.sizing.tokens import EpisodeShape
+    from osworld_gym.action_text import ACTION_TEXTS
+
+    return EpisodeShape(
+        steps=settings.env.max_steps,
+        head=_head(settings) if options.prompt_tokens is None else options.prompt_tokens,
+        image=image,
+        response=options.response_tokens,
+        history=settings.policy.history,
+        images=settings.policy.history_images,
+        repeated=ACTION_TEXTS[settings.policy.action_text].repeated,
+    )
+
+
+def _iteration(settings: Settings) -> Iteration:
+    """The rollouts and updates of an iteration."""
+    from bepa_torchrl.sizing.duration import Iteration
+
+    collect, train = settings.collect, settings.train
+    single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
+    return Iteration(
+        episodes=collect.groups * collect.group_size,
+        updates=train.inner_epochs,
+        old_log_probs=train.old_log_probs == "all" and not single_step,
     )
 
 
