@@ -1,4 +1,4 @@
-"""The comparison of methods: runs what is missing, two at a time, and rebuilds docs/results.md from the result files.
+"""The comparison of methods: runs what is missing, two at a time, and rebuilds the pages of docs from the results.
 
 python -m recipes.study                        # all methods, 5 seeds; then the page
 python -m recipes.study --part sensitivity --seeds 0 1 2
@@ -27,10 +27,11 @@ from recipes.study.free_bed import SEEDS as FREE_SEEDS
 from recipes.study.free_page import write_free_page
 from recipes.study.local import write_local_section
 from recipes.study.page import write_page
-from recipes.study.records import FOLDER, ROOT
+from recipes.study.records import DETAILS, FOLDER
 from recipes.study.replay import keep
 from recipes.study.runner import Run, run_missing
 from recipes.study.search import Search, tune
+from recipes.study.summary_page import write_summary
 from recipes.study.tuning import TERSE
 from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS, Variant
 from recipes.tiny.checkpoint import file_hashes, read_manifest
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--processes", type=int, default=2)
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters")
-    found.add_argument("--page", action="store_true", help="only rebuild the page")
+    found.add_argument("--page", action="store_true", help="only rebuild the pages")
     found.add_argument("--replay", action="store_true", help="keep the metrics of the run that a test repeats")
     return found
 
@@ -74,13 +75,14 @@ def base_figures() -> dict[str, object]:
     return {**manifest["measured"], "sharpness": manifest["recipe"]["sharpness"]}
 
 
-def rebuild(folder: Path, page: Path, measured: Mapping[str, object]) -> None:
-    """Rebuilds the page; only its section on real desktops if there are results of real desktops alone."""
+def rebuild(folder: Path, details: Path, measured: Mapping[str, object]) -> None:
+    """Rebuilds the pages; only the section on real desktops if there are results of real desktops alone."""
     local = folder / "local"
     if not any(folder.glob("*.json")) and any(local.glob("*.json")):
-        write_local_section(local, page)
+        write_local_section(local, details)
         return
-    write_page(folder, page, measured)
+    write_page(folder, details, measured)
+    write_summary(folder, details.with_name("results.md"), details.name)
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -124,7 +126,7 @@ def terse_study(options: argparse.Namespace) -> int:
         names = options.variants or [variant.name for variant in PARTS[options.part or "methods"]]
         runs = TERSE.runs_of([VARIANTS[name] for name in names], options.seeds or SEEDS)
         failed = run_missing(runs, work, out, processes=options.processes, log=say)
-    rebuild(out, ROOT / "docs" / "results.md", measured)
+    rebuild(out, DETAILS, measured)
     return int(failed > 0)
 
 

@@ -308,7 +308,7 @@ def tuning_text() -> str:
     search = free_search(Base(""))
     name = next((str(found["base"]) for found in json.loads(search.choices.read_text("utf-8")).values()), "")
     return (
-        f"As in [results](results.md#hyper-parameters), on `{name}`, whose winners are used for every base policy: "
-        "four trials per method on the validation tasks, two more where the winner is at an edge, fixed beforehand for "
-        "each edge (`recipes/study/free_bed.py`); the best two went on to 40 iterations. Success in %."
+        f"As in [the other bed](results-details.md#hyper-parameters), on `{name}`, whose winners are used for every "
+        "base policy: four trials per method on the validation tasks, two more where the winner is at an edge, fixed "
+        "beforehand for each edge (`recipes/study/free_bed.py`); the best two went on to 40 iterations. Success in %."
     )

@@ -1,4 +1,4 @@
-"""The section of docs/results.md about rules that are not in the paper: a first look, one seed each unless more ran."""
+"""Section of results-details.md about rules that are not in the paper: a first look, one seed unless more ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns finished runs of ``make train-local`` into result files, and those into their section of docs/results.md.
+"""Turns finished runs of ``make train-local`` into result files, and those into a section of results-details.md.
 
 python -m recipes.study.local runs/a runs/b      # methods and seeds of these runs
 python -m recipes.study.local                    # only the section, from the files that are there
@@ -22,7 +22,7 @@ from bepa_torchrl.storage.json_lines import read_lines
 from osworld_gym.atomic import write_text
 from recipes.study.bases import base_hash
 from recipes.study.local_page import TITLE, local_section
-from recipes.study.records import FOLDER, ROOT, Result, ResultError
+from recipes.study.records import DETAILS, FOLDER, Result, ResultError
 from recipes.study.runner import result_of
 
 LOCAL = FOLDER / "local"  #: result files of real desktops, apart from those of the simulated one
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m recipes.study.local", description=__doc__.split("\n")[0])
     found.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a finished run")
     found.add_argument("--out", type=Path, default=LOCAL, help="result files")
-    found.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", help="page with the section")
+    found.add_argument("--page", type=Path, default=DETAILS, help="page with the section")
     return found
 
 

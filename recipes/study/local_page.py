@@ -1,4 +1,4 @@
-"""The section of docs/results.md about runs on real desktops (``make train-local``), from their result files alone."""
+"""Section of results-details.md about runs on real desktops (``make train-local``), from their files alone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from bepa_torchrl.failures import guarded
 from recipes.study.local import LOCAL, with_desktops, write_local_section
 from recipes.study.local_variants import CHOICES, SEEDS, VARIANTS, search
-from recipes.study.records import ROOT, Result, read_result
+from recipes.study.records import DETAILS, Result, read_result
 from recipes.study.runner import Run, run_missing, summarise, up_to_date
 from recipes.study.search import tune
 
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters instead")
     found.add_argument("--work", type=Path, default=Path("runs/study-local"), help="checkpoints and logs of the runs")
     found.add_argument("--out", type=Path, default=LOCAL, help="result files")
-    found.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", help="page with the section")
+    found.add_argument("--page", type=Path, default=DETAILS, help="page with the section")
     found.add_argument("--choices", type=Path, default=CHOICES, help="file of the tuned settings")
     found.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings",
                        help="further settings of every run, to try the command; give other folders then")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The section of docs/results.md about runs of 150 iterations: does the refresh help once LEVEL-1's traces are old?"""
+"""Section of results-details.md about 150 iterations: does the refresh help once LEVEL-1's traces are old?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results.md and its figures, from the result files alone."""
+"""docs/results-details.md and the figures, from the result files alone."""
 
 from __future__ import annotations
 
@@ -160,9 +160,9 @@ def training_section(study: Study, folder: Path) -> list[str]:
 def _introduction(results: Sequence[Result], base: Sequence[str]) -> list[str]:
     """How the results were made, the base policy, and the tuning, Markdown lines."""
     lines = [
-        "# Results on the simulated desktop",
+        "# Details of the results",
         "",
-        "Real desktops (resets, steps, memory, faults, OSWorld's client): [desktops-results.md](desktops-results.md).",
+        "What was found, in short: [results](results.md).",
         "",
         *wrapped(_HOW_TO_READ),
         "",

@@ -20,6 +20,7 @@ from osworld_gym.atomic import write_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "results"
+DETAILS = ROOT / "docs" / "results-details.md"  #: the page with all tables
 #: Version of the code that decides what a run gives. Raise it with every change that alters the results of a run with
 #: equal settings; the test that replays a short run (recipes/study/replay.py) fails when that was forgotten.
 RESULTS_VERSION = 1

@@ -1,4 +1,4 @@
-"""The section of docs/results.md about asynchronous rollouts: what a bound on the staleness costs in success."""
+"""The section of results-details.md about asynchronous rollouts: what a bound on the staleness costs in success."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from recipes.study.notes import filled
 from recipes.study.page import read_study, write_page
 from recipes.study.provenance import commits_text
 from recipes.study.records import (
+    DETAILS,
     ROOT,
     Result,
     ResultError,
@@ -34,6 +35,7 @@ from recipes.study.runner import Run, run_missing, up_to_date
 from recipes.study.search import score
 from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
+from recipes.study.summary_page import write_summary
 from recipes.study.tuning import GRIDS, TERSE, simulated_search
 from recipes.study.variants import VARIANTS, Variant
 
@@ -243,6 +245,23 @@ def test_notes_name_a_figure_that_has_no_interval() -> None:
             filled(text, study)
 
 
+def test_the_summary_is_two_screens_with_the_main_methods_and_a_row_for_each_pair_of_the_claims(tmp_path: Path) -> None:
+    for seed in range(3):
+        result("grpo", seed, 2).write(tmp_path / "results")
+        result("bepa", seed, 6).write(tmp_path / "results")
+    (tmp_path / "results" / "summary.txt").write_text("## Found\n\nA gain of {bepa - grpo, train} points.\n")
+    write_summary(tmp_path / "results", tmp_path / "results.md", "more.md")
+    text = (tmp_path / "results.md").read_text()
+    assert "\n## Found\n\nA gain of 50.0 (50 to 50) points.\n" in text
+    assert "| bepa | 3 | 75.0 (75 to 75) |" in text
+    # the paper's differences are 15.21, 24.08 and 4.98
+    (row,) = (line for line in text.splitlines() if line.startswith("| bepa − grpo |"))
+    assert row.startswith("| bepa − grpo | +15.2, 50.0 (50 to 50): holds | +24.1, 50.0 (")
+    assert "| bepa − level1 |" not in text  # there are no results of it
+    assert "(more.md#the-papers-claims)" in text
+    assert len((ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
 @pytest.mark.parametrize(
     ("gain", "words"),
     [
@@ -256,13 +275,15 @@ def test_the_answer_about_grpo_says_what_the_interval_allows(gain: Estimate, wor
     assert words in answer(gain)
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 12), ("docs/methods.md", 30), ("docs/limits.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 12), ("docs/methods.md", 30), ("docs/limits.md", 1), ("docs/results.md", 60)]
+)
 def test_other_pages_state_the_figures_of_the_results(name: str, least: int) -> None:
-    """Every figure with an interval in them stands in docs/results.md as well."""
+    """Every figure with an interval in them stands in docs/results-details.md as well."""
     interval = re.compile(r"-?\d+\.\d \(-?[\d.]+ to -?[\d.]+\)")
     stated = interval.findall((ROOT / name).read_text(encoding="utf-8"))
     assert len(stated) >= least
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    page = DETAILS.read_text(encoding="utf-8")
     assert [figure for figure in stated if figure not in page] == []
 
 
