@@ -310,5 +310,6 @@ def tuning_text() -> str:
     return (
         f"As in [the other bed](results-details.md#hyper-parameters), on `{name}`, whose winners are used for every "
         "base policy: four trials per method on the validation tasks, two more where the winner is at an edge, fixed "
-        "beforehand for each edge (`recipes/study/free_bed.py`); the best two went on to 40 iterations. Success in %."
+        "beforehand for each edge (`recipes/study/free_bed.py`); the best two, and those that tie with the second, "
+        "went on to 40 iterations. Success in %."
     )

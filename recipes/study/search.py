@@ -1,5 +1,7 @@
 """A search for hyper-parameters: every method gets the same trials on validation tasks, and the best two go on.
 
+Trials that tie with the second go on, too: a tie is no reason to leave out a setting.
+
 :mod:`recipes.study.tuning` is the simulated desktop's, :mod:`recipes.study.local_variants` has that of real desktops.
 """
 
@@ -115,11 +117,15 @@ class Search:
         return found
 
     def finalists(self, folder: Path, algo: str) -> list[int]:
-        """The numbers of a method's best trials; none for a method without iterations. Raises as :meth:`finals`."""
+        """The numbers of a method's best trials, with those that tie with the last of them.
+
+        None for a method without iterations. Raises as :meth:`finals`.
+        """
         if not method_named(self.method(algo)).rl:
             return []
         scores = self.scores_of(folder, algo, "scores", range(len(self.grid(folder, algo))))
-        return sorted(sorted(scores, key=scores.__getitem__, reverse=True)[:FINALISTS])
+        last = sorted(scores.values(), reverse=True)[:FINALISTS][-1]
+        return [number for number, value in sorted(scores.items()) if value >= last]
 
     def choose(self, folder: Path) -> dict[str, object]:
         """Writes the winners: of the runs that went on, or of the trials of a method that has no iterations.

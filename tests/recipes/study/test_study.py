@@ -354,6 +354,16 @@ def test_the_best_trials_go_on_and_the_last_score_chooses(tmp_path: Path) -> Non
     assert "| sft | `optimizer.lr=1` | 50.0 |  |" in search.table()
 
 
+def test_a_trial_that_ties_with_the_last_that_goes_on_goes_on_too(tmp_path: Path) -> None:
+    grid = tuple((f"optimizer.lr={number}",) for number in range(4))
+    search = simulated_search({"grpo": grid}, tmp_path / "tuned.json")
+    write_trials(tmp_path, {"0": 5, "1": 4, "2": 6, "3": 5})
+    assert [run.variant.name for run in search.finals(tmp_path)] == [f"tune_grpo_{n}_long" for n in (0, 2, 3)]
+    write_trials(tmp_path, {"0_long": 5, "2_long": 6, "3_long": 7})
+    search.choose(tmp_path)
+    assert search.tuned("grpo") == grid[3]
+
+
 def test_a_wider_grid_runs_its_new_trials_only(tmp_path: Path) -> None:
     """Trials 0 and 1 are kept; of the new ones, 2 is better than both after 12 iterations, and worse after 40."""
     grid = tuple((f"optimizer.lr={number}",) for number in range(4))
@@ -379,7 +389,7 @@ def test_a_winner_at_an_edge_gets_the_two_further_trials_of_that_edge(
     assert len(search.trials(tmp_path)) == 4  # nothing is known yet
     write_trials(tmp_path, {str(number): 6 if str(number) == best else 3 for number in range(4)})
     assert [run.variant.name for run in search.trials(tmp_path)][4:] == names
-    write_trials(tmp_path, {"4": 1, "5": 7, f"{best}_long": 2, "0_long": 3, "5_long": 8})
+    write_trials(tmp_path, {"4": 1, "5": 7, "0_long": 3, "2_long": 1, "3_long": 1, f"{best}_long": 2, "5_long": 8})
     search.choose(tmp_path)
     assert search.tuned("grpo") == (("optimizer.lr=9",) if names else grid[0])
     assert search.trials(tmp_path) == []  # all scores are in the file
