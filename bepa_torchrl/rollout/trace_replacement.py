@@ -35,7 +35,8 @@ class GroupReport:
         valid: rollouts that did not end with an infrastructure failure.
         successes: how many of those succeeded.
         refreshed: whether the cache stored one of the successes, or with a :class:`Rewording` the trace that it wrote.
-        reworded: share of that trace's steps with a new thought; None without a :class:`Rewording`.
+        reworded: share of that trace's steps with a new thought; None without a :class:`Rewording`, and where the task
+            had no trace whose words could be replaced.
         injected: the source of the injected trace, or None.
         injected_version: policy version that sampled the injected trace.
         replaced_slot: slot of the rollout that it replaced, or None.
@@ -195,9 +196,9 @@ class TraceReplacement(Transform):
         return self.refresh and len(successes) >= self.min_successes
 
     def _refresh(self, successes: Sequence[EpisodeRows]) -> float | None:
-        """Refreshes the task's trace; the share of its steps that were reworded, None without a rewording."""
+        """Refreshes the task's trace; the share of its steps that were reworded, None if none was to be reworded."""
         assert self.cache is not None
-        trace, share = self._reworded.get(successes[0].group_id, (None, None if self.rewording is None else 0.0))
+        trace, share = self._reworded.get(successes[0].group_id, (None, None))
         traces = [stack_rows(episode.rows) for episode in successes] if trace is None else [trace]
         self.cache.refresh(successes[0].task_id, traces)
         return share

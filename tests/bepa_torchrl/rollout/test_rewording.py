@@ -138,7 +138,7 @@ def test_without_a_cached_trace_the_success_itself_enters() -> None:
     transform = TraceReplacement(cache, rewording=rewording("wording", lambda *_: saying("never read")))
     transform(played("+"))
     assert responses(cache.get_trace("lamp-0")) == [PRESS, DONE]
-    assert (transform.reports[0].refreshed, transform.reports[0].reworded) == (True, 0.0)
+    assert (transform.reports[0].refreshed, transform.reports[0].reworded) == (True, None)
     assert cache.metadata("lamp-0").source == "on_policy"
 
 
