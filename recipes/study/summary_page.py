@@ -6,13 +6,15 @@ from pathlib import Path
 
 from osworld_gym.atomic import write_text
 from recipes.study.claims import CLAIMS, Claim, paper_text, verdict
-from recipes.study.estimates import Study, interval_text, paired
+from recipes.study.estimates import MIN_SEEDS, Study, interval_text, paired
+from recipes.study.free_page import TITLE, read_parts, warnings
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.notes import filled
 from recipes.study.page import read_study
 from recipes.study.tables import success_table
 
 FINDINGS = "summary.txt"  #: what was found, by hand in Markdown (:mod:`recipes.study.notes`); no page of its own
+FREE_MAIN = ("grpo", "bepa", "level1", "level1_as_bepa", "sft_self")  #: in the table of a policy with free words
 MAIN = ("grpo", "bepa", "level1", "sft_self", "replacement", "luffy")  #: in the table
 SETS = ("train", "expert_only", "held_out")  #: of the claims
 _HOW_TO_READ = """
@@ -26,7 +28,7 @@ Points in the paper (of the last four rows: on all tasks), points here with the 
 
 
 def write_summary(folder: Path, page: Path, details: str) -> None:
-    """Writes the page; its figure is drawn by :func:`recipes.study.page.write_page`.
+    """Writes the page; its figures are those of :func:`recipes.study.page.write_page` and ``write_free_page``.
 
     Args:
         folder: of the result files, beside the page.
@@ -46,7 +48,31 @@ def write_summary(folder: Path, page: Path, details: str) -> None:
     if len(table := claims_by_pair(study)) > 2:
         why = f"reasons: [details]({details}#the-papers-claims)."
         lines += ["## The paper's claims", "", *wrapped(_CLAIMS, why), "", *table, ""]
-    write_text(page, "\n".join(lines))
+    write_text(page, "\n".join([*lines, *free_section(folder)]))
+
+
+def free_section(folder: Path) -> list[str]:
+    """What was found on base policies that think in free words, Markdown lines; none before three seeds have run.
+
+    Args:
+        folder: of the result files, those of base policies with free words in ``free``.
+
+    Raises:
+        ResultError: see :func:`recipes.study.free_page.read_parts`; or the findings state a figure without results.
+    """
+    free = folder / "free"
+    parts = [part for part in read_parts(free) if any(len(part.study.get(name, ())) >= MIN_SEEDS for name in FREE_MAIN)]
+    if not parts:
+        return []
+    lines = [f"## {TITLE}", ""]
+    if (findings := free / FINDINGS).exists():
+        lines += [filled(findings.read_text(encoding="utf-8"), parts[0].study).strip(), ""]
+    lines += warnings(parts)
+    for part in parts:
+        where = f"{folder.name}/free/{part.name}"
+        lines += [f"![Entropy, terse thoughts and success over training]({where}/mechanism.png)", ""]
+        lines += [f"From `{part.name}`:", "", *success_table(part.study, FREE_MAIN), ""]
+    return lines
 
 
 def claims_by_pair(study: Study) -> list[str]:

@@ -17,6 +17,7 @@ from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search, 
 from recipes.study.free_page import tuning_text, write_free_page
 from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
+from recipes.study.summary_page import free_section
 from recipes.study.tuning import RULES, TERSE, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import read_manifest, write_notes
@@ -361,6 +362,23 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
         assert (folder / "seed-0" / name).stat().st_size > 5000
     for path in sorted(set(text.split("](results")[1:])):
         assert (tmp_path / ("results" + path.split(")")[0])).exists() or ".md" in path.split(")")[0]
+
+
+def test_the_summary_has_base_policies_with_enough_seeds_and_says_that_their_gate_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    assert free_section(folder) == []
+    write_results(folder / "free", "seed-1", seeds=2)
+    assert free_section(folder) == []  # two seeds give no interval
+    write_results(folder / "free", "seed-0")
+    (folder / "free" / "summary.txt").write_text("It gains {bepa - grpo, train} points.\n")
+    path = folder / "free" / "seed-0" / "base" / f"seed-{EVALUATIONS[0]}.json"
+    path.write_text(json.dumps({"weights": "b", "measured": passing() | {"expert_only": 3}}))
+    text = "\n".join(free_section(folder))
+    assert "It gains 50.0 (50 to 50) points." in text
+    assert "**`seed-0` does not pass its gate; methods are compared on it all the same.**" in text
+    assert "](results/free/seed-0/mechanism.png)" in text
+    assert "| level1_as_bepa | 3 | 50.0 (50 to 50) |" in text
+    assert "seed-1" not in text
 
 
 def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_path: Path) -> None:
