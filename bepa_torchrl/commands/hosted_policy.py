@@ -9,18 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model
+from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model, given_of_endpoint
 
 if TYPE_CHECKING:
     from bepa_torchrl.experiment.evaluated_policy import HostedModel
     from bepa_torchrl.experiment.settings import Settings
 
-_NAMES = ("policy_model", "policy_url", "policy_price", "policy_points")
-
 
 def add_hosted(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    add_endpoint(parser, prefix="policy-", title="a hosted model instead of policy.checkpoint", max_tokens=None)
+    add_endpoint(parser, prefix="policy-", title="a hosted model instead of policy.checkpoint")
     parser.add_argument(
         "--policy-points",
         metavar="UNIT",
@@ -31,9 +29,9 @@ def add_hosted(parser: argparse.ArgumentParser) -> None:
 
 def check_not_hosted(options: argparse.Namespace, what: str) -> None:
     """Raises ValueError if a hosted model is given where ``what`` plays no policy."""
-    for name in _NAMES:
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')}: {what} plays no policy; leave it out")
+    given = given_of_endpoint(options, "policy-")
+    if given or options.policy_points is not None:
+        raise ValueError(f"--{[*given, 'policy-points'][0]}: {what} plays no policy; leave it out")
 
 
 def hosted_model(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import check_new
-from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model, noting
+from bepa_torchrl.commands.experts.arguments import add_endpoint, chat_model, given_of_endpoint, noting
 from bepa_torchrl.commands.hosted_policy import check_not_hosted, counted, hosted_model, temperature_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WEB = "online_mind2web"
 
 def add_web(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the suite."""
-    add_endpoint(parser, prefix="judge-", title=f"the judge of suite={WEB}", max_tokens=2048)
+    add_endpoint(parser, prefix="judge-", title=f"the judge of suite={WEB}")
     parser.add_argument(
         "--trajectories",
         type=Path,
@@ -37,9 +37,9 @@ def add_web(parser: argparse.ArgumentParser) -> None:
 
 def check_no_judge(options: argparse.Namespace) -> None:
     """Raises ValueError if an option of the suite is given with another one."""
-    for name in ("trajectories", "labels", "judge_model", "judge_url", "judge_price"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} is read with suite={WEB} only; leave it out")
+    given = [name for name in ("trajectories", "labels") if getattr(options, name) is not None]
+    if given := [*given, *given_of_endpoint(options, "judge-")]:
+        raise ValueError(f"--{given[0]} is read with suite={WEB} only; leave it out")
 
 
 def evaluate_web(options: argparse.Namespace, overrides: list[str]) -> tuple[list[Any], dict[str, Any]]:

@@ -46,6 +46,7 @@ class Seed:
         action_text: the action text in which the responses are written.
         scaling: the policy's image scaling, as a mapping.
         tokens: hash of a text's tokens, which tells tokenizers apart.
+        option: the setting or option that names the folder, for error messages.
     """
 
     folder: Path
@@ -55,11 +56,12 @@ class Seed:
     action_text: str
     scaling: Mapping[str, int | None]
     tokens: str
+    option: str = "cache.seed"
 
     @property
     def where(self) -> str:
         """Its name in error messages."""
-        return f"cache.seed={self.folder}"
+        return f"{self.option}={self.folder}"
 
     def check_tasks(self, suite: Suite, train: Iterable[Task], held_out: Iterable[Task], action_text: str) -> None:
         """Checks that the traces fit a run.
@@ -116,8 +118,8 @@ class Seed:
         return cache
 
 
-def read_seed(folder: Path) -> Seed:
-    """Reads a folder.
+def read_seed(folder: Path, *, option: str = "cache.seed") -> Seed:
+    """Reads a folder, which ``option`` names.
 
     Raises:
         TraceError: it is no such folder.
@@ -125,11 +127,11 @@ def read_seed(folder: Path) -> Seed:
     data = read_json(folder / FILE) if (folder / FILE).exists() else {}
     if data.pop("schema", None) != SCHEMA or data.get("kind") not in KINDS:
         raise TraceError(
-            f"cache.seed={folder}: expected a folder of `bepa experts selfroll` or `convert`, with a {FILE} of schema "
+            f"{option}={folder}: expected a folder of `bepa experts selfroll` or `convert`, with a {FILE} of schema "
             f"{SCHEMA!r}"
         )
     try:
-        return Seed(folder, **data)
+        return Seed(folder, **data, option=option)
     except TypeError as error:
         raise TraceError(f"{folder / FILE}: incomplete ({error}); make the folder again") from error
 

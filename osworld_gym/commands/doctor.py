@@ -42,6 +42,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.packages:
+        if arguments.provider or arguments.checks:
+            raise ValueError("--packages looks at the Debian packages only; leave --provider and --checks out")
         return _packages()
     print(f"osworld-gym {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))

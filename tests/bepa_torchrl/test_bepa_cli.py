@@ -154,7 +154,7 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["train", "cache.seed=z"], "cache.seed=z: expected a folder of `bepa experts selfroll` or `convert`"),
         (["experts", "split", "--out", "y", "--fraction", "2"], "expected --fraction in [0, 1] and --extra >= 0"),
         (["experts", "split", "--out", "y", "--run", "z"], "z/prepared/manifest.json: not a readable JSON file"),
-        (["experts", "split", "x", "--out", "y", "--run", "z"], "leave SOURCE, --selfroll and --pass-k out"),
+        (["experts", "split", "x", "--out", "y", "--run", "z"], "leave SOURCE out"),
         (["experts", "plan", "x", "--out", "y", "--max-characters", "0"], "--max-characters: expected 1 or more"),
         (["experts", "plan", "seed=1", "--out", "y"], "bepa experts plan: expected a source, NAME:FOLDER or FOLDER"),
         (["experts", "check", "x", "--split", "train"], "--split=train is one of a suite; add --suite NAME"),
@@ -199,6 +199,12 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["analyze", "runs/x", "--out", "/"], "bepa analyze: / exists and is not overwritten; give another --out"),
         (["experts", "convert", "nowhere", "--out", "out"], "there is no folder nowhere"),
         (["experts", "selfroll", "nowhere", "--out", "out"], "there is no folder nowhere"),
+        (
+            ["experts", "split", "--run", "r", "--extra", "0", "--out", "out"],
+            "--run takes the sets of a run; leave --extra",
+        ),
+        (["experts", "split", "--method", "bepa", "--out", "out"], "--method is read with --run RUN only; add it, or"),
+        (["eval", "--compare", "a", "b", "--judge-retries", "0"], "--judge-retries is read with suite=online_mind2web"),
     ],
 )
 def test_errors_in_settings_names_and_paths_come_before_torch(

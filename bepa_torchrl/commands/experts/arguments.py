@@ -34,37 +34,43 @@ def add_job(parser: argparse.ArgumentParser, out: str, *, sources: str = "+") ->
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=out)
 
 
-def add_endpoint(
-    parser: argparse.ArgumentParser,
-    *,
-    prefix: str = "",
-    title: str = "a language model",
-    max_tokens: int | None = 1024,
-) -> None:
+#: of a model's options; the parser has None in their place, to tell what was given
+_DEFAULTS = {"at-once": 8, "timeout": 120.0, "retries": 5}
+_ANSWER_TOKENS = {"": 1024, "judge-": 2048}  #: prefix of a model's options → default of ``max-tokens``
+_OPTIONS = ("model", "url", "at-once", "price", "max-tokens", "timeout", "retries", "reasoning")
+
+
+def add_endpoint(parser: argparse.ArgumentParser, *, prefix: str = "", title: str = "a language model") -> None:
     """Adds what is asked of a model behind an endpoint.
 
     Args:
         parser: the parser of the action.
-        prefix: the prefix of the options' names, such as ``judge-``.
+        prefix: the prefix of the options' names, such as ``judge-``; among a policy's (``policy-``) is no maximum of
+            tokens, which is a setting.
         title: the title of their group.
-        max_tokens: default of the option; None: there is no such option.
     """
     without = "" if prefix else "; default: by rule"
     group = parser.add_argument_group(f"{title} (needs pip install 'osworld-gym[endpoint]'){without}")
     group.add_argument(f"--{prefix}model", metavar="NAME", help="its name at the endpoint")
     group.add_argument(f"--{prefix}url", help="of an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
-    group.add_argument(f"--{prefix}at-once", type=int, default=8, metavar="N", help="open requests (default: 8)")
+    group.add_argument(f"--{prefix}at-once", type=int, metavar="N", help="open requests (default: 8)")
     group.add_argument(
         f"--{prefix}price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers"
     )
-    if max_tokens is not None:
-        text = "of an answer (default: %(default)s)"
-        group.add_argument(f"--{prefix}max-tokens", type=int, default=max_tokens, metavar="N", help=text)
-    group.add_argument(f"--{prefix}timeout", type=float, default=120.0, metavar="S", help="of a request (default: 120)")
-    group.add_argument(f"--{prefix}retries", type=int, default=5, metavar="N", help="of a failed request (default: 5)")
+    if prefix in _ANSWER_TOKENS:
+        text = f"of an answer (default: {_ANSWER_TOKENS[prefix]})"
+        group.add_argument(f"--{prefix}max-tokens", type=int, metavar="N", help=text)
+    group.add_argument(f"--{prefix}timeout", type=float, metavar="S", help="of a request (default: 120)")
+    group.add_argument(f"--{prefix}retries", type=int, metavar="N", help="of a failed request (default: 5)")
     group.add_argument(
         f"--{prefix}reasoning", action="store_true", help="it is a reasoning model of OpenAI's (no temperature)"
     )
+
+
+def given_of_endpoint(options: argparse.Namespace, prefix: str = "") -> list[str]:
+    """The names, with their prefix, of the options of :func:`add_endpoint` that were given."""
+    values = {f"{prefix}{name}": getattr(options, f"{prefix}{name}".replace("-", "_"), None) for name in _OPTIONS}
+    return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def sources_and_settings(options: argparse.Namespace) -> tuple[list[str], Settings]:
@@ -93,20 +99,17 @@ def chat_model(
     from bepa_torchrl.endpoint import ChatModel, Endpoint
 
     def value(name: str) -> Any:
-        return getattr(options, f"{prefix}{name}".replace("-", "_"))
+        found = getattr(options, f"{prefix}{name}".replace("-", "_"))
+        return _DEFAULTS.get(name) if found is None else found
 
     if value("model") is None:
-        given = [name for name in ("url", "price") if value(name) is not None]
-        if value("reasoning"):
-            given.append("reasoning")
-        if getattr(options, "images", False):
-            given.append("images")
-        if given:
-            option = f"--{prefix}{given[0]}"
+        if given := [*given_of_endpoint(options, prefix), *(["images"] if getattr(options, "images", False) else [])]:
+            option = f"--{given[0]}"
             raise ValueError(f"{option} is read with --{prefix}model NAME only; add it, or leave {option} out")
         return None
     if "max_tokens" not in sampling:
-        sampling["max_tokens"] = value("max-tokens")
+        most = value("max-tokens")
+        sampling["max_tokens"] = _ANSWER_TOKENS[prefix] if most is None else most
     endpoint = Endpoint(
         value("model"),
         value("url"),

@@ -60,7 +60,7 @@ def convert(options: argparse.Namespace) -> int:
     policy = make_policy(settings, seed=settings.seed)
     scaling, text = policy.renderer.image_scaling, settings.policy.action_text
     complete = None if model is None else thoughts_of(model)
-    at_once = 1 if model is None else options.at_once
+    at_once = 1 if model is None else model.endpoint.at_once
     with noting(options):
         try:
             with ConsoleProgress(Console(stderr=True)) as progress:

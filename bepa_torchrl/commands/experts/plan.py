@@ -52,7 +52,7 @@ def plan(options: argparse.Namespace) -> int:
 
     most = options.max_characters
     phi = phi_by_rule(method, most) if model is None else phi_by_model(model, method, most)
-    at_once = 1 if model is None else options.at_once
+    at_once = 1 if model is None else model.endpoint.at_once
     path: Path = options.out / PLANS
     options.out.mkdir(parents=True, exist_ok=True)
     with noting(options), locked(options.out), ConsoleProgress(Console(stderr=True)) as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
     from bepa_torchrl.experiment.tasks import Tasks
 
+_FRACTION, _EXTRA, _METHOD = 0.8, 8, "bepa"  #: defaults of the options, whose parser has None to tell what was given
+
 
 def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the action."""
@@ -23,8 +26,8 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("split", help=text, description=f"Writes {text}. Continues where it was interrupted.")
     add_job(parser, "folder of manifest.json and a list per set; it must not exist", sources="*")
     parser.add_argument("--split", default="all", help="the tasks of the experiment: of env.suite (default: all)")
-    parser.add_argument("--fraction", type=float, default=0.8, help="of the pool that trains (default: 0.8)")
-    parser.add_argument("--extra", type=int, default=8, help="other tasks that train (default: 8)")
+    parser.add_argument("--fraction", type=float, help=f"of the pool that trains (default: {_FRACTION})")
+    parser.add_argument("--extra", type=int, help=f"other tasks that train (default: {_EXTRA})")
     parser.add_argument("--selfroll", type=Path, metavar="FOLDER", help="of bepa experts selfroll: the expert-only set")
     parser.add_argument(
         "--pass-k", type=Path, metavar="FILE", help="pass_k.json of an earlier split: nothing is played"
@@ -32,7 +35,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache"
     )
-    parser.add_argument("--method", default="bepa", help="of --run (default: bepa)")
+    parser.add_argument("--method", help=f"of --run (default: {_METHOD})")
     parser.set_defaults(program=split)
 
 
@@ -41,8 +44,9 @@ def split(options: argparse.Namespace) -> int:
     from bepa_torchrl.experiment.config import with_changes
 
     sources, settings = sources_and_settings(options)
-    if options.run is not None and (sources or options.selfroll is not None or options.pass_k is not None):
-        raise ValueError("--run takes the sets of a run; leave SOURCE, --selfroll and --pass-k out")
+    _check_run(options, sources)
+    fraction = _FRACTION if options.fraction is None else options.fraction
+    extra = _EXTRA if options.extra is None else options.extra
     check_new(options.out, "--out")
     from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.splitting import make_split, read_pass_k, solved_by_experts, split_of_run, write_split
@@ -52,9 +56,9 @@ def split(options: argparse.Namespace) -> int:
     tasks = make_tasks(settings)
     k, counts = settings.expert.pass_k, None
     if options.run is not None:
-        division = split_of_run(options.run, options.method)
+        division = split_of_run(options.run, options.method or _METHOD)
     else:
-        make_split((), expert=(), base={}, fraction=options.fraction, extra=options.extra)  # checks them first
+        make_split((), expert=(), base={}, fraction=fraction, extra=extra)  # checks them first
         expert = solved_by_experts(sources, tasks.train)
         own = _self_rolled(options.selfroll, tasks)
         if options.pass_k is not None:
@@ -68,8 +72,8 @@ def split(options: argparse.Namespace) -> int:
             base=counts,
             self_rolled=own,
             seed=settings.seed,
-            fraction=options.fraction,
-            extra=options.extra,
+            fraction=fraction,
+            extra=extra,
         )
     with new_folder(options.out) as part:
         write_split(part, division, tasks.train)
@@ -84,6 +88,18 @@ def split(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_run(options: argparse.Namespace, sources: Sequence[str]) -> None:
+    """Raises ValueError if an option is given that has no effect with ``--run``, or none without it."""
+    if options.run is None:
+        if options.method is not None:
+            raise ValueError("--method is read with --run RUN only; add it, or leave --method out")
+        return
+    names = ("selfroll", "pass_k", "fraction", "extra")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+    if given := [*(["SOURCE"] if sources else []), *given]:
+        raise ValueError(f"--run takes the sets of a run; leave {', '.join(given)} out")
+
+
 def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
     """The tasks of D_self. Raises TraceError if the folder is no D_self of these tasks."""
     if folder is None:
@@ -91,9 +107,9 @@ def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
     from bepa_torchrl.experts.seed import read_seed
     from bepa_torchrl.experts.trace import TraceError
 
-    seed = read_seed(folder)
+    seed = read_seed(folder, option="--selfroll")
     if seed.kind != "self_rolled":
-        raise TraceError(f"--selfroll {folder}: expected a folder of `bepa experts selfroll`, got one of `convert`")
+        raise TraceError(f"{seed.where}: expected a folder of `bepa experts selfroll`, got one of `convert`")
     seed.check_tasks(tasks.suite, tasks.train, (), seed.action_text)
     return list(seed.tasks)
 

@@ -286,6 +286,8 @@ def test_split_writes_lists_that_a_run_takes(rolled: Path, tmp_path: Path, capsy
     assert Manifest.load(tmp_path / "again" / "manifest.json") == manifest
     assert main([*again[:4], str(tmp_path / "other"), *again[5:], "--split", "train"]) == 2
     assert "expected k and the counts of all 64 tasks (KeyError" in capsys.readouterr().err
+    assert main(["experts", "split", LOGS, "--out", str(tmp_path / "third"), "--selfroll", str(tmp_path)]) == 2
+    assert f"--selfroll={tmp_path}: expected a folder of `bepa experts selfroll`" in capsys.readouterr().err
 
 
 def test_the_sets_of_a_run_and_the_tasks_whose_cache_it_refreshed(tmp_path: Path) -> None:

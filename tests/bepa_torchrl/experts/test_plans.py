@@ -227,6 +227,9 @@ def test_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--price", "1"], "--price is read with --model NAME only"),
+        (["--at-once", "2"], "--at-once is read with --model NAME only; add it, or leave --at-once out"),
+        (["--retries", "0"], "--retries is read with --model NAME only"),
+        (["--max-tokens", "9"], "--max-tokens is read with --model NAME only"),
         (["--images"], "--images is read with --model NAME only"),
         (["--reasoning"], "--reasoning is read with --model NAME only"),
         (["--model", "m", "--url", "http://x/v1", "--price", "1"], "--price: expected IN,OUT, two numbers"),

@@ -51,6 +51,12 @@ def test_missing_ones_are_named_with_the_command_and_status_2(
     )
 
 
+@pytest.mark.parametrize("option", [["--provider", "local"], ["--checks"]])
+def test_options_of_providers_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--packages", *option]) == 2
+    assert "looks at the Debian packages only; leave --provider and --checks out" in capsys.readouterr().err
+
+
 def test_without_dpkg_only_programs_are_looked_for(programs: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     programs -= {"dpkg-query"}
     assert main(["doctor", "--packages"]) == 0
