@@ -16,7 +16,7 @@ from recipes.study.bases import Base
 from recipes.study.estimates import Study
 from recipes.study.records import FOLDER, ROOT, Result, kept_settings
 from recipes.study.search import Edges, Grid, Search
-from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, RULES, simulated_search
+from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, simulated_search
 from recipes.study.variants import VARIANTS
 from recipes.tiny.free_gate import TERSE_START
 
@@ -33,7 +33,7 @@ _ONCE = "train.minibatch_groups=16"
 _SFT = "sft.lr=3e-4"
 _LOWER, _HIGHER = "optimizer.lr=3e-5", "optimizer.lr=3e-3"
 GRIDS: Mapping[str, Grid] = {
-    **{algo: grid for algo, grid in FIRST.items() if algo not in RULES},
+    **FIRST,
     "sft_self": (
         *((_SFT, "sft.epochs=5"), (_SFT, "sft.epochs=20")),
         *(("sft.lr=1e-4", "sft.epochs=20"), ("sft.lr=1e-3", "sft.epochs=5")),
@@ -63,6 +63,11 @@ BEYOND: Mapping[str, Edges] = {
         (_SFT, "sft.epochs=20"): ((_SFT, "sft.epochs=40"), ("sft.lr=1e-3", "sft.epochs=20")),
         ("sft.lr=1e-4", "sft.epochs=20"): (("sft.lr=3e-5", "sft.epochs=20"), ("sft.lr=1e-4", "sft.epochs=40")),
         ("sft.lr=1e-3", "sft.epochs=5"): (("sft.lr=3e-3", "sft.epochs=5"), ("sft.lr=1e-3", "sft.epochs=20")),
+    },
+    "bepa_anchor": {
+        (MIDDLE, "loss.anchor=0.03"): ((MIDDLE, "loss.anchor=0.01"), (LOW, "loss.anchor=0.03")),
+        (MIDDLE, "loss.anchor=0.3"): ((MIDDLE, "loss.anchor=1.0"), (HIGH, _ONCE, "loss.anchor=0.3")),
+        (HIGH, _ONCE, "loss.anchor=0.1"): ((HIGH, _ONCE, "loss.anchor=0.3"), (HIGH, _ONCE, "loss.anchor=0.03")),
     },
     "luffy": {
         (MIDDLE, "algo.gamma=0.1"): ((MIDDLE, "algo.gamma=0.03"), (LOW, "algo.gamma=0.1")),

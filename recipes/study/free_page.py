@@ -44,6 +44,7 @@ _OWN = tuple(
     for one, other in (
         ("bepa", "bepa_wording"), ("bepa", "bepa_actions"), ("bepa_wording", "level1_as_bepa"),
         ("bepa_actions", "level1_as_bepa"), ("bepa", "sft_self"), ("bepa_long", "sft_self_rl_long"),
+        ("bepa_anchor", "bepa"), ("bepa_anchor", "grpo"),
     )
     for part in ("train", "expert_only", "held_out")
 )  # fmt: skip
@@ -141,7 +142,7 @@ def _consequence(known: Known) -> str:
 
 def first_section(part: Part, where: str) -> list[str]:
     """The figure over training, the success of the main methods, and the mechanism, Markdown lines."""
-    study, names = part.study, [v.name for key in ("core", "controls") for v in FREE_PARTS[key]]
+    study, names = part.study, [v.name for key in ("core", "controls", "anchor") for v in FREE_PARTS[key]]
     shown = [name for name in SHOWN if name in study]
     draw(study, shown, MECHANISM, part.folder / "mechanism.png")
     lines = [f"## From {part.name}", ""]

@@ -142,6 +142,7 @@ STALENESS = (
         about="`bepa_stale4` with the trainer's own old log-probs and truncated importance weights, per token, cap 2",
     ),
 )
+ANCHOR = Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor")
 #: rules that are not in the paper, first with the values of their sources or documentation: BEPA's other settings,
 #: and for ``prefix``, which injects nothing, GRPO's
 FURTHER = (
@@ -169,7 +170,7 @@ FURTHER = (
         "GSPO's ratio with its clip",
         ("loss.ratio=sequence", "loss.clip=[0.0003,0.0004]"),
     ),
-    Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor"),
+    ANCHOR,
 )
 _TRIES = "cache.reword_tries=8"  #: of a rewording: about as many responses as the rollouts have
 #: two controls of the refresh: each brings in one of the two things that a newer success differs by
@@ -203,6 +204,7 @@ _CORE = ("grpo", "bepa", "level1", "sft_self")
 FREE_PARTS = {
     "core": (*(variant for variant in METHODS if variant.name in _CORE), REFRESH[0]),
     "controls": CONTROLS,
+    "anchor": (ANCHOR,),
     "long": (*LONG, SELF_THEN_RL_LONG),
     "others": (
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),

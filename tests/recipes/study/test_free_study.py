@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,7 @@ def test_results_name_the_base_policy_and_not_its_folder(tmp_path: Path) -> None
 
 def test_every_method_of_the_bed_is_searched_with_four_trials_and_two_at_an_edge() -> None:
     algos = {variant.algo for part in FREE_PARTS.values() for variant in part}
-    assert algos == set(GRIDS) == set(BEYOND)
-    assert not set(RULES) & set(GRIDS)
+    assert algos | set(RULES) == set(GRIDS) == set(BEYOND)
     for algo, grid in GRIDS.items():
         assert len(grid) == len(set(grid)) == 4
         assert set(BEYOND[algo]) <= set(grid), algo
@@ -182,7 +182,10 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
     ("given", "problem"),
     [
         (["--bed", "free"], "--bed free requires --base FOLDER"),
-        (["--bed", "free", "--base", "x", "--part", "staleness"], "the bed free has the parts core, controls, long"),
+        (
+            ["--bed", "free", "--base", "x", "--part", "staleness"],
+            "the bed free has the parts core, controls, anchor, long",
+        ),
         (["--part", "core"], "the bed terse has the parts methods, refresh"),
         (["--base", "x"], "--base, --look and --despite-gate are for --bed free"),
         (["--despite-gate"], "--base, --look and --despite-gate are for --bed free"),
@@ -265,17 +268,19 @@ def test_a_part_searches_the_settings_of_its_own_methods(tmp_path: Path, monkeyp
     choices = tmp_path / "tuned_free.json"
 
     def searched(*options: str) -> set[str]:
-        """The methods whose trials the command ran."""
+        """The methods and rules whose trials the command ran."""
         code, asked = run_study(tmp_path, monkeypatch, *options)
         assert code == 0
-        return {run.variant.algo for runs in asked for run in runs if run.variant.name.startswith("tune_")}
+        names = (re.match(r"tune_(\w+?)_\d", run.variant.name) for runs in asked for run in runs)
+        return {name[1] for name in names if name}
 
     assert searched("--part", "core", "--tune") == {"grpo", "bepa", "level1", "sft_self"}
     before = json.loads(choices.read_text())
     assert searched("--part", "controls") == set()  # of BEPA, whose settings are chosen
+    assert searched("--part", "anchor") == {"bepa_anchor"}
     assert searched("--variants", "sft_self_rl_long", "bepa_long") == {"sft_self_rl"}
     after = json.loads(choices.read_text())
-    assert after.keys() == {*before, "sft_self_rl"}
+    assert after.keys() == {*before, "bepa_anchor", "sft_self_rl"}
     assert before == {key: after[key] for key in before}
     assert searched() == GRIDS.keys() - after.keys()
 
