@@ -38,7 +38,15 @@ class Condition:
         return value - self.factor * figure(measured, self.other) if self.other else value
 
     def __str__(self) -> str:
-        return f"{self.value} - {self.factor:g} x {self.other}" if self.other else self.value
+        times = "" if self.factor == 1.0 else f"{self.factor:g} x "
+        return f"{self.value} - {times}{self.other}" if self.other else self.value
+
+    @property
+    def limits(self) -> str:
+        """The limits in words."""
+        if self.high == float("inf"):
+            return f"at least {self.low:g}"
+        return f"{self.low:g} to {self.high:g}"
 
 
 def figure(measured: Mapping[str, Any], path: str) -> float:
@@ -98,7 +106,7 @@ def free_gate_failures(measured: Mapping[str, Any]) -> list[str]:
     for condition in CONDITIONS:
         found = condition.difference(measured)
         if not condition.low - _ROUNDING <= found <= condition.high + _ROUNDING:
-            lines.append(f"{condition}: expected {condition.low:g} to {condition.high:g}, measured {found:.4g}")
+            lines.append(f"{condition}: expected {condition.limits}, measured {found:.4g}")
     return lines
 
 

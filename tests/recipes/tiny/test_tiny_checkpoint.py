@@ -60,10 +60,10 @@ def test_the_one_in_free_words_fails_its_gate_where_its_page_says_so() -> None:
     assert known.manifest["weights"] == base_hash("tiny_free")
     assert known.measured.keys() == set(EVALUATIONS)
     assert known.failures() == [
-        "evaluation 13: expert_only: expected 20 to inf, measured 17",
-        "evaluation 14: train.known_planned - 1 x train.known: expected -0.02 to inf, measured -0.0312",
-        "evaluation 14: held_out.known_planned - 1 x held_out.known: expected -0.02 to inf, measured -0.0351",
-        "evaluation 14: expert_only: expected 20 to inf, measured 16",
+        "evaluation 13: expert_only: expected at least 20, measured 17",
+        "evaluation 14: train.known_planned - train.known: expected at least -0.02, measured -0.0312",
+        "evaluation 14: held_out.known_planned - held_out.known: expected at least -0.02, measured -0.0351",
+        "evaluation 14: expert_only: expected at least 20, measured 16",
     ]
     page = " ".join((ROOT / "docs" / "small-policies.md").read_text(encoding="utf-8").split())
     assert (
