@@ -129,13 +129,9 @@ def warnings(parts: Sequence[Part]) -> list[str]:
                 "search has chosen: a look, no comparison of methods.**"
             ]
         if failures := part.known.failures():
-            lines += [f"- **`{part.name}` does not pass its gate{_consequence(part.known)}**", *_items(failures)]
+            lines += [f"- **`{part.name}` does not pass its gate{_consequence(part.known)}**"]
+            lines += [f"    - {failure}" for failure in failures]
     return [*lines, ""] if lines else []
-
-
-def _items(lines: Sequence[str]) -> list[str]:
-    """An inner list of Markdown."""
-    return [f"    - {line}" for line in lines]
 
 
 def _consequence(known: Known) -> str:

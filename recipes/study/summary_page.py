@@ -19,8 +19,9 @@ MAIN = ("grpo", "bepa", "level1", "sft_self", "replacement", "luffy")  #: in the
 SETS = ("train", "expert_only", "held_out")  #: of the claims
 _HOW_TO_READ = """
 Success in % of sampled episodes, with 95 % intervals; differences in points, paired by seed and task. *Expert-only*:
-training tasks that the base policy solves only with the expert's plan. Every method was tuned with the same number of
-trials. One small policy and one simulated desktop: [what is not shown](limits.md#what-the-results-do-not-show).
+training tasks that the base policy solves only with the expert's plan. Every method was tuned by four trials, and more
+where the best was at an edge. One small policy and one simulated desktop:
+[what is not shown](limits.md#what-the-results-do-not-show).
 """
 _CLAIMS = """
 Points in the paper (of the last four rows: on all tasks), points here with the interval, and whether the claim holds;
