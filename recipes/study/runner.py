@@ -38,6 +38,8 @@ from recipes.study.records import (
 )
 from recipes.study.variants import Variant
 
+#: settings in which a run may differ from the shorter one that it continues
+LENGTH = frozenset({"train.iterations", "eval.every"})
 #: metrics of an iteration that a result keeps
 CURVE = (
     "iteration", "collect/success", "groups", "groups_failed", "groups_solved", "cache/refreshed", "cache/injected",
@@ -159,7 +161,7 @@ def _start(run: Run, work: Path, log: Log) -> MethodChild:
     config = folder / "config.yaml"
     if config.exists() and other_settings(kept_settings(read_settings(config)), settings):
         shutil.rmtree(folder)  # of other settings, which no result can be made from
-    if run.variant.continues and not config.exists():
+    if run.variant.continues and not config.exists() and _is_start(root / run.variant.continues, settings):
         shutil.copytree(root / run.variant.continues, folder, dirs_exist_ok=True)
     resume = config.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,6 +169,14 @@ def _start(run: Run, work: Path, log: Log) -> MethodChild:
     note_source(folder)
     log(f"{run.name}: {'continues' if resume else 'starts'}")
     return MethodChild(folder, threads=settings.threads)
+
+
+def _is_start(folder: Path, settings: Settings) -> bool:
+    """Whether ``folder`` has a finished run that differs from ``settings`` in :data:`LENGTH` alone."""
+    if not (folder / "results.json").exists():
+        return False
+    made = kept_settings(read_settings(folder / "config.yaml"))
+    return set(other_settings(made, settings)) <= LENGTH
 
 
 def note_source(folder: Path) -> None:

@@ -28,7 +28,8 @@ class Variant:
         about: what differs from the method's usual settings.
         settings: in addition to ``common`` and the method's tuned ones.
         preparation: settings that change what is prepared before training; variants with equal ones share it.
-        continues: variant whose finished run of the same seed this one makes longer; "": starts from the base policy.
+        continues: variant whose finished run of the same seed this one makes longer, if its folder is there; "", or
+            without that folder: starts from the base policy.
         tuned_as: key of the search whose settings it takes (:mod:`recipes.study.tuning`); "": its method's.
         common: settings of every run of its study.
     """
@@ -88,10 +89,17 @@ REFRESH = (
 )
 LONGER = ("train.iterations=150", "eval.every=25")
 LONG = (
-    Variant("bepa_long", "bepa", "150 iterations", LONGER),
-    Variant("level1_as_bepa_long", "level1", "150 iterations, with BEPA's rate and updates", LONGER, tuned_as="bepa"),
-    Variant("grpo_long", "grpo", "150 iterations", LONGER),
-    Variant("level1_long", "level1", "150 iterations", LONGER),
+    Variant("bepa_long", "bepa", "150 iterations", LONGER, continues="bepa"),
+    Variant(
+        "level1_as_bepa_long",
+        "level1",
+        "150 iterations, with BEPA's rate and updates",
+        LONGER,
+        tuned_as="bepa",
+        continues="level1_as_bepa",
+    ),
+    Variant("grpo_long", "grpo", "150 iterations", LONGER, continues="grpo"),
+    Variant("level1_long", "level1", "150 iterations", LONGER, continues="level1"),
 )
 BEYOND = (
     Variant("bepa_reroll", "bepa", "LEVEL-1 again every 5 iterations, without a trace", ("expert.reroll_every=5",)),

@@ -438,6 +438,12 @@ def test_runs_that_are_missing_are_made_and_an_interrupted_one_goes_on(
     end = {key: value for key, value in before[-1].items() if key != "eval/starts_any"}  # of the shorter run's end
     assert points[:-1] == [*before[:-1], end]
     assert points[-1]["iteration"] == 3
+    for shorter, rate in (("absent", "0.001"), ("grpo", "0.002")):  # no such run, and one with another rate
+        settings = ("train.iterations=1", f"optimizer.lr={rate}")
+        fresh = Run(Variant(f"grpo_after_{shorter}", "grpo", settings=settings, continues=shorter), 0)
+        assert run_missing([fresh], work, out, processes=1, log=lines.append) == 0
+        assert f"{fresh.name}: starts" in lines
+        assert [point["iteration"] for point in read_result(out / f"{fresh.name}.json").curve] == [0, 1]
 
 
 def test_a_task_without_an_episode_is_left_out_on_both_sides() -> None:
