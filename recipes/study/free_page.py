@@ -234,7 +234,10 @@ def claims_lines(parts: Sequence[Part]) -> list[str]:
 
 def style_lines(parts: Sequence[Part]) -> list[str]:
     """Paired differences of the share of terse thoughts in the evaluation at the end."""
-    pairs = (("level1_as_bepa", "bepa"), ("level1_as_bepa", "bepa_wording"), ("bepa_actions", "bepa"), ("bepa", "grpo"))
+    pairs = (
+        *(("level1_as_bepa", "bepa"), ("level1_as_bepa", "bepa_wording"), ("bepa_actions", "bepa"), ("bepa", "grpo")),
+        *(("level1_as_bepa_long", "bepa_long"), ("bepa_long", "grpo_long")),
+    )
     head = ("terse thoughts", *(part.name for part in parts))
     lines = [row(*head), rule(len(head))]
     for one, other in pairs:
@@ -255,18 +258,10 @@ def _style_gain(study: Study, one: str, other: str) -> str:
 def details(part: Part, where: str) -> list[str]:
     """Long runs, the other methods, the base policy and the runs' commits, Markdown lines."""
     study = part.study
-    lines = [f"## Details: {part.name}", "", *base_lines(part.known)]
-    for key, title in (("long", "150 iterations"), ("others", "Other methods")):
-        names = [variant.name for variant in FREE_PARTS[key] if variant.name in study]
-        if names:
-            usual = ["grpo", "bepa"] if key == "others" else []
-            lines += [f"### {title}", "", *success_table(study, [*usual, *names], 1), ""]
-    long = [variant.name for variant in FREE_PARTS["long"] if variant.name in study]
-    if long:
-        draw(study, long, (*PANELS, *MECHANISM[:3]), part.folder / "long.png")
-        lines += [f"![150 iterations]({where}/long.png)", ""]
-        if len(table := refresh_table(study)) > 2:
-            lines += ["`bepa_long` − `level1_as_bepa_long` over training:", "", *table, ""]
+    lines = [f"## Details: {part.name}", "", *base_lines(part.known), *long_lines(part, where)]
+    others = [variant.name for variant in FREE_PARTS["others"] if variant.name in study]
+    if others:
+        lines += ["### Other methods", "", *success_table(study, ["grpo", "bepa", *others], 1), ""]
     methods = [name for name in VARIANTS if name in study and paired(study, name, "grpo", "train") is not None]
     if methods:
         sets = ("train", "expert_only", "held_out/known", "held_out/unknown")
@@ -275,6 +270,27 @@ def details(part: Part, where: str) -> list[str]:
     about = [VARIANTS[name] for name in study if VARIANTS[name].about]
     lines += [*(f"- `{variant.name}`: {variant.about}" for variant in about), ""]
     return [*lines, *commits_text([result for each in study.values() for result in each], replayed=True), ""]
+
+
+def long_lines(part: Part, where: str) -> list[str]:
+    """The runs of 150 iterations, Markdown lines; their figure in the part's folder. None without results."""
+    study = part.study
+    names = [variant.name for variant in FREE_PARTS["long"] if variant.name in study]
+    if not names:
+        return []
+    draw(study, names, (*PANELS, *MECHANISM[:3]), part.folder / "long.png")
+    lines = ["### 150 iterations", "", f"![150 iterations]({where}/long.png)", "", *success_table(study, names, 1), ""]
+    for reference in ("grpo_long", "level1_as_bepa_long"):
+        if len(table := difference_table(study, names, reference, 1)) > 2:
+            lines += [*table, ""]
+    if len(table := refresh_table(study)) > 2:
+        lines += [
+            "`bepa_long` − `level1_as_bepa_long` over training, 150 in the evaluation at the end:",
+            "",
+            *table,
+            "",
+        ]
+    return [*lines, *mechanism_table(study, names), ""]
 
 
 def base_lines(known: Known) -> list[str]:

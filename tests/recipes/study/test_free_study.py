@@ -339,7 +339,8 @@ def write_results(folder: Path, name: str, *, seeds: int = 3) -> None:
         result("grpo", seed, 2).write(out)
         result("bepa", seed, 6, terse=(0.02, 0.1)).write(out)
         result("level1_as_bepa", seed, 4, terse=(0.02, 0.5)).write(out)
-        result("bepa_long", seed, 6).write(out)
+        result("bepa_long", seed, 6, terse=(0.02, 0.1)).write(out)
+        result("level1_as_bepa_long", seed, 4, terse=(0.02, 0.5)).write(out)
 
 
 def test_the_page_has_both_base_policies_claims_and_the_mechanism(
@@ -367,7 +368,11 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     assert "| bepa − level1_as_bepa | held_out | +5.2 | 25.0 (25 to 25) holds | – |" in text
     assert "| level1_as_bepa − bepa | 40.0 (40 to 40)* | +40.0 |" in text
     assert "| 13 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
-    assert "### 150 iterations" in text
+    long = text.split("### 150 iterations")[1]
+    assert "| minus level1_as_bepa_long |" in long
+    assert "| bepa_long | 25.0 (25 to 25)* |" in long
+    assert "| bepa_long | 0.80 → 0.20 | 2.0 → 10.0 | 10.0 (10 to 10) | 90.0 | – |" in long
+    assert "| level1_as_bepa_long − bepa_long | 40.0 (40 to 40)* | +40.0 |" in text
     assert "Hyper-parameters" not in text
     for name in ("mechanism.png", "long.png", "differences.png"):
         assert (folder / "seed-0" / name).stat().st_size > 5000
