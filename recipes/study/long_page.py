@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 
@@ -16,9 +18,14 @@ from recipes.study.tables import difference_table, success_table
 from recipes.study.variants import LONG
 
 LEAST = 2  #: seeds; below :data:`MIN_SEEDS` without intervals
-AT = (50, 100, 150)  #: iterations at which the two are compared
+SPAN = 25  #: iterations whose rollouts are averaged
+AT = (50, 75, 100, 125, 150)  #: iterations at which the two are compared
 PAIR = ("bepa_long", "level1_as_bepa_long")
 EVALUATED = {"eval/train": "train", "eval/expert_only": "expert_only", "eval/held_out": "held_out"}
+REFRESH_TEXT = (
+    f"`{PAIR[0]}` − `{PAIR[1]}` in points, paired by seed, in the evaluations during training (2 episodes per task), "
+    f"at 150 in the one at the end (8); rollouts: success in the {SPAN} iterations up to this one."
+)
 PANELS = tuple(Panel(key, f"evaluation, {part}") for key, part in EVALUATED.items())
 
 
@@ -34,8 +41,7 @@ def long_section(study: Study, folder: Path) -> list[str]:
         if len(table := difference_table(study, names, reference, LEAST)) > 2:
             lines += ["", *table]
     if len(table := refresh_table(study)) > 2:
-        head = f"`{PAIR[0]}` − `{PAIR[1]}` in points over training, paired by seed; 150 is the evaluation at the end:"
-        lines += ["", head, "", *table]
+        lines += ["", *wrapped(REFRESH_TEXT), "", *table]
     return [*lines, "", "![Success over 150 iterations](results/long.png)", ""]
 
 
@@ -52,18 +58,20 @@ def _introduction(study: Study, names: Sequence[str]) -> list[str]:
 
 def refresh_table(study: Study) -> list[str]:
     """BEPA with the refresh minus LEVEL-1 at its rate, by iteration; the head alone without results of both."""
-    lines = [row("iteration", *EVALUATED.values()), rule(len(EVALUATED) + 1)]
+    lines = [row("iteration", *EVALUATED.values(), "rollouts"), rule(len(EVALUATED) + 2)]
     if all(len(study.get(name, ())) >= LEAST for name in PAIR):
         for iteration in AT:
-            cells = [gain_text(_curves_at(study, key, iteration)) for key in EVALUATED]
-            lines.append(row(str(iteration), *cells))
+            readings = (*(partial(_at, key=key, iteration=iteration) for key in EVALUATED), partial(_before, iteration))
+            found = [_both(study, reading) for reading in readings]
+            if any(each is not None for each in found):
+                lines.append(row(str(iteration), *map(gain_text, found)))
     return lines
 
 
-def _curves_at(study: Study, key: str, iteration: int) -> tuple[Rates, Rates] | None:
-    """The two methods' values under the seeds that both have, ``[S, 1]`` each; None if one has none there."""
+def _both(study: Study, reading: Callable[[Result], float | None]) -> tuple[Rates, Rates] | None:
+    """The two methods' values under the seeds that both have, ``[S, 1]`` each; None if a result has none."""
     seeds = common_seeds(study, PAIR)
-    both = [[_at(result, key, iteration) for result in study[name] if result.seed in seeds] for name in PAIR]
+    both = [[reading(result) for result in study[name] if result.seed in seeds] for name in PAIR]
     if not seeds or any(value is None for values in both for value in values):
         return None
     one, other = (np.array(values, dtype=float)[:, None] for values in both)
@@ -72,3 +80,12 @@ def _curves_at(study: Study, key: str, iteration: int) -> tuple[Rates, Rates] | 
 
 def _at(result: Result, key: str, iteration: int) -> float | None:
     return next((line[key] for line in with_end(result) if line["iteration"] == iteration and key in line), None)
+
+
+def _before(iteration: int, result: Result) -> float | None:
+    """Mean success of the rollouts of :data:`SPAN` iterations up to this one; None unless all are there."""
+    span = range(iteration - SPAN + 1, iteration + 1)
+    values = [
+        line["collect/success"] for line in result.curve if line["iteration"] in span and "collect/success" in line
+    ]
+    return mean(values) if len(values) == SPAN else None

@@ -142,7 +142,8 @@ def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Pat
     def long(name: str, seed: int, middle: float, wins: int) -> Result:
         points = ((0.0, 0.1), (50.0, middle), (100.0, 0.5), (150.0, 0.0))
         curve = [{"iteration": at, "eval/train": rate, "total/episodes": 8 * at} for at, rate in points]
-        return result(name, seed, wins, curve=curve)
+        rollouts = [{"iteration": at, "collect/success": wins / 8} for at in (*range(26, 51), *range(77, 101))]
+        return result(name, seed, wins, curve=[*rollouts, *curve])
 
     study: dict[str, list[Result]] = {
         "bepa_long": [long("bepa_long", seed, 0.25 * (seed + 1), 6) for seed in range(2)],
@@ -152,9 +153,10 @@ def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Pat
     assert long_section({"bepa_long": study["bepa_long"]}, tmp_path) == []  # nothing to compare it with
     text = "\n".join(long_section(study, tmp_path))
     assert "`python -m recipes.study --part long --seeds 0 1`: 150 iterations" in text
-    assert "| 50 | +25.0 / +50.0 | – | – |" in text
-    assert "| 100 | +0.0 / +0.0 |" in text
-    assert "| 150 | +50.0 / +50.0 | +50.0 / +50.0 | – |" in text  # the evaluation at the end, 6 and 2 of 8
+    assert "| 50 | +25.0 / +50.0 | – | – | +50.0 / +50.0 |" in text
+    assert "| 100 | +0.0 / +0.0 | – | – | – |" in text  # one rollout of the 25 iterations is missing
+    assert "| 125 |" not in text  # no evaluation, no rollouts
+    assert "| 150 | +50.0 / +50.0 | +50.0 / +50.0 | – | – |" in text  # the evaluation at the end, 6 and 2 of 8
     assert "| bepa_long | 2 | 75.0 / 75.0 |" in text
     assert "| level1_as_bepa_long | -50.0 / -50.0 |" in text
     assert (tmp_path / "long.png").stat().st_size > 5000
