@@ -71,7 +71,7 @@ test-official: $(call extras,test+guest+official-eval)  ## OSWorld's own client 
 test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## stores on S3 and Azure Blob servers of this machine (needs npm)
 	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
 
-test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: ten kills, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
+test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: kills of each kind of process, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
 	$(BIN)/python -m scripts.test_files ray --timeout 600
 
 test-browser: $(call extras,test+guest+browser)  ## the pages of bepa view in Debian's chromium (apt-get install chromium, scripts/apt-packages.txt)

@@ -227,6 +227,7 @@ def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.desktop
+@pytest.mark.nightly
 def test_a_small_run_holds() -> None:
     command = [sys.executable, "-m", "benchmarks.faults", "--episodes", "24", "--desktops", "3", "--seed", "1"]
     got = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)

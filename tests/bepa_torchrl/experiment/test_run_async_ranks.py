@@ -74,6 +74,7 @@ def test_two_ranks_equal_one_process(settings: list[str], alone: Path, tmp_path:
     assert_same_run(tmp_path / "x", alone)
 
 
+@pytest.mark.nightly
 def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: Path) -> None:
     """The rollout service gets the whole weights, in which the adapters are merged."""
     run = [*settings, "policy.lora.rank=4", "optimizer.lr=1e-3", f"runs={tmp_path}", "train.iterations=2"]
@@ -109,6 +110,7 @@ def test_evaluations_and_self_rollouts_on_two_ranks(settings: list[str], tmp_pat
     assert set(trained_episodes(tmp_path / "x" / "bepa").values()) == {1}
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
     arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
@@ -157,6 +159,7 @@ def test_two_ranks_with_another_cluster_equal_one_process(settings: list[str], a
     assert_same_run(tmp_path / "x", alone)
 
 
+@pytest.mark.nightly
 def test_two_ranks_with_an_engine_equal_one_process(
     settings: list[str], alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

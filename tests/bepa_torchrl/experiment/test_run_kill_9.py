@@ -48,7 +48,9 @@ PROCESSES = {
 }
 #: after the kill of one of these the run ends, and is started again
 ENDS = ("trainer", "rank", "node", "driver", "interrupt", "head")
-#: of make test-ray, whose launcher is killed in the soak only: each end costs the start of all processes
+#: of make test-ray, where test_run_ray_ranks.py kills a rank: each end costs the start of all processes
+FIVE = ("trainer", "node", "queue", "worker", "replica")
+#: of make nightly; the launcher is killed in the soak only
 TEN = (*ENDS[:3], *["queue"] * 2, *["worker"] * 3, *["replica"] * 2)
 #: and Ctrl-C
 TEN_OF_THE_SOAK = (*ENDS[:5], "queue", *["worker"] * 3, *["replica"] * 2)
@@ -247,6 +249,13 @@ def survive(folder: Path, kinds: Sequence[str], seed: int) -> str:
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(1800)
+def test_a_kill_of_each_kind_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    survive(tmp_path, FIVE, seed=0)
+
+
+@pytest.mark.ray
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)  # eleven minutes on two cores that other jobs kept busy
 def test_ten_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     survive(tmp_path, TEN, seed=0)

@@ -23,7 +23,7 @@ from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_p
 from bepa_torchrl.scale.sharding.checkpoints.sharded import load_component
 from osworld_gym.desktops.local.keeper import records
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
 METHOD, DEADLINE = "bepa", 1500.0
 TASKS, GROUPS, SIZE, ITERATIONS = 2, 2, 2, 2

@@ -86,7 +86,7 @@ def test_a_resume_on_three_ranks_goes_on_from_the_newest_intact_checkpoint(
     assert damage(folder / METHOD / "checkpoints" / "iteration-000000000003") is None
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_one_process_then_two_ranks_then_one_equal_one_process(
     settings: list[str], alone: Path, tmp_path: Path, dtype: str
 ) -> None:
@@ -137,6 +137,7 @@ def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: 
     assert all(".lora_" in name for path in shards for name in load_file(path))
 
 
+@pytest.mark.nightly
 def test_8_bit_moments_on_two_ranks_are_resumed(settings: list[str], tmp_path: Path) -> None:
     """The resumed run is the uninterrupted one; in one process it goes on, too."""
     run = [*settings, "optimizer.kind=adamw_8bit", "train.ranks=2", "eval.every=0", f"runs={tmp_path}"]

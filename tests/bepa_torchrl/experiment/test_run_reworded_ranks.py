@@ -84,7 +84,9 @@ def killed_after_iteration(number: int, run: Path, settings: list[str]) -> None:
     assert max(line["iteration"] for line in read_lines(record)) == number
 
 
-@pytest.mark.parametrize(("part", "source"), [("wording", "self_rolled"), ("actions", "on_policy")])
+@pytest.mark.parametrize(
+    ("part", "source"), [("wording", "self_rolled"), pytest.param("actions", "on_policy", marks=pytest.mark.nightly)]
+)
 def test_two_ranks_that_are_killed_and_resumed_equal_one_process(part: str, source: str, tmp_path: Path) -> None:
     """Killed between the refresh by new weights, in iteration 2, and the injection of its trace in iteration 3."""
     tasks = tmp_path / "tasks.json"

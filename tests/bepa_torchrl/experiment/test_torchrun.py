@@ -170,6 +170,7 @@ def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_two_methods_on_two_machines(settings: list[str], tmp_path: Path, two_machines: Any) -> None:
     run = [
@@ -194,7 +195,7 @@ def test_two_methods_on_two_machines(settings: list[str], tmp_path: Path, two_ma
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rendezvous_on", [0, 1])
+@pytest.mark.parametrize("rendezvous_on", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_rank_that_is_lost_on_another_machine_ends_the_run(
     settings: list[str], tmp_path: Path, two_machines: Any, rendezvous_on: int
 ) -> None:

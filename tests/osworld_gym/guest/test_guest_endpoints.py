@@ -412,6 +412,7 @@ def leak_check(guest: OpenGuest, count: int) -> None:
     assert after[2] <= memory + 20_000
 
 
+@pytest.mark.nightly
 def test_ten_thousand_screenshots_leak_nothing() -> None:
     """On a small screen, which takes a fifth of the time. OSWorld's old server fails after about 245 of them."""
     with open_guest(width=320, height=200) as guest:

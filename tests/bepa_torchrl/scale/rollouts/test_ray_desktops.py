@@ -94,7 +94,13 @@ def while_it_plays(run: Run, worker: int, kill: Callable[[Found], None]) -> Foun
     return found
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["its raylet", "its raylet, worker and keeper"])
+@pytest.mark.parametrize(
+    "everything",
+    [
+        pytest.param(False, id="its raylet", marks=pytest.mark.nightly),
+        pytest.param(True, id="its raylet, worker and keeper"),
+    ],
+)
 def test_desktops_of_a_killed_node_are_cleaned_up_and_the_run_goes_on(nodes: Cluster, everything: bool) -> None:
     """They end, whether by the keeper or with it, and the next worker that starts there removes what is left of them.
 

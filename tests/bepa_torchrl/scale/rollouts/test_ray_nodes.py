@@ -62,7 +62,13 @@ def test_the_queue_is_on_the_node_of_the_process_that_starts_it(nodes: Cluster) 
         queue.stop()
 
 
-@pytest.mark.parametrize("workers", [2, None], ids=["a fixed number of workers", "one worker per node"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(2, id="a fixed number of workers"),
+        pytest.param(None, id="one worker per node", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_node_whose_desktops_fail_is_left_out_and_swallows_nothing(nodes: Cluster, workers: int | None) -> None:
     """Its episodes fail at reset; others play them, and with a fixed number another node gets its worker."""
     options: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20, "resources": {"desktops": 2}}

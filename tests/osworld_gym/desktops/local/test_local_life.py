@@ -526,6 +526,11 @@ def soak(resets: int, desktops: int = 2) -> None:
     assert psutil.Process(keeper().pid).memory_info().rss - rss < 8 << 20
 
 
+def test_forty_resets_leave_nothing() -> None:
+    soak(40)
+
+
+@pytest.mark.nightly
 def test_two_hundred_resets_leave_nothing() -> None:
     soak(200)
 
