@@ -109,7 +109,7 @@ soak: $(call extras,test+guest+ray)   ## hours: SOAK_RESETS=2000 resets of real 
 ifndef SEED
 SEED := $(shell date +%s)
 endif
-nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample, property tests with new examples (an hour)
+nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample, property tests with new examples (hours)
 	$(BIN)/osworld-gym install-official
 	@echo "property tests: make nightly SEED=$(SEED)"
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or (hypothesis and not (docker or storage or vllm))" \
