@@ -112,8 +112,9 @@ endif
 nightly: $(call extras,test+guest+official-eval+ray)  ## the exhaustive versions of what the other tiers sample, property tests with new examples (hours)
 	$(BIN)/osworld-gym install-official
 	@echo "property tests: make nightly SEED=$(SEED)"
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or (hypothesis and not (docker or storage or vllm))" \
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "(nightly and not ray) or (hypothesis and not (docker or storage or vllm))" \
 		--hypothesis-seed=$(SEED) --timeout 7200 -W default || { echo "failed with make nightly SEED=$(SEED)"; exit 1; }
+	$(BIN)/python -m scripts.test_files ray --nightly --timeout 7200
 
 lint: $(call extras,test)   ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Runs each test file with a marker in a process of its own: ``python -m scripts.test_files ray --timeout 600``.
 
+The nightly tests of it alone: ``python -m scripts.test_files ray --nightly``. Other options are pytest's.
+
 A process then joins few Ray clusters in its life, as a run does. One that had joined and left several was ended by
 SIGSEGV, and with it all tests that were to follow, without a word about where it was.
 """
@@ -43,12 +45,18 @@ def run_files(files: Sequence[Path], options: Sequence[str]) -> dict[Path, str]:
     return found
 
 
+def pytest_options(marker: str, options: Sequence[str]) -> list[str]:
+    """Selects the tests with this marker that are not nightly, or with ``--nightly`` those that are."""
+    others = [option for option in options if option != "--nightly"]
+    return ["-m", f"{marker} and {'nightly' if len(others) < len(options) else 'not nightly'}", *others]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the files in random order; the exit status is 1 if one failed, and 2 if no file has such tests."""
     marker, *options = arguments
     files = marked_files(marker)
     random.shuffle(files)
-    found = run_files(files, ["-m", f"{marker} and not nightly", *options])
+    found = run_files(files, pytest_options(marker, options))
     if set(found.values()) <= {"no tests"}:
         print(f"no test file has tests marked {marker}; fix: a marker of pyproject.toml", file=sys.stderr)
         return 2

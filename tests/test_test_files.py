@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.test_files import marked_files, outcome, run_files
+from scripts.test_files import marked_files, outcome, pytest_options, run_files
 
 FILES = {
     "passes": "def test_it(): pass",
@@ -27,6 +27,11 @@ def test_an_exit_status_in_words() -> None:
     assert [outcome(status) for status in (0, 1, 5, -11)] == [
         *("passed", "failed (exit status 1)", "no tests", "ended by SIGSEGV"),
     ]
+
+
+def test_nightly_tests_are_selected_alone_or_not_at_all() -> None:
+    assert pytest_options("ray", ["--timeout", "5"]) == ["-m", "ray and not nightly", "--timeout", "5"]
+    assert pytest_options("ray", ["--nightly", "--timeout", "5"]) == ["-m", "ray and nightly", "--timeout", "5"]
 
 
 @pytest.mark.slow
