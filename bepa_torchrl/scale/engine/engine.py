@@ -36,6 +36,7 @@ from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.inputs import EngineInputs
 from bepa_torchrl.scale.engine.keyed_logits import request_args
 from bepa_torchrl.scale.engine.plugin import OWNER
+from bepa_torchrl.scale.engine.sockets import close_sockets, end_context
 from bepa_torchrl.scale.engine.weight_sync.choice import Transfer
 from bepa_torchrl.scale.engine.weight_sync.stream import WeightStream
 from bepa_torchrl.scale.engine.weight_sync.transfer import EngineTransfer, pickled_handles, transfer_arguments
@@ -105,8 +106,8 @@ class Engine:
     @property
     def running(self) -> bool:
         """Whether the engine was started and has not exited."""
-        llm = self._llm
-        return llm is not None and not llm.errored
+        llm = self._llm  # it notices the end of a process later, and rows sent meanwhile can abort libzmq (issue 3442)
+        return llm is not None and not llm.errored and all(process.is_alive() for process in self._processes)
 
     @property
     def process_ids(self) -> list[int]:
@@ -173,10 +174,14 @@ class Engine:
         if self._loop is not None and self._thread is not None:
             with suppress(FutureTimeoutError):
                 self._call(_cancel_tasks(), 5.0)
+                if llm is not None:
+                    self._call(close_sockets(llm.engine_core), 5.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=5.0)
             if not self._thread.is_alive():
                 self._loop.close()
+        if llm is not None and not end_context(llm.engine_core, 5.0):
+            _log.warning("sockets of the ended engine are still open; a thread waits for them")
         self._loop = self._thread = None
         self._running.close()
 

@@ -14,6 +14,7 @@ from async_runs import rollout_side
 from built_in_engine import TOKEN, served
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
 from polling import until
+from processes import command_lines
 from ray_heads import free_ports
 from run_metrics import comparable
 from smallest_run import TWO_STEPS, smallest_run
@@ -59,9 +60,9 @@ def kill_rank_1(launcher: subprocess.Popen[Any], run: Path, iteration: int) -> p
         return record.exists() and any(line["iteration"] >= iteration for line in read_lines(record))
 
     until(recorded, f"no iteration {iteration}", DEADLINE)
-    every = psutil.Process(launcher.pid).children(recursive=True)
-    (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
-    (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
+    every = command_lines(launcher.pid)
+    (follower,) = (child for child, line in every.items() if "bepa_torchrl.experiment.ranks" in line)
+    (leader,) = (child for child, line in every.items() if "bepa_torchrl.experiment.method_process" in line)
     follower.send_signal(signal.SIGKILL)
     return leader
 

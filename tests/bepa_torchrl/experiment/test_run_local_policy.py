@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import psutil
 import pytest
 from local_checkpoint import random_checkpoint
 from PIL import Image
+from processes import names
 from rich.console import Console
 
 from bepa_torchrl.experiment import launcher as program
@@ -47,16 +50,16 @@ class Killer(threading.Thread):
         self.killed, self.done = 0, threading.Event()
 
     def run(self) -> None:
-        own = psutil.Process()
         while not self.done.wait(0.5):
             if self.vector is None:
                 continue
             if self.vector.failures:
                 return
-            for child in own.children(recursive=True):
-                if child.name() == "Xvfb":
-                    child.kill()
-                    self.killed += 1
+            for child, name in names(os.getpid()).items():
+                if name == "Xvfb":
+                    with suppress(psutil.NoSuchProcess):
+                        child.kill()
+                        self.killed += 1
                     break
 
 

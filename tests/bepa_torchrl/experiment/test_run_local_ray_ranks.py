@@ -15,6 +15,7 @@ import pytest
 import torch
 from compared_runs import difference, trained_episodes, updates
 from polling import until
+from processes import command_lines, runs
 from ray_heads import loaded_machine
 from repository import ROOT
 
@@ -62,16 +63,8 @@ NOT_STARTED = "Ray has not started on this machine"  #: in 30 s, which a busy on
 
 def seen_below(launcher: psutil.Process, seen: dict[psutil.Process, str]) -> None:
     """Adds the processes that the program has started, itself or through others, with their command lines."""
-    with suppress(psutil.NoSuchProcess):
-        for process in launcher.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                seen[process] = " ".join(process.cmdline()) or seen.get(process, "")
-
-
-def runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    for process, line in command_lines(launcher.pid).items():
+        seen[process] = line or seen.get(process, "")
 
 
 def play(folder: Path, log: Path) -> dict[psutil.Process, str]:

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from compared_runs import METHOD, assert_same_record, assert_same_weights, difference, iterations
+from processes import command_lines
 from safetensors.torch import load_file
 from smallest_run import TWO_STEPS, smallest_run
 
@@ -161,9 +161,9 @@ def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], al
             assert launcher.poll() is None, launcher.communicate()
             assert time.monotonic() < end
             time.sleep(0.02)
-        every = psutil.Process(launcher.pid).children(recursive=True)
-        (follower,) = (child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline())
-        (leader,) = (child for child in every if "bepa_torchrl.experiment.method_process" in child.cmdline())
+        every = command_lines(launcher.pid)
+        (follower,) = (child for child, line in every.items() if "bepa_torchrl.experiment.ranks" in line)
+        (leader,) = (child for child, line in every.items() if "bepa_torchrl.experiment.method_process" in line)
         follower.send_signal(signal.SIGKILL)
         _, error = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == INFRASTRUCTURE, error
@@ -183,9 +183,8 @@ def test_the_other_ranks_end_with_rank_0(settings: list[str], tmp_path: Path) ->
             assert launcher.poll() is None, launcher.communicate()
             assert time.monotonic() < end
             time.sleep(0.1)
-            every = psutil.Process(launcher.pid).children(recursive=True)
-            with suppress(psutil.NoSuchProcess):
-                found = [child for child in every if "bepa_torchrl.experiment.ranks" in child.cmdline()]
+            every = command_lines(launcher.pid)
+            found = [child for child, line in every.items() if "bepa_torchrl.experiment.ranks" in line]
         launcher.kill()
         gone, alive = psutil.wait_procs(found, timeout=DEADLINE)
         assert gone

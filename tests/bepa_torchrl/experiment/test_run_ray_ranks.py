@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
 from polling import until
+from processes import command_lines
 from ray_heads import loaded_machine
 from repository import ROOT
 from smallest_run import TWO_STEPS, smallest_run
@@ -35,12 +35,7 @@ def iterations_of(run: Path) -> int:
 
 def processes(launcher: subprocess.Popen[str], words: str) -> list[psutil.Process]:
     """The program's processes that have this in their command line and have not ended."""
-    found = []
-    for child in psutil.Process(launcher.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # a zombie too, such as one that was killed just before
-            if words in " ".join(child.cmdline()):
-                found.append(child)
-    return found
+    return [child for child, line in command_lines(launcher.pid).items() if words in line]
 
 
 def test_a_service_the_queue_and_a_rank_are_killed_and_each_group_is_trained_once(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import described
 from smallest_run import TWO_STEPS, smallest_run
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -70,14 +71,19 @@ def descendants(pid: int) -> list[psutil.Process]:
     return []
 
 
+def ranks(agent: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
+    """The processes that an agent has started, by their ranks."""
+    children = described(agent.pid, psutil.Process.environ, recursive=False)
+    return {environment["RANK"]: child for child, environment in children.items() if "RANK" in environment}
+
+
 def rank_of(agent: subprocess.Popen[bytes], rank: int) -> psutil.Process:
     """The process that an agent has started for a rank."""
-    (found,) = (child for child in psutil.Process(agent.pid).children() if child.environ().get("RANK") == str(rank))
-    return found
+    return ranks(agent)[str(rank)]
 
 
 def has_rank(agent: subprocess.Popen[bytes], rank: int) -> bool:
-    return any(child.environ().get("RANK") == str(rank) for child in psutil.Process(agent.pid).children())
+    return str(rank) in ranks(agent)
 
 
 def ends(agent: subprocess.Popen[bytes], log: Path) -> int:

@@ -162,6 +162,20 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     engine.weights.start()  # for the tests that follow
 
 
+def test_the_sockets_of_a_killed_engine_are_closed_before_it_is_dropped(engine: VLLMSampler) -> None:
+    """An open one would block whichever thread collects the client as garbage, for ever."""
+    engine.sync()
+    client, (process,) = engine.engine._llm.engine_core, engine.engine.process_ids
+    engine.sample(*rows(engine))
+    os.kill(process, signal.SIGKILL)
+    engine.engine.stop()  # at once: vLLM has not noticed
+    resources = client.resources
+    assert resources.input_socket.closed
+    assert resources.output_socket.closed
+    assert resources.ctx.closed
+    engine.weights.start()  # for the tests that follow
+
+
 def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(
     engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from lamp_groups import lock_step
 from polling import until
+from processes import described, names, runs
 from ray.cluster_utils import Cluster
 from ray_runs import Run, kill_9, processes, wait_for
 
@@ -64,26 +64,15 @@ class Found(NamedTuple):
         return not any(map(runs, self.processes))
 
 
-def runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def name(process: psutil.Process) -> str:
-    with suppress(psutil.NoSuchProcess):
-        return process.name()
-    return ""
-
-
 def found_below(worker: int) -> Found | None:
     """None until it has two desktops with everything that belongs to one."""
-    below = psutil.Process(worker).children(recursive=True)
-    names = [name(process) for process in below]
-    if names.count("Xvfb") < 2 or names.count("bwrap") < 2:
+    below = names(worker)
+    found = list(below.values())
+    if found.count("Xvfb") < 2 or found.count("bwrap") < 2:
         return None
-    (keeper,) = (process for process in psutil.Process(worker).children() if "keeper" in " ".join(process.cmdline()))
-    return Found(keeper, below, records.owner_folder(worker))
+    children = described(worker, lambda process: " ".join(process.cmdline()), recursive=False)
+    (keeper,) = (process for process, line in children.items() if "keeper" in line)
+    return Found(keeper, list(below), records.owner_folder(worker))
 
 
 def while_it_plays(run: Run, worker: int, kill: Callable[[Found], None]) -> Found:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from processes import names
 
 from osworld_gym.desktops.checks import run_checks
 from osworld_gym.desktops.local.desktop import LocalDesktop
@@ -63,7 +64,7 @@ class Seen:
 def below(pid: int, before: Sequence[Seen] = ()) -> list[Seen]:
     """The current descendants of ``pid``, without those in ``before``."""
     known = {seen.process for seen in before}
-    return [Seen(child, child.name()) for child in psutil.Process(pid).children(recursive=True) if child not in known]
+    return [Seen(child, name) for child, name in names(pid).items() if child not in known]
 
 
 def gone(seen: Sequence[Seen], seconds: float = 10.0) -> bool:
