@@ -53,10 +53,10 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.sim_to_real", description=__doc__.split("\n")[0])
     found.add_argument("--algo", choices=list(METHODS), default="bepa", help="the method of both trainings")
-    found.add_argument("--tasks", type=int, default=12, help="number of training tasks")
+    found.add_argument("--tasks", type=int, default=24, help="number of training tasks, the known ones first")
     found.add_argument("--record-seeds", type=int, default=4, help="seeds of the desktop that are recorded per task")
     found.add_argument("--rollouts", type=int, default=8, help="the base policy's episodes per recorded seed")
-    found.add_argument("--iterations", type=int, default=12, help="of each training")
+    found.add_argument("--iterations", type=int, default=24, help="of each training")
     found.add_argument("--seed", type=int, default=0, help="of recording and training")
     found.add_argument("--work", type=Path, default=Path("runs/sim-to-real"), help="twin, checkpoints, logs, result")
     found.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings", help="further settings")

@@ -99,7 +99,7 @@ def test_both_trainings_have_the_same_settings_but_for_the_desktops(tmp_path: Pa
     real, twin = (Run(both[name], 0).settings() for name in ("real", "twin"))
     assert (real.env.provider, twin.env.provider) == ("local", "recorded")
     assert dict(twin.env.options) == {"width": 640, "height": 360, "folder": str(tmp_path / "twin")}
-    assert (real.env.train_limit, twin.env.train_limit, twin.train.iterations) == (12, 12, 5)
+    assert (real.env.train_limit, twin.env.train_limit, twin.train.iterations) == (24, 24, 5)
     for part in ("algo", "train", "optimizer", "collect", "loss", "eval", "policy"):
         assert getattr(real, part) == getattr(twin, part)
 
