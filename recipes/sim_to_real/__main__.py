@@ -1,7 +1,7 @@
 """``python -m recipes.sim_to_real``: trains on a recorded twin of real desktops, tests on the real ones; resumable.
 
 1. Records the first training tasks of the suite ``varied`` on real desktops: oracles and the base policy.
-2. Trains on the recordings, and with the same settings on the real desktops.
+2. Trains on the recordings, with the best ``--trial`` if there are several, and likewise on the real desktops.
 3. Plays the policy that was trained on the recordings on the real desktops, from the same first screens.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bepa_torchrl.evaluation.success_rate import Evaluation
-from bepa_torchrl.experiment.config import load_config, with_changes
+from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.factory import make_env, make_policy
 from bepa_torchrl.experiment.preparation import final_evaluation
 from bepa_torchrl.experiment.settings import Settings
@@ -59,14 +59,30 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--iterations", type=int, default=24, help="of each training")
     found.add_argument("--seed", type=int, default=0, help="of recording and training")
     found.add_argument("--work", type=Path, default=Path("runs/sim-to-real"), help="twin, checkpoints, logs, result")
+    found.add_argument(
+        "--trial",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="trials",
+        help="settings to try on the recordings; of several, those with the highest success there are used",
+    )
     found.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="settings", help="further settings")
     return found
 
 
-def variants(options: argparse.Namespace) -> dict[str, Variant]:
-    """``real`` and ``twin``: the same training on the real desktops and on the recordings."""
+def variants(options: argparse.Namespace, chosen: Sequence[str] = (), trial: str = "twin") -> dict[str, Variant]:
+    """``real`` and ``twin``: the same training on the real desktops and on the recordings.
+
+    Args:
+        options: of the command line.
+        chosen: the settings of a trial.
+        trial: the name of the variant on the recordings.
+    """
     twin = (options.work / "twin").resolve()
-    common = (*COMMON, f"train.iterations={options.iterations}", f"env.train_limit={options.tasks}", *options.settings)
+    length = (f"train.iterations={options.iterations}", f"env.train_limit={options.tasks}")
+    common = (*COMMON, *length, *options.settings, *chosen)
     recorded = (
         "env.provider=recorded",
         f"env.options.folder={twin}",
@@ -77,13 +93,30 @@ def variants(options: argparse.Namespace) -> dict[str, Variant]:
     )
     return {
         "real": Variant("real", options.algo, common=common),
-        "twin": Variant("twin", options.algo, common=(*common, *recorded)),
+        "twin": Variant(trial, options.algo, common=(*common, *recorded)),
     }
+
+
+def trials(options: argparse.Namespace) -> list[dict[str, Variant]]:
+    """The variants of each trial; without trials those of the settings as they are."""
+    tried = [variants(options, settings, f"trial-{number}") for number, settings in enumerate(options.trials, 1)]
+    return tried or [variants(options)]
+
+
+def success_of(result: Result) -> float:
+    """Sampled success after a training on its own tasks, in [0, 1]."""
+    return Evaluation.from_json(result.counts["sampled"]).success() or 0.0
+
+
+def best(results: Sequence[Result]) -> int:
+    """Which of them has the highest :func:`success_of`; of equal ones the first."""
+    success = [success_of(result) for result in results]
+    return success.index(max(success))
 
 
 def trainings(run: Run, work: Path) -> Path:
     """The folder of a run's preparation and training; real desktops and twin have preparations of their own."""
-    return work / "trainings" / run.variant.name
+    return work / "trainings" / ("real" if run.variant.name == "real" else "twin")
 
 
 def trained(run: Run, work: Path) -> Result:
@@ -108,17 +141,19 @@ def on_real(settings: Settings, tasks: Tasks, policy_folder: Path, ledger: Path)
 
 def run_all(options: argparse.Namespace) -> dict[str, Any]:
     """All steps; returns the result, which is also in ``result.json`` of the work folder."""
-    both = variants(options)
-    runs = {name: Run(variant, options.seed) for name, variant in both.items()}
-    settings = load_config([*both["real"].overrides, f"seed={options.seed}", "compare=[]"])
+    tried = [{name: Run(each, options.seed) for name, each in both.items()} for both in trials(options)]
+    settings = tried[0]["real"].settings()
     torch.set_num_threads(settings.threads)
     tasks, work = make_tasks(settings), options.work
     effort = Effort(options.record_seeds, options.rollouts, options.seed)
     recorded = build_twin(work / "twin", settings, tasks.train, make_policy(settings, seed=0), effort, say)
     claim_trainings(work / "twin", work, tasks.train)
-    results = {name: trained(run, work) for name, run in runs.items()}
+    on_twin = [trained(runs["twin"], work) for runs in tried]
+    chosen = best(on_twin)
+    runs = tried[chosen]
+    results = {"twin": on_twin[chosen], "real": trained(runs["real"], work)}
     say("the policy of the twin on the real desktops")
-    folder = trainings(runs["twin"], work) / runs["twin"].group() / "twin" / "policy"
+    folder = trainings(runs["twin"], work) / runs["twin"].group() / runs["twin"].variant.name / "policy"
     after_twin = on_real(settings, tasks, folder, work / "evaluating")
     real = {**_before_and_after(results["real"], "real"), "after_twin": after_twin}
     twin = _before_and_after(results["twin"], "twin")
@@ -128,6 +163,10 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
             "real": {name: each.to_json() for name, each in real.items()},
             "twin": {name: each.to_json() for name, each in twin.items()},
         },
+        "trials": [
+            {"settings": given, "success": success_of(result)}
+            for given, result in zip(options.trials, on_twin, strict=False)
+        ],
         "recorded": recorded,
         "effort": asdict(effort),
         "settings": kept_settings(settings),

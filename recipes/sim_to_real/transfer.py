@@ -71,6 +71,8 @@ def report(found: Mapping[str, Any], recorded: Mapping[str, float]) -> list[str]
         lines.append(f"{label:<20} {cells[0]:<19} {cells[1]}")
     for name, label in (("gain_twin", "twin"), ("gain_real", "real desktops")):
         lines.append(f"gain on real desktops by training on the {label}: {_cell(found[name])} points")
+    for trial in found.get("trials", ()):
+        lines.append(f"tried on the twin: {' '.join(trial['settings'])}: {100 * trial['success']:.1f} %")
     ratios = [f"{100 * found[name]:.0f} %" if found[name] is not None else "–" for name in ("ratio", "gain_ratio")]
     return [*lines, f"success after twin / after real: {ratios[0]}; of the gains: {ratios[1]}"]
 

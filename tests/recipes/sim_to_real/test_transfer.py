@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from osworld_gym.tasks.suites.varied.suite import varied_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
 from recipes.sim_to_real import twin as twin_module
-from recipes.sim_to_real.__main__ import parser, variants
+from recipes.sim_to_real.__main__ import best, parser, trials, variants
 from recipes.sim_to_real.transfer import report, transfer
 from recipes.sim_to_real.twin import Effort, build_twin, claim_trainings, counts, twin_task
 from recipes.study.runner import Run
@@ -60,6 +61,20 @@ def test_no_ratio_of_gains_without_a_gain_on_the_real_desktops() -> None:
     one = found(after_real=(1, 1))
     assert one["gain_ratio"] is None
     assert "of the gains: –" in report(one, RECORDED)[-1]
+
+
+def test_the_trial_with_the_highest_success_on_the_twin_is_used() -> None:
+    results: Any = [SimpleNamespace(counts={"sampled": {"a": [won, 4], "b": [2, 4]}}) for won in (1, 3, 3)]
+    assert best(results) == 1
+    options = parser().parse_args(["--trial", "optimizer.lr=1e-4", "--trial", "optimizer.lr=3e-4", "loss.anchor=0.1"])
+    first, second = ({name: Run(each, 0) for name, each in both.items()} for both in trials(options))
+    assert [runs["twin"].name for runs in (first, second)] == ["trial-1-0", "trial-2-0"]
+    for name in ("twin", "real"):
+        settings = second[name].settings()
+        assert (settings.optimizer.lr, settings.loss.anchor) == (3e-4, 0.1)
+        assert first[name].settings().optimizer.lr == 1e-4
+    tried = {"trials": [{"settings": ["optimizer.lr=1e-4"], "success": 0.25}]}
+    assert "tried on the twin: optimizer.lr=1e-4: 25.0 %" in report(found() | tried, RECORDED)
 
 
 def test_a_twins_task_is_solved_where_the_verifier_said_so(tmp_path: Path) -> None:
