@@ -151,6 +151,7 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     on_twin = [trained(runs["twin"], work) for runs in tried]
     chosen = best(on_twin)
     runs = tried[chosen]
+    settings = runs["real"].settings()
     results = {"twin": on_twin[chosen], "real": trained(runs["real"], work)}
     say("the policy of the twin on the real desktops")
     folder = trainings(runs["twin"], work) / runs["twin"].group() / runs["twin"].variant.name / "policy"
