@@ -88,6 +88,8 @@ def test_s3_a_prefix_cache_of_the_old_weights_is_noticed(engine: VLLMSampler, mo
         await inner._llm.reset_mm_cache()
         await inner._llm.reset_encoder_cache()
 
+    change(engine.trainer)
+    engine.sync()  # its probe fills the cache
     monkeypatch.setattr(inner, "_reset_caches", without_prefix_cache)
     change(engine.trainer, by=0.05)
     with pytest.raises(WeightSyncError, match="differ from the trainer's"):
@@ -164,6 +166,7 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
 
 def test_the_sockets_of_a_killed_engine_are_closed_before_it_is_dropped(engine: VLLMSampler) -> None:
     """An open one would block whichever thread collects the client as garbage, for ever."""
+    change(engine.trainer)
     engine.sync()
     client, (process,) = engine.engine._llm.engine_core, engine.engine.process_ids
     engine.sample(*rows(engine))
