@@ -86,10 +86,9 @@ def draw(study: Study, names: Sequence[str], panels: Sequence[Panel], path: Path
         axis.grid(alpha=0.3)
     for unused in axes.flat[len(panels) :]:
         unused.set_visible(False)
-    for axis in axes.flat:
-        if axis.lines:
-            axis.legend()
-            break
+    lines = {str(line.get_label()): line for axis in axes.flat for line in axis.lines}
+    if lines:
+        figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(len(lines), 6))
     write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
     plt.close(figure)
 
