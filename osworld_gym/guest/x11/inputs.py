@@ -14,6 +14,7 @@ from Xlib.display import Display
 from Xlib.ext import xtest
 
 from ..pixels import pixel_inside
+from .active_application import reads_events
 from .keyboard import Keyboard, name_keysym
 
 LEFT, MIDDLE, RIGHT = 1, 2, 3
@@ -25,6 +26,7 @@ DOUBLE_CLICK_DISTANCE = 8  # pixels
 DRAG_STEPS = 8
 LONG_PRESS = 0.8  # seconds
 WAIT = 5.0  # longest ``wait`` action in seconds; it ends earlier when the screen is still
+READ = 10.0  # longest wait in seconds for an application that has not read its keys
 PIECE = 256  # keys sent between two checks of the time limit
 
 Settle = Callable[[float, float], bool]
@@ -68,7 +70,8 @@ class Inputs:
 
         Args:
             action: its points are in screen pixels.
-            until: monotonic time in seconds after which the rest of a long text is not typed.
+            until: monotonic time in seconds after which the rest of a long text is not typed. It is also left out if
+                its characters require a new key map and the application has not read the earlier keys in time.
 
         Returns:
             whether the action was performed completely.
@@ -183,7 +186,8 @@ class Inputs:
     def hotkey(self, keys: str) -> None:
         """Presses the named keys in order and releases them in reverse; unknown names do nothing."""
         keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
-        self._provide(set(keysyms))
+        if not self._provide(set(keysyms)):
+            return
         held: list[int] = []
         with self._lock:
             try:
@@ -203,7 +207,8 @@ class Inputs:
     def hold(self, keys: str, event: int) -> None:
         """Presses (``X.KeyPress``) or releases the named keys, in order; unknown names do nothing."""
         keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
-        self._provide(set(keysyms))
+        if not self._provide(set(keysyms)):
+            return
         with self._lock:
             for keysym in keysyms:
                 code, _ = self._keyboard.lookup(keysym) or (0, False)
@@ -213,7 +218,8 @@ class Inputs:
     def type(self, text: str) -> None:
         """Types the text; characters without a key are mapped to spare key codes, a newline is Return."""
         for keysyms, extra in self._keyboard.chunks(text):
-            self._provide(extra)
+            if not self._provide(extra):
+                return
             for at in range(0, len(keysyms), PIECE):
                 if time.monotonic() >= self._until:
                     self._cut = True
@@ -231,13 +237,21 @@ class Inputs:
         if shift:
             self._fake(X.KeyRelease, self._keyboard.shift)
 
-    def _provide(self, keysyms: set[int]) -> None:
+    def _provide(self, keysyms: set[int]) -> bool:
+        """Gives each keysym a key code; returns False, and cuts the action off, if the old ones are still to be read.
+
+        An application looks up the keys that it has not read yet in the map of the moment at which it reads them.
+        """
         if all(self._keyboard.lookup(keysym) for keysym in keysyms):
-            return
-        self._settle(0.05, 2.0)  # lets applications read the keys that were typed with the old map
+            return True
+        self._settle(0.05, 2.0)  # for applications that cannot be asked
+        if not reads_events(self._display.get_display_name(), min(self._until, time.monotonic() + READ)):
+            self._cut = True
+            return False
         with self._lock:
             self._keyboard.provide(keysyms)
         self._settle(0.05, 2.0)  # lets applications read the new map before its keys arrive
+        return True
 
     def _wait(self) -> None:
         self._settle(0.5, max(0.0, min(WAIT, self._until - time.monotonic())))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,6 +12,7 @@ import pytest
 import requests
 from PIL import Image
 from polling import until
+from processes import names
 
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.types import Action
@@ -194,6 +197,37 @@ def test_text_arrives_as_it_was_typed(desktop: LocalDesktop, text: str) -> None:
     desktop.perform([Action("type", content=text), Action("hotkey", key="ctrl s")])
     assert desktop.read_file("~/typed.txt").decode().rstrip("\n") == text
     desktop.setup({"type": "close_window", "parameters": {"window_name": "typed.txt"}})
+
+
+def test_text_arrives_as_it_was_typed_in_an_application_that_reads_no_keys_for_a_while(desktop: LocalDesktop) -> None:
+    """A screen that is still does not prove that the keys have been read: there is no new key map before they are."""
+    text = "".join(chr(0x4E00 + i) for i in range(100))
+    desktop.write_file("~/slow.txt", b"")
+    desktop.setup({"type": "launch", "parameters": {"command": ["mousepad", "~/slow.txt"], "window": True}})
+    (editor,) = [process for process, name in names(os.getpid()).items() if name == "mousepad"]
+    editor.suspend()
+    later = threading.Timer(1.0, editor.resume)
+    later.start()
+    desktop.perform([Action("type", content=text)])
+    later.join()
+    desktop.perform([Action("hotkey", key="ctrl s")])
+    assert desktop.read_file("~/slow.txt").decode().rstrip("\n") == text
+    desktop.setup({"type": "close_window", "parameters": {"window_name": "slow.txt"}})
+
+
+def test_a_text_is_cut_off_if_the_application_reads_no_keys(desktop: LocalDesktop) -> None:
+    text, before = "".join(chr(0x4F00 + i) for i in range(100)), desktop.cut_actions
+    desktop.write_file("~/hung.txt", b"")
+    desktop.setup({"type": "launch", "parameters": {"command": ["mousepad", "~/hung.txt"], "window": True}})
+    (editor,) = [process for process, name in names(os.getpid()).items() if name == "mousepad"]
+    editor.suspend()
+    desktop.perform([Action("type", content=text)])
+    assert desktop.cut_actions == before + 1
+    editor.resume()
+    desktop.perform([Action("hotkey", key="ctrl s")])
+    arrived = desktop.read_file("~/hung.txt").decode().rstrip("\n")
+    assert arrived == text[: len(arrived)] != text
+    desktop.setup({"type": "close_window", "parameters": {"window_name": "hung.txt"}})
 
 
 def test_two_clicks_are_not_a_double_click_and_a_double_click_is_one(desktop: LocalDesktop) -> None:
