@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from closed_pipe import run_unread
+from forked_commands import LARGE, ForkedCommands, forked_commands
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
@@ -101,6 +103,7 @@ def test_doctor_fails_on_what_a_run_would_lack(capsys: pytest.CaptureFixture[str
 
 _MEASURE = """
 import json, resource, sys
+LARGE = set(json.loads(sys.argv.pop(1)))
 def cpu():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
@@ -109,17 +112,23 @@ try:
     code = main(sys.argv[1:])
 except SystemExit as error:
     code = error.code
-large = {"torch", "torchrl", "tensordict", "transformers", "matplotlib", "rich"} & set(sys.modules)
+large = LARGE & set(sys.modules)
 print("|" + json.dumps([code, sorted(large), cpu()]))
 """
 
 
-def measured(*arguments: str) -> tuple[int, list[str], float, str]:
-    """Exit code, large packages imported, CPU-seconds of the process, standard error."""
-    command = [sys.executable, "-c", _MEASURE, *arguments]
+def measured(*arguments: str) -> tuple[int, list[str], float]:
+    """Exit code, large packages imported, CPU-seconds of a process of its own."""
+    command = [sys.executable, "-c", _MEASURE, json.dumps(LARGE), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     code, large, seconds = json.loads(done.stdout.rpartition("|")[2])
-    return code, large, seconds, done.stderr
+    return code, large, seconds
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[ForkedCommands]:
+    with forked_commands() as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def measured(*arguments: str) -> tuple[int, list[str], float, str]:
 )
 def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
     for _ in range(5):  # the least of some: a process's CPU-seconds rise where others use the core
-        code, large, seconds, _ = measured(*arguments)
+        code, large, seconds = measured(*arguments)
         assert (code, large) == (0, [])
         if seconds < 0.5:
             return
@@ -208,10 +217,9 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
     ],
 )
 def test_errors_in_settings_names_and_paths_come_before_torch(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, tmp_path: Path, commands: ForkedCommands
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, large, _, error = measured(*arguments)
+    code, large, error = commands.run(arguments, tmp_path)
     assert (code, large) == (2, [])
     assert message in error
     assert len(error.splitlines()) == 1
