@@ -44,7 +44,8 @@ _OWN = tuple(
     for one, other in (
         ("bepa", "bepa_wording"), ("bepa", "bepa_actions"), ("bepa_wording", "level1_as_bepa"),
         ("bepa_actions", "level1_as_bepa"), ("bepa", "sft_self"), ("bepa_long", "sft_self_rl_long"),
-        ("bepa_anchor", "bepa"), ("bepa_anchor", "grpo"),
+        ("bepa_anchor", "bepa"), ("bepa_anchor", "grpo"), ("bepa_anchor", "sft_self"),
+        ("sft_self_rl_long", "grpo_long"), ("bepa_anchor_long", "sft_self_rl_long"),
     )
     for part in ("train", "expert_only", "held_out")
 )  # fmt: skip
@@ -236,7 +237,8 @@ def style_lines(parts: Sequence[Part]) -> list[str]:
     """Paired differences of the share of terse thoughts in the evaluation at the end."""
     pairs = (
         *(("level1_as_bepa", "bepa"), ("level1_as_bepa", "bepa_wording"), ("bepa_actions", "bepa"), ("bepa", "grpo")),
-        *(("level1_as_bepa_long", "bepa_long"), ("bepa_long", "grpo_long")),
+        *(("bepa", "bepa_anchor"), ("bepa_anchor", "grpo")),
+        *(("level1_as_bepa_long", "bepa_long"), ("bepa_long", "grpo_long"), ("sft_self_rl_long", "grpo_long")),
     )
     head = ("terse thoughts", *(part.name for part in parts))
     lines = [row(*head), rule(len(head))]
@@ -280,7 +282,7 @@ def long_lines(part: Part, where: str) -> list[str]:
         return []
     draw(study, names, (*PANELS, *MECHANISM[:3]), part.folder / "long.png")
     lines = ["### 150 iterations", "", f"![150 iterations]({where}/long.png)", "", *success_table(study, names, 1), ""]
-    for reference in ("grpo_long", "level1_as_bepa_long"):
+    for reference in ("grpo_long", "bepa_long", "level1_as_bepa_long"):
         if len(table := difference_table(study, names, reference, 1)) > 2:
             lines += [*table, ""]
     if len(table := refresh_table(study)) > 2:

@@ -198,6 +198,9 @@ CONTROLS = (
 )
 SELF_THEN_RL = Variant("sft_self_rl", "sft_self_rl", "fine-tuning on the self-rolled traces, then GRPO")
 SELF_THEN_RL_LONG = Variant("sft_self_rl_long", "sft_self_rl", "fine-tuning first, then 150 iterations of GRPO", LONGER)
+ANCHOR_LONG = Variant(
+    "bepa_anchor_long", "bepa", "150 iterations", LONGER, tuned_as="bepa_anchor", continues="bepa_anchor"
+)
 PARTS = {
     "methods": METHODS,
     "refresh": REFRESH,
@@ -213,7 +216,7 @@ FREE_PARTS = {
     "core": (*(variant for variant in METHODS if variant.name in _CORE), REFRESH[0]),
     "controls": CONTROLS,
     "anchor": (ANCHOR,),
-    "long": (*LONG, SELF_THEN_RL_LONG),
+    "long": (*LONG, SELF_THEN_RL_LONG, ANCHOR_LONG),
     "others": (
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,
