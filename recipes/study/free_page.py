@@ -19,7 +19,7 @@ from recipes.study.estimates import Study, common_seeds, gain_text, interval_tex
 from recipes.study.figures import Panel, draw, draw_differences
 from recipes.study.free_base import EVALUATIONS, FIGURES, Known, read_known
 from recipes.study.free_bed import free_search, untuned
-from recipes.study.long_page import PANELS, REFRESH_TEXT, refresh_table
+from recipes.study.long_page import PANELS, REFRESH, pair_lines
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.page import read_study
 from recipes.study.provenance import commits_text
@@ -285,8 +285,8 @@ def long_lines(part: Part, where: str) -> list[str]:
     for reference in ("grpo_long", "bepa_long", "level1_as_bepa_long"):
         if len(table := difference_table(study, names, reference, 1)) > 2:
             lines += [*table, ""]
-    if len(table := refresh_table(study)) > 2:
-        lines += [*wrapped(REFRESH_TEXT), "", *table, ""]
+    for pair in (REFRESH, ("bepa_long", "sft_self_rl_long")):
+        lines += [*table, ""] if (table := pair_lines(study, pair)) else []
     if len(table := mechanism_table(study, names)) > 2:
         lines += [*table, ""]
     return lines

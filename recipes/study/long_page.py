@@ -20,12 +20,8 @@ from recipes.study.variants import LONG
 LEAST = 2  #: seeds; below :data:`MIN_SEEDS` without intervals
 SPAN = 25  #: iterations whose rollouts are averaged
 AT = (50, 75, 100, 125, 150)  #: iterations at which the two are compared
-PAIR = ("bepa_long", "level1_as_bepa_long")
+REFRESH = ("bepa_long", "level1_as_bepa_long")  #: the two that differ by the refresh alone
 EVALUATED = {"eval/train": "train", "eval/expert_only": "expert_only", "eval/held_out": "held_out"}
-REFRESH_TEXT = (
-    f"`{PAIR[0]}` − `{PAIR[1]}` in points, paired by seed, in the evaluations during training (2 episodes per task), "
-    f"at 150 in the one at the end (8); rollouts: success in the {SPAN} iterations up to this one."
-)
 PANELS = tuple(Panel(key, f"evaluation, {part}") for key, part in EVALUATED.items())
 
 
@@ -40,8 +36,7 @@ def long_section(study: Study, folder: Path) -> list[str]:
     for reference in ("grpo_long", "bepa_long"):
         if len(table := difference_table(study, names, reference, LEAST)) > 2:
             lines += ["", *table]
-    if len(table := refresh_table(study)) > 2:
-        lines += ["", *wrapped(REFRESH_TEXT), "", *table]
+    lines += ["", *table] if (table := pair_lines(study, REFRESH)) else []
     return [*lines, "", "![Success over 150 iterations](results/long.png)", ""]
 
 
@@ -56,22 +51,27 @@ def _introduction(study: Study, names: Sequence[str]) -> list[str]:
     return wrapped(*sentences)
 
 
-def refresh_table(study: Study) -> list[str]:
-    """BEPA with the refresh minus LEVEL-1 at its rate, by iteration; the head alone without results of both."""
+def pair_lines(study: Study, pair: tuple[str, str]) -> list[str]:
+    """One variant minus another by iteration, Markdown lines; none without results of :data:`LEAST` seeds of both."""
+    text = (
+        f"`{pair[0]}` − `{pair[1]}` in points, paired by seed, in the evaluations during training (2 episodes per "
+        f"task), at 150 in the one at the end (8); rollouts: success in the {SPAN} iterations up to this one."
+    )
     lines = [row("iteration", *EVALUATED.values(), "rollouts"), rule(len(EVALUATED) + 2)]
-    if all(len(study.get(name, ())) >= LEAST for name in PAIR):
-        for iteration in AT:
-            readings = (*(partial(_at, key=key, iteration=iteration) for key in EVALUATED), partial(_before, iteration))
-            found = [_both(study, reading) for reading in readings]
-            if any(each is not None for each in found):
-                lines.append(row(str(iteration), *map(gain_text, found)))
-    return lines
+    if any(len(study.get(name, ())) < LEAST for name in pair):
+        return []
+    for iteration in AT:
+        readings = (*(partial(_at, key=key, iteration=iteration) for key in EVALUATED), partial(_before, iteration))
+        found = [_both(study, pair, reading) for reading in readings]
+        if any(each is not None for each in found):
+            lines.append(row(str(iteration), *map(gain_text, found)))
+    return [*wrapped(text), "", *lines]
 
 
-def _both(study: Study, reading: Callable[[Result], float | None]) -> tuple[Rates, Rates] | None:
+def _both(study: Study, pair: tuple[str, str], reading: Callable[[Result], float | None]) -> tuple[Rates, Rates] | None:
     """The two methods' values under the seeds that both have, ``[S, 1]`` each; None if a result has none."""
-    seeds = common_seeds(study, PAIR)
-    both = [[reading(result) for result in study[name] if result.seed in seeds] for name in PAIR]
+    seeds = common_seeds(study, pair)
+    both = [[reading(result) for result in study[name] if result.seed in seeds] for name in pair]
     if not seeds or any(value is None for values in both for value in values):
         return None
     one, other = (np.array(values, dtype=float)[:, None] for values in both)
