@@ -36,9 +36,10 @@ def reads_events(display_name: str, until: float) -> bool:
         root = display.screen().root
         # answers are sent to the root window
         root.change_attributes(event_mask=X.SubstructureNotifyMask)
+        stamp = int(1000 * time.monotonic()) & 0xFFFFFFFF  # an answer to an earlier call proves nothing about this one
         while (window := _askable(display)) is not None:
-            _ping(display, window)
-            if _answered(display, window, min(until, time.monotonic() + AGAIN)):
+            _ping(display, window, stamp)
+            if _answered(display, window, stamp, min(until, time.monotonic() + AGAIN)):
                 return True
             if time.monotonic() >= until:
                 return False
@@ -67,22 +68,22 @@ def _askable(display: Display) -> Window | None:
         return None  # closed since it was active
 
 
-def _ping(display: Display, window: Window) -> None:
-    data = [display.intern_atom("_NET_WM_PING"), X.CurrentTime, window.id, 0, 0]
+def _ping(display: Display, window: Window, stamp: int) -> None:
+    data = [display.intern_atom("_NET_WM_PING"), stamp, window.id, 0, 0]
     window.send_event(
         event.ClientMessage(window=window, client_type=display.intern_atom("WM_PROTOCOLS"), data=(32, data))
     )
     display.flush()
 
 
-def _answered(display: Display, window: Window, until: float) -> bool:
+def _answered(display: Display, window: Window, stamp: int, until: float) -> bool:
     """Whether the ping's copy arrives at the root window in time; other events of the root window are skipped."""
-    ping = display.intern_atom("_NET_WM_PING")
+    copy = [display.intern_atom("_NET_WM_PING"), stamp, window.id]
     while True:
         while not display.pending_events():
             left = until - time.monotonic()
             if left <= 0 or not select.select([display], [], [], left)[0]:
                 return False
         note = display.next_event()
-        if note.type & 0x7F == X.ClientMessage and note.data[0] == 32 and list(note.data[1][:3:2]) == [ping, window.id]:
+        if note.type & 0x7F == X.ClientMessage and note.data[0] == 32 and list(note.data[1][:3]) == copy:
             return True

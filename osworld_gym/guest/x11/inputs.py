@@ -245,7 +245,8 @@ class Inputs:
         if all(self._keyboard.lookup(keysym) for keysym in keysyms):
             return True
         self._settle(0.05, 2.0)  # for applications that cannot be asked
-        if not reads_events(self._display.get_display_name(), min(self._until, time.monotonic() + READ)):
+        until = min(self._until, time.monotonic() + READ)
+        if self._keyboard.takes_away(keysyms) and not reads_events(self._display.get_display_name(), until):
             self._cut = True
             return False
         with self._lock:

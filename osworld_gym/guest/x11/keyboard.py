@@ -113,6 +113,11 @@ class Keyboard:
         """(key code, whether shift is needed) of a keysym; None if it has no key code."""
         return self._codes.get(keysym)
 
+    def takes_away(self, keysyms: set[int]) -> bool:
+        """Whether :meth:`provide` would give some keysym the key code of another one."""
+        new = sum(keysym not in self._codes for keysym in keysyms)
+        return new > sum(keysym is None for keysym in self._spare.values())
+
     def provide(self, keysyms: set[int]) -> None:
         """Assigns a key code to each keysym; at most :attr:`spare` of them may be new."""
         for keysym in keysyms:
