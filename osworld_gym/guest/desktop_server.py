@@ -67,7 +67,7 @@ def serve(session: Session, order: dict[str, Any]) -> tuple[Callable[[], set[int
     screen = Screen(session.framebuffer, Workload(programs, watch_time), windows.nudge, reaction)
     inputs = Inputs(display, lock, screen.size, screen.wait_still)
     serve_still(still, partial(screen.wait_still, QUIET, DEADLINE))
-    table = endpoints(screen, inputs, windows, commands, XServerLiveness(display, lock), recording)
+    table = endpoints(screen, inputs, windows, commands, XServerLiveness(Display()), recording)
     Image.preinit()  # imports what the first screenshot needs
     _await_manager(session)
     inputs.move((screen.size[0] / 2, screen.size[1] / 2))

@@ -1,4 +1,10 @@
-"""Checks that the X server responds. Its framebuffer is a file that outlives it, so a frame alone proves nothing."""
+"""Checks that the X server responds. Its framebuffer is a file that outlives it, so a frame alone proves nothing.
+
+The check also makes the frame whole. The X server takes the pointer off the framebuffer before it paints under it, and
+draws it again when it has answered the requests of one connection and turns to the next (``dix/dispatch.c``,
+``mi/misprite.c``); replies may be sent before. A reply on the connection that painted is therefore no sign that the
+pointer is there again, one on another connection is.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +20,22 @@ class XServerLiveness:
     """Queries the X server on a separate thread, so that a frozen server blocks no other thread.
 
     Args:
-        display: the connection, shared; ``lock`` guards it.
+        display: a connection that nobody else uses.
+        patience: seconds to wait for one reply.
     """
 
-    def __init__(self, display: Display, lock: threading.RLock, patience: float = PATIENCE) -> None:
-        self._display, self._lock, self._patience = display, lock, patience
+    def __init__(self, display: Display, patience: float = PATIENCE) -> None:
+        self._display, self._patience = display, patience
         self._changed = threading.Condition()
         self._asked = self._answered = 0
         self._dead = False
         threading.Thread(target=self._ask, name="liveness", daemon=True).start()
 
     def responds(self) -> bool:
-        """Whether the X server replied, within ``patience`` seconds, to a request sent after this call."""
+        """Whether the X server replied, within ``patience`` seconds, to a request sent after this call.
+
+        If so, the pointer is in the framebuffer as well, unless something has been painted under it since.
+        """
         with self._changed:
             self._asked += 1
             mine = self._asked
@@ -39,8 +49,7 @@ class XServerLiveness:
                 self._changed.wait_for(lambda: self._asked > self._answered)
                 question = self._asked
             try:
-                with self._lock:
-                    self._display.screen().root.query_pointer()
+                self._display.screen().root.query_pointer()
             except (ConnectionClosedError, OSError):
                 with self._changed:
                     self._dead = True
