@@ -136,7 +136,11 @@ def with_end(result: Result) -> list[Mapping[str, float]]:
 
 
 def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, float, float]]:
-    """Position, mean, minimum and maximum over seeds at each iteration that has the metric, by iteration."""
+    """Position, mean, minimum and maximum over seeds at each iteration that has the metric, by iteration.
+
+    An evaluation that fewer seeds have than others is left out: runs that continue a shorter one were evaluated more
+    often, and a mean over other seeds than at the iterations beside it would look like a change.
+    """
     values: Mapping[float, list[float]] = defaultdict(list)
     positions: Mapping[float, list[float]] = defaultdict(list)
     for result in study.get(name, ()):
@@ -144,4 +148,6 @@ def curve(study: Study, name: str, panel: Panel) -> list[tuple[float, float, flo
             if panel.key in line and panel.against in line:
                 values[line["iteration"]].append(line[panel.key])
                 positions[line["iteration"]].append(line[panel.against])
-    return [(mean(positions[i]), mean(values[i]), min(values[i]), max(values[i])) for i in sorted(values)]
+    least = max(map(len, values.values()), default=0) if panel.key.startswith("eval/") else 1
+    kept = sorted(i for i, found in values.items() if len(found) >= least)
+    return [(mean(positions[i]), mean(values[i]), min(values[i]), max(values[i])) for i in kept]

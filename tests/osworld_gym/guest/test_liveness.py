@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from Xlib import Xcursorfont
-from Xlib.display import Display
 
-from osworld_gym.guest.x11.liveness import XServerLiveness
 from osworld_gym.guest.x11.screen import Screen
 from osworld_gym.guest.x_server import XServer, cookie_entry, write_private
 
@@ -45,6 +42,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_pointer_is_there_after_a_reply_though_the_painter_goes_on(server: Path) -> None:
+    from Xlib import Xcursorfont  # the default tests, which collect this file, lack it
+    from Xlib.display import Display
+
+    from osworld_gym.guest.x11.liveness import XServerLiveness
+
     painter, other = Display(), Display()
     screen, liveness = Screen(server, lambda: 0.0), XServerLiveness(other)
     root, font = painter.screen().root, painter.open_font("cursor")

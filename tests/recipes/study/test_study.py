@@ -136,6 +136,19 @@ def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
     assert [curve(own, name, Panel("a", "", against="total/rollouts"))[0][0] for name in own] == [72.0, 8.0]
 
 
+def test_an_evaluation_that_one_seed_lacks_is_not_drawn() -> None:
+    """Seed 0 continues a shorter run, which was evaluated at iteration 10, too; other metrics are drawn everywhere."""
+    lines = [
+        [{"iteration": 10.0, "eval/train": 0.9, "a": 0.5}, {"iteration": 25.0, "eval/train": 0.4}, {"iteration": 50.0}],
+        [{"iteration": 10.0}, {"iteration": 25.0, "eval/train": 0.2}, {"iteration": 50.0}],
+    ]
+    study = {"grpo": [result("grpo", seed, 1, curve=points) for seed, points in enumerate(lines)]}
+    assert curve(study, "grpo", Panel("eval/train", "")) == [
+        (25.0, pytest.approx(0.3), 0.2, 0.4), (50.0, 0.125, 0.125, 0.125),
+    ]  # fmt: skip
+    assert curve(study, "grpo", Panel("a", "")) == [(10.0, 0.5, 0.5, 0.5)]
+
+
 def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Path) -> None:
     """BEPA is 25, 50 and 75 points above LEVEL-1 at iteration 50: with three seeds 50 ± 4.303 * 25 / √3."""
 
