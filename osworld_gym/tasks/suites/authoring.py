@@ -74,9 +74,14 @@ def bytes_step(path: str, data: bytes) -> Data:
     return {"type": "execute", "parameters": {"command": ["python3", "-c", _WRITE, path, text]}}
 
 
-def wait_for_window(title: str) -> list[Data]:
-    """Setup steps: wait until a window with this text in its title exists and stops changing."""
-    until = {"command": ["wmctrl", "-l"], "until": {"stdout": title}}
+def wait_for_window(title: str, *listing: str) -> list[Data]:
+    """Setup steps: wait until a window with this text in its title exists and stops changing.
+
+    Args:
+        title: a part of the window's title.
+        listing: a command that prints the windows' titles; default ``wmctrl -l``.
+    """
+    until = {"command": list(listing or ("wmctrl", "-l")), "until": {"stdout": title}}
     return [{"type": "execute", "parameters": until}, {"type": "sleep", "parameters": {"seconds": 5}}]
 
 

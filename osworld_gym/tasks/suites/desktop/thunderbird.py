@@ -13,13 +13,14 @@ from osworld_gym.tasks.suites.authoring import (
     every,
     in_window,
     keys_step,
-    launch_and_wait,
+    launch,
     metric,
     output,
     script,
     shell,
     text_step,
     type_step,
+    wait_for_window,
 )
 from osworld_gym.tasks.suites.desktop.content.media import make_mail, make_mbox
 from osworld_gym.tasks.task import Task
@@ -42,6 +43,27 @@ data = json.loads(path.read_text()) if path.exists() else {}
 data.setdefault("chrome://messenger/content/messenger.xhtml", {})["status-bar"] = {"collapsed": "true"}
 path.write_text(json.dumps(data))
 """
+#: lists the windows, like ``wmctrl -l``; starts Thunderbird again if it shows the root of the folders. On a loaded
+#: machine Thunderbird may read session.json before its list of folders is there; it then drops the folder to open
+#: (restoreTab in its mailTabs.js, displayFolder in about3Pane.js)
+_OPEN_AGAIN = """
+import subprocess, time
+def windows():
+    return subprocess.run(["wmctrl", "-l"], capture_output=True, text=True).stdout
+def still(condition, seconds):
+    end = time.monotonic() + seconds
+    while condition(windows()):
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.1)
+    return False
+if still(lambda titles: "Local Folders - " in titles and "Inbox - " not in titles, 2):
+    subprocess.run(["pkill", "-KILL", "thunderbird"])  # a proper end would save the wrong folder in session.json
+    still(lambda titles: "Thunderbird" in titles, 5)
+    null = subprocess.DEVNULL
+    subprocess.Popen(["thunderbird"], stdin=null, stdout=null, stderr=null, start_new_session=True)
+print(windows())
+"""
 NEWEST_FIRST = ("Cheap watches", "Invoice 17", "Lunch on Friday")
 
 
@@ -63,7 +85,8 @@ def inbox() -> list[Data]:
         text_step(f"{FOLDERS}/Projects", ""),
         text_step(f"{PROFILE}/session.json", json.dumps({"rev": 0, "windows": windows})),
         {"type": "execute", "parameters": {"command": ["python3", "-c", _NO_STATUS, PROFILE]}},
-        *launch_and_wait("Inbox - ", "thunderbird"),
+        launch("thunderbird"),
+        *wait_for_window("Inbox - ", "python3", "-c", _OPEN_AGAIN),
     ]
 
 
