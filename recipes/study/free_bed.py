@@ -111,8 +111,9 @@ def untuned(study: Study) -> list[str]:
     searched = {each.split("=", 1)[0] for grid in grids for trial in grid for each in trial}
 
     def as_chosen(result: Result) -> bool:
-        key = VARIANTS[result.variant].tuned_as or VARIANTS[result.variant].algo
-        wanted = dict(each.split("=", 1) for each in search.tuned(key))
+        variant = VARIANTS[result.variant]
+        key = variant.tuned_as or variant.algo
+        wanted = dict(each.split("=", 1) for each in (*variant.settings, *search.tuned(key)))
         made = defaults | dict(result.settings)
         return key in chosen and all(float(made[name]) == float(wanted.get(name, defaults[name])) for name in searched)
 

@@ -46,6 +46,9 @@ _OWN = tuple(
         ("bepa_actions", "level1_as_bepa"), ("bepa", "sft_self"), ("bepa_long", "sft_self_rl_long"),
         ("bepa_anchor", "bepa"), ("bepa_anchor", "grpo"), ("bepa_anchor", "sft_self"),
         ("sft_self_rl_long", "grpo_long"), ("bepa_anchor_long", "sft_self_rl_long"),
+        ("bepa_anchor_long", "bepa_long"), ("bepa_anchor_long", "bepa_as_grpo_long"),
+        ("bepa_as_grpo_long", "bepa_long"), ("sft_self_rl_anchor_long", "sft_self_rl_long"),
+        ("bepa_anchor_long", "sft_self_rl_anchor_long"),
     )
     for part in ("train", "expert_only", "held_out")
 )  # fmt: skip

@@ -201,6 +201,22 @@ SELF_THEN_RL_LONG = Variant("sft_self_rl_long", "sft_self_rl", "fine-tuning firs
 ANCHOR_LONG = Variant(
     "bepa_anchor_long", "bepa", "150 iterations", LONGER, tuned_as="bepa_anchor", continues="bepa_anchor"
 )
+#: two controls of the anchor: the same rate without it, and what it does after fine-tuning
+ANCHOR_CONTROLS = (
+    Variant(
+        "bepa_as_grpo_long",
+        "bepa",
+        "150 iterations, with GRPO's rate and updates, which are also those of `bepa_anchor_long`",
+        LONGER,
+        tuned_as="grpo",
+    ),
+    Variant(
+        "sft_self_rl_anchor_long",
+        "sft_self_rl",
+        "`sft_self_rl_long` with the anchor, of the weight that BEPA's search has chosen",
+        (*LONGER, "loss.anchor=0.1"),
+    ),
+)
 PARTS = {
     "methods": METHODS,
     "refresh": REFRESH,
@@ -216,7 +232,7 @@ FREE_PARTS = {
     "core": (*(variant for variant in METHODS if variant.name in _CORE), REFRESH[0]),
     "controls": CONTROLS,
     "anchor": (ANCHOR,),
-    "long": (*LONG, SELF_THEN_RL_LONG, ANCHOR_LONG),
+    "long": (*LONG, SELF_THEN_RL_LONG, ANCHOR_LONG, *ANCHOR_CONTROLS),
     "others": (
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,
