@@ -241,7 +241,7 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     assert {run.base.name for run in (*first, *runs)} == {"free/seed-4"}
     assert len(further) > len(first)  # all trials score alike, so that the first of each method wins: some are edges
     assert all(run.variant.continues for run in finals)
-    assert len(runs) == 5 * sum(len(part) for name, part in FREE_PARTS.items() if name != "long") + 3 * 6
+    assert len(runs) == 5 * sum(len(part) for name, part in FREE_PARTS.items() if name != "long") + 3 * 8
     assert SEEDS["long"] == (0, 1, 2)
     assert [run.variant.name for run in runs[:5]] == [variant.name for variant in FREE_PARTS["core"]]
     choices = json.loads((tmp_path / "tuned_free.json").read_text())
