@@ -104,7 +104,10 @@ def free_search(base: Base) -> Search:
 
 
 def untuned(study: Study) -> list[str]:
-    """The variants with a result whose settings are not those that the search has chosen; all before the search."""
+    """The variants with a result whose settings are not those that the search has chosen; all before the search.
+
+    A searched setting that a variant sets itself, as its description says, counts as chosen.
+    """
     search, defaults = free_search(Base("")), kept_settings(load_config())
     chosen = search.read()
     grids = (*GRIDS.values(), *(further for edges in BEYOND.values() for further in edges.values()))

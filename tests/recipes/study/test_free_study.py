@@ -423,6 +423,12 @@ def test_settings_that_the_search_has_not_chosen_are_named_on_the_page(
     assert untuned(study) == ["grpo"]  # whose updates are then the default's
     path.write_text(json.dumps({"bepa": chosen | {"settings": ["optimizer.lr=1e-4"]}, "grpo": chosen}))
     assert untuned(study) == ["bepa", "level1_as_bepa"]
+    path.write_text(json.dumps({"sft_self_rl": {"settings": ["optimizer.lr=3e-4"], "scores": {}, "longer": {}}}))
+    own = {"optimizer.lr": 3e-4, "loss.anchor": 0.1}  # the anchor is the variant's own setting
+    study = {"sft_self_rl_anchor_long": [result("sft_self_rl_anchor_long", 0, 1, settings=own)]}
+    assert untuned(study) == []
+    study = {"sft_self_rl_long": [result("sft_self_rl_long", 0, 1, settings=own)]}
+    assert untuned(study) == ["sft_self_rl_long"]
 
 
 def test_a_trial_that_went_on_and_solved_nothing_is_in_the_table(tmp_path: Path) -> None:
