@@ -38,7 +38,7 @@ from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
 from recipes.study.summary_page import write_summary
 from recipes.study.tuning import GRIDS, TERSE, simulated_search
-from recipes.study.variants import VARIANTS, Variant
+from recipes.study.variants import PARTS, VARIANTS, Variant
 
 TASKS = [f"t{i}" for i in range(6)]
 SETS = {"train": TASKS[:4], "held_out/known": TASKS[4:5], "held_out/unknown": TASKS[5:], "expert_only": TASKS[:2]}
@@ -66,7 +66,8 @@ def result(variant: str, seed: int, wins: int, **changes: Any) -> Result:
 
 @pytest.mark.slow
 def test_the_settings_of_every_run_load_and_differ(tmp_path: Path) -> None:
-    runs = TERSE.runs_of(list(VARIANTS.values()), (0, 1))
+    variants = list(dict.fromkeys(variant for part in PARTS.values() for variant in part))
+    runs = TERSE.runs_of(variants, (0, 1))
     trials = simulated_search(GRIDS, tmp_path / "none.json").trials(tmp_path)  # all of them are to be run
     runs += trials
     assert len({json.dumps(kept_settings(run.settings())) for run in runs}) == len(runs)
