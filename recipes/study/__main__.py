@@ -14,6 +14,7 @@ A run may be interrupted at any time: the next call goes on. A base policy that 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,12 +38,15 @@ from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS, Variant
 from recipes.tiny.checkpoint import file_hashes, read_manifest
 from recipes.tiny.gate import gate_failures
 
+NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)  #: of a base policy, which becomes a folder
+
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study", description=__doc__.split("\n")[0])
     found.add_argument("--bed", choices=["terse", "free"], default="terse", help="thoughts of the base policy")
     found.add_argument("--base", type=Path, metavar="FOLDER", help="checkpoint of the base policy (bed free)")
+    found.add_argument("--name", help="of that policy's results (default: by the seed of its weights, e.g. seed-0)")
     found.add_argument("--look", action="store_true", help="even if it is unfinished, not measured or fails its gate")
     found.add_argument("--despite-gate", action="store_true", help="the whole study even if it fails its gate")
     found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: methods; bed free: all parts")
@@ -95,10 +99,12 @@ def check_options(options: argparse.Namespace) -> None:
     if options.part is not None and options.part not in (FREE_PARTS if free else PARTS):
         known = ", ".join(FREE_PARTS if free else PARTS)
         raise ValueError(f"--part {options.part}: the bed {options.bed} has the parts {known}")
-    if not free and (options.base or options.look or options.despite_gate):
+    if not free and (options.base or options.name or options.look or options.despite_gate):
         raise ValueError(
-            "--base, --look and --despite-gate are for --bed free; the other bed starts from the shipped policy"
+            "--base, --name, --look and --despite-gate are for --bed free; the other bed starts from the shipped policy"
         )
+    if options.name is not None and not NAME.fullmatch(options.name):
+        raise ValueError(f"--name: expected letters, digits, '-' and '_', got {options.name!r}")
     if options.look and options.despite_gate:
         raise ValueError(
             "--look measures no gate and searches nothing, --despite-gate does both; leave one of them out"
@@ -138,7 +144,7 @@ def free_study(options: argparse.Namespace) -> int:
     """
     failed = 0
     if not options.page:
-        base = free_base(options.base, look=options.look)
+        base = free_base(options.base, look=options.look, name=options.name)
         name = base.name.removeprefix("free/")
         work, out = options.work or WORK / name, (options.out or RESULTS) / name
         if options.look:

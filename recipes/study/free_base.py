@@ -20,17 +20,19 @@ from recipes.tiny.__main__ import measure_folder
 from recipes.tiny.checkpoint import MANIFEST, file_hashes, read_manifest
 from recipes.tiny.free_gate import free_gate_failures
 
-EVALUATIONS = (13, 14)  #: seeds of the gate's evaluations, used for nothing else; 11 and 12 were the first training's
+#: seeds of the evaluations of a policy's gate, used for nothing else; by the figures of 11 to 16 the recipe was changed
+EVALUATIONS = (17, 18)
 EPISODES = 8  #: per task
 FIGURES = "base"  #: folder of the base policy's files beside its results
 
 
-def free_base(folder: Path, *, look: bool) -> Base:
+def free_base(folder: Path, *, look: bool, name: str | None = None) -> Base:
     """The base policy of a checkpoint folder.
 
     Args:
         folder: written by ``python -m recipes.tiny --wording free`` or its ``snapshot``.
         look: whether an unfinished training will do.
+        name: of its results' folder; None: by the seed of its weights.
 
     Raises:
         ValueError: not such a folder, changed files, or a training that has not ended.
@@ -44,7 +46,7 @@ def free_base(folder: Path, *, look: bool) -> Base:
     recipe, step = manifest["recipe"], manifest["step"]
     if recipe.get("styles") is None:
         raise ValueError(f"--base: {folder} is no policy that thinks in free words; {make}")
-    name, total = f"seed-{recipe['seed']}", sum(recipe["steps"])
+    name, total = name or f"seed-{recipe['seed']}", sum(recipe["steps"])
     if step < total:
         if not look:
             raise ValueError(f"--base: {folder} is at step {step} of {total}; wait for its end, or take a --look")
@@ -72,12 +74,18 @@ class Known:
     def failures(self) -> list[str]:
         """Why it is not a policy that methods are compared on, one line each; empty: it passes its gate."""
         lines = [] if self.finished else [f"its training is at step {self.manifest['step']}"]
-        for seed in EVALUATIONS:
-            if seed not in self.measured:
-                lines.append(f"evaluation {seed}: not measured")
-            else:
-                lines += [f"evaluation {seed}: {line}" for line in free_gate_failures(self.measured[seed])]
+        for seed, figures in self.measured.items():
+            lines += [f"evaluation {seed}: {line}" for line in free_gate_failures(figures)]
+        if missing := self.missing:
+            lines.append(f"evaluations that are not measured: {', '.join(map(str, missing))}")
         return lines
+
+    @property
+    def missing(self) -> list[int]:
+        """The seeds of the evaluations that are to be measured; none if there are enough, of whatever seeds."""
+        if len(self.measured) >= len(EVALUATIONS):
+            return []
+        return [seed for seed in EVALUATIONS if seed not in self.measured]
 
 
 def read_known(out: Path) -> Known:
@@ -89,13 +97,11 @@ def read_known(out: Path) -> Known:
     folder = out / FIGURES
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     measured = {}
-    for seed in EVALUATIONS:
-        path = folder / f"seed-{seed}.json"
-        if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["weights"] == manifest["weights"]:
-                measured[seed] = found["measured"]
-    return Known(manifest, measured)
+    for path in folder.glob("seed-*.json"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["weights"] == manifest["weights"]:
+            measured[int(path.stem.removeprefix("seed-"))] = found["measured"]
+    return Known(manifest, dict(sorted(measured.items())))
 
 
 def note_base(base: Base, out: Path) -> Known:
@@ -111,9 +117,8 @@ def note_base(base: Base, out: Path) -> Known:
 
 def measure_missing(base: Base, out: Path, *, processes: int, log: Log) -> Known:
     """Measures what the gate is about where it is not known for these weights (about 10 CPU minutes each)."""
-    known, weights = note_base(base, out), base.hash()
-    missing = [seed for seed in EVALUATIONS if seed not in known.measured]
-    if missing:
+    weights = base.hash()
+    if missing := note_base(base, out).missing:
         log(f"{base.name}: measures the gate's figures with evaluation seeds {', '.join(map(str, missing))}")
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             asked = {seed: pool.submit(_measured, base.checkpoint, seed) for seed in missing}

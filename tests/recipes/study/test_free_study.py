@@ -85,6 +85,7 @@ def test_a_base_policy_is_a_finished_training_in_free_words(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="is at step 29 of 30; wait for its end, or take a --look"):
         free_base(early, look=False)
     assert free_base(early, look=True).name == "free/seed-4-step-29"
+    assert free_base(folder, look=False, name="another").name == "free/another"
     with pytest.raises(ValueError, match=r"has no manifest\.json; give the folder that"):
         free_base(tmp_path, look=True)
     with pytest.raises(ValueError, match="is no policy that thinks in free words"):
@@ -97,7 +98,7 @@ def test_a_base_policy_is_a_finished_training_in_free_words(tmp_path: Path) -> N
 def test_the_gate_is_measured_once_for_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = free_base(checkpoint(tmp_path / "policy"), look=False)
     known = note_base(base, tmp_path / "out")
-    assert known.failures() == [f"evaluation {seed}: not measured" for seed in EVALUATIONS]
+    assert known.failures() == ["evaluations that are not measured: 17, 18"]
     assert "measured" not in known.manifest
     asked = []
 
@@ -119,8 +120,11 @@ def test_the_gate_is_measured_once_for_the_same_weights(tmp_path: Path, monkeypa
     for _ in range(2):
         known = bases.measure_missing(base, tmp_path / "out", processes=2, log=lines.append)
     assert asked == [(base.folder, seed) for seed in EVALUATIONS]
-    assert lines == ["free/seed-4: measures the gate's figures with evaluation seeds 13, 14"]
-    assert known.failures() == ["evaluation 14: expert_only: expected at least 20, measured 3"]
+    assert lines == ["free/seed-4: measures the gate's figures with evaluation seeds 17, 18"]
+    assert known.failures() == ["evaluation 18: expert_only: expected at least 20, measured 3"]
+    (tmp_path / "out" / "base" / "seed-17.json").rename(tmp_path / "out" / "base" / "seed-5.json")
+    known = bases.measure_missing(base, tmp_path / "out", processes=2, log=lines.append)  # two, of whatever seeds
+    assert (list(known.measured), len(asked)) == ([5, 18], 2)
     (base.checkpoint / "model.safetensors").write_bytes(b"others")
     assert note_base(base, tmp_path / "out").measured == {}  # of other weights
 
@@ -189,8 +193,13 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
             "the bed free has the parts core, controls, anchor, long",
         ),
         (["--part", "core"], "the bed terse has the parts methods, refresh"),
-        (["--base", "x"], "--base, --look and --despite-gate are for --bed free"),
-        (["--despite-gate"], "--base, --look and --despite-gate are for --bed free"),
+        (["--base", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (["--name", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (["--despite-gate"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (
+            ["--bed", "free", "--base", "x", "--name", "../x"],
+            "--name: expected letters, digits, '-' and '_', got '../x'",
+        ),
         (["--bed", "free", "--base", "x", "--look", "--despite-gate"], "leave one of them out"),
         (["--bed", "free", "--base", "x", "--replay"], "--replay is of the shipped policy"),
         (["--bed", "free", "--base", "x", "--seeds", "0"], "an interval requires at least 3 different seeds"),
@@ -295,15 +304,14 @@ def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
     assert (code, asked) == (2, [])
     said = capsys.readouterr().err
     assert (
-        "free/seed-4 fails its gate: evaluation 13: expert_only: expected at least 20, measured 3; evaluation" in said
+        "free/seed-4 fails its gate: evaluation 17: expert_only: expected at least 20, measured 3; evaluation" in said
     )
     assert "with --despite-gate it is studied all the same" in said
     code, asked = run_study(tmp_path, monkeypatch, "--look", "--variants", "bepa", "--seeds", "0")
     assert (code, [[run.name for run in runs] for runs in asked]) == (0, [["bepa-0"]])
     page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
-    assert (
-        "**`seed-4` does not pass its gate: a look, no comparison of methods.** - evaluation 13: not measured" in page
-    )
+    assert "**`seed-4` does not pass its gate: a look, no comparison of methods.**" in page
+    assert "comparison of methods.** - evaluations that are not measured: 17, 18" in page
     assert not (tmp_path / "tuned_free.json").exists()
 
 
@@ -324,7 +332,7 @@ def test_despite_its_gate_a_policy_is_studied_in_full_and_the_page_says_so(
     assert write_free_page(tmp_path / "out", tmp_path / "out" / "results-free.md")
     page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
     assert (
-        "**`seed-4` does not pass its gate; methods are compared on it all the same.** - evaluation 13: expert" in page
+        "**`seed-4` does not pass its gate; methods are compared on it all the same.** - evaluation 17: expert" in page
     )
     assert "does not pass its gate: a look" not in page
 
@@ -369,7 +377,7 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) holds | – |" in text
     assert "| bepa − level1_as_bepa | held_out | +5.2 | 25.0 (25 to 25) holds | – |" in text
     assert "| level1_as_bepa − bepa | 40.0 (40 to 40)* | +40.0 |" in text
-    assert "| 13 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
+    assert "| 17 | train | 90.0 | 10.0 | 80.0 | 90.0 | 70.0 | 2.0 |" in text
     long = text.split("### 150 iterations")[1]
     assert "| minus level1_as_bepa_long |" in long
     assert "| bepa_long | 25.0 (25 to 25)* |" in long
