@@ -9,6 +9,7 @@ import pytest
 from repository import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_stock_collector_gives_advantages_and_a_loss() -> None:
     """Six batches complete eight groups of eight, some of them with both successes and failures."""
@@ -20,6 +21,7 @@ def test_stock_collector_gives_advantages_and_a_loss() -> None:
     assert abs(loss) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_stock_replay_buffer_takes_optimiser_steps() -> None:
     path = ROOT / "examples" / "stock_replay_buffer.py"
@@ -29,6 +31,7 @@ def test_stock_replay_buffer_takes_optimiser_steps() -> None:
     assert all(abs(loss) < 10 for loss in losses)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_asynchronous_batches_are_sampled_by_the_weights_that_were_sent() -> None:
     """A batch is admitted at most one update before its own: its rows are of its version or the one before."""

@@ -103,6 +103,7 @@ def test_memmap_storages_still_leave_out_unknown_entries(rows: TensorDictBase) -
     assert texts(buffer[6:12]) == texts(rows)
 
 
+@pytest.mark.slow
 def test_torchrl_still_drops_text_from_memmap_storages() -> None:
     """In a process without osworld_gym. If this fails, TorchRL is corrected: see the message."""
     code = """

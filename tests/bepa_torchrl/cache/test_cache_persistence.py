@@ -290,6 +290,7 @@ cache.dumps({path!r})
 """
 
 
+@pytest.mark.slow
 def test_a_save_that_is_killed_loses_nothing(tmp_path):
     """The process is killed between its two renames: the old folder is found, and saving works again."""
     filled().dumps(tmp_path / "cache")

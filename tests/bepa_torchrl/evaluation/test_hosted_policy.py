@@ -72,6 +72,7 @@ def lost_of(capsys: pytest.CaptureFixture[str]) -> list[int]:
     return [each["no_result"] for each in json.loads(capsys.readouterr().out)["passes"]]
 
 
+@pytest.mark.slow
 def test_the_same_outcomes_as_its_checkpoint(
     tiny: TransformersPolicy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

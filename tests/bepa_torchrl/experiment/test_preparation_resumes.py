@@ -114,6 +114,7 @@ def rows_of(cache: TaskTraceCache) -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.slow
 def test_an_interrupted_preparation_equals_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     units = Units(monkeypatch)
     prepared(tmp_path / "straight")
@@ -139,6 +140,7 @@ def test_an_interrupted_preparation_equals_one_that_was_not(tmp_path: Path, monk
     assert not (tmp_path / "broken" / "preparing").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_final_evaluation_plays_only_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

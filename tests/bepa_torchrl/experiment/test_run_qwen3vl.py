@@ -89,6 +89,7 @@ def test_prompts_and_responses_as_tokens(checkpoint: Path) -> None:
     assert "<|vision_end|>\nPlease generate the next move" in text
 
 
+@pytest.mark.slow
 def test_converted_traces_are_tool_calls_and_solve_their_tasks(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     config = load_config(overrides)
@@ -112,6 +113,7 @@ def test_converted_traces_are_tool_calls_and_solve_their_tasks(prepared: tuple[P
         assert (result.stop, result.reward) == (StopReason.finished, 1.0)
 
 
+@pytest.mark.slow
 def test_an_iteration_trains_on_rollouts_and_traces(prepared: tuple[Path, tuple[str, ...]]) -> None:
     folder, overrides = prepared
     config = load_config([*overrides, "algo=level2", "train.iterations=1", "eval.every=0", "eval.final_episodes=0"])

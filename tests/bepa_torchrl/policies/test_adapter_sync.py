@@ -102,6 +102,7 @@ def test_weights_are_sent_once_and_then_adapters_alone(tmp_path: Path, given: li
         assert client_of(server).state()["weights"] is None
 
 
+@pytest.mark.slow
 def test_merged_adapters_are_sent_with_all_weights(tmp_path: Path, given: list[str]) -> None:
     with served(tmp_path / "weights", kind=RecordingEngine) as server:
         policy = connected(server, adapters="merged")
@@ -113,6 +114,7 @@ def test_merged_adapters_are_sent_with_all_weights(tmp_path: Path, given: list[s
         policy.close()
 
 
+@pytest.mark.slow
 def test_weights_below_the_adapters_are_sent_again_if_they_changed(tmp_path: Path, given: list[str]) -> None:
     with served(tmp_path / "weights", kind=RecordingEngine) as server:
         policy = connected(server)
@@ -130,6 +132,7 @@ def test_weights_below_the_adapters_are_sent_again_if_they_changed(tmp_path: Pat
         policy.close()
 
 
+@pytest.mark.slow
 def test_a_server_started_again_gets_weights_and_adapters_again(tmp_path: Path, given: list[str]) -> None:
     with served(tmp_path / "first", kind=RecordingEngine) as server:
         port = server.address[1]
@@ -215,6 +218,7 @@ def test_adapters_of_another_run_or_incomplete_ones_are_refused(tmp_path: Path) 
         assert_as_trainer(second)
 
 
+@pytest.mark.slow
 def test_a_restart_before_a_sync_is_counted(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         policy = connected(server, max_restarts=1)

@@ -22,6 +22,7 @@ OTHERS = list(zip(FAMILIES, [*TUNINGS][1:] + [*TUNINGS][:1], strict=True))
 ALL = [*itertools.product(FAMILIES, TUNINGS, (torch.float32, torch.bfloat16))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "tuning"), FEW)
 def test_a_policy_of_each_family_works_on_an_accelerator(tmp_path: Path, family: str, tuning: str) -> None:
     """Load, sample, score, update, save, resume, publish, export; results equal the CPU's."""

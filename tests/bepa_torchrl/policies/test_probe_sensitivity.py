@@ -48,6 +48,7 @@ def check(engine: TransformersPolicy, trainer: TransformersPolicy) -> None:
     check_probe(ProbeResult(1, "", tuple(sampled), tuple(scored)), None, tolerance=TOLERANCES[torch.bfloat16])
 
 
+@pytest.mark.slow
 def test_a_wrong_matrix_is_noticed_and_rounding_is_not(tmp_path: Path) -> None:
     """Noise of 0.3 standard deviations in one matrix. Norms and biases as small as here hide in bfloat16's rounding."""
     saved = TransformersPolicy(small_checkpoint(), **OPTIONS).save(tmp_path / "trainer")

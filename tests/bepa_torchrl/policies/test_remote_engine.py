@@ -110,6 +110,7 @@ def test_it_samples_with_the_trainers_weights_of_each_version(tmp_path: Path) ->
     assert not (tmp_path / "weights").exists()
 
 
+@pytest.mark.slow
 def test_a_replica_gets_its_weights_also_others_of_the_same_version(tmp_path: Path) -> None:
     """A resumed run may have other weights of a version than the run before it."""
     torch.manual_seed(0)
@@ -139,6 +140,7 @@ def test_a_replica_samples_nothing_without_weights(tmp_path: Path) -> None:
         policy.close()
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_its_check_after_a_restart_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def refuse() -> None:
     raise WeightSyncError("by the test")
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_closed_during_a_restart_leaves_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +252,7 @@ def test_images_are_sent_once_and_again_when_the_server_has_dropped_them(
         policy.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_started_again_gets_the_weights_again(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with served(tmp_path / "first") as server:
@@ -298,6 +302,7 @@ def test_an_engine_of_a_version_that_cannot_do_what_is_asked_is_named_with_the_f
         plain.close()
 
 
+@pytest.mark.slow
 def test_a_sync_waits_for_the_server(tmp_path: Path) -> None:
     with served(tmp_path / "first") as server:
         port = server.address[1]
@@ -326,6 +331,7 @@ class ExitingEngine(BuiltInEngine):
         return found
 
 
+@pytest.mark.slow
 def test_rows_that_an_engine_finished_before_its_exit_are_not_sampled_again(tmp_path: Path) -> None:
     with served(tmp_path / "weights", kind=ExitingEngine) as server:
         policy = connected(server)
@@ -349,6 +355,7 @@ class SlowEngine(BuiltInEngine):
         return super().generate(rows)
 
 
+@pytest.mark.slow
 def test_a_batch_is_waited_for_by_several_requests_and_sampled_once_whatever_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +387,7 @@ def test_a_silent_server_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None
         EngineClient(Access(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN)).state()
 
 
+@pytest.mark.slow
 def test_another_run_takes_the_engine_and_the_first_one_ends_with_the_reason(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         first, second = connected(server), connected(server)

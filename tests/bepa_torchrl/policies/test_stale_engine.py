@@ -51,7 +51,14 @@ def moved(policy: VLLMSampler) -> float:
     return max((a - b).abs().max().item() for a, b in zip(now, before.scored, strict=True))
 
 
-@pytest.mark.parametrize(("dtype", "rate"), [(torch.float32, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 1e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [
+        (torch.float32, 1e-6),
+        pytest.param(torch.float32, 1e-5, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, 1e-6, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: float, tmp_path: Path) -> None:
     tolerance = TOLERANCES[torch.bfloat16]
     with served(tmp_path / "weights", kind=StaleEngine) as server:
@@ -70,7 +77,7 @@ def test_a_stale_engine_is_noticed_after_a_small_step(dtype: torch.dtype, rate: 
         policy.close()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_an_engine_that_loads_them_passes(dtype: torch.dtype, tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         trainer = trainer_of(dtype, tmp_path)

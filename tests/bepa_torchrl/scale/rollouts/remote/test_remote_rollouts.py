@@ -111,6 +111,7 @@ def versions_of(collector: AsyncGroupCollector, count: int, after: Callable[[int
     return batches
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_cut_again_and_again_changes_nothing() -> None:
     """The relay cuts each connection within a frame: of the handshake, the plan, weights, leases and results."""
     with trainer() as (collector, relay, notes):
@@ -130,6 +131,7 @@ def test_a_connection_that_is_cut_again_and_again_changes_nothing() -> None:
         assert not player.is_alive()
 
 
+@pytest.mark.slow
 def test_another_process_that_is_cut_off_and_then_killed_changes_nothing(tmp_path: Path) -> None:
     """After the kill this process plays the rest: its leases are those of the other, which expire."""
     token = tmp_path / "token"
