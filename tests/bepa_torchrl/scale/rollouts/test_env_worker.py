@@ -12,7 +12,7 @@ import pytest
 from polling import until
 
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
-from bepa_torchrl.scale.rollouts import env_worker
+from bepa_torchrl.scale.rollouts import async_collector, env_worker
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
@@ -246,7 +246,10 @@ def test_a_task_that_always_fails_is_not_held_against_the_desktops() -> None:
     service.close()
 
 
-def test_a_run_without_any_desktop_ends_soon_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_without_any_desktop_ends_soon_and_says_why(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_collector, "_CHECK_EVERY", 0.1)
     learner: Any = ScriptedPolicy(lambda _: True)
     learner.named_weights = lambda: iter(())
     collector = local_collector(

@@ -307,7 +307,7 @@ def test_workers_that_wait_for_leases_do_not_hold_up_results(
             return inner(worker, limit, timeout)
 
         served.queue.lease = lease_once  # type: ignore[method-assign]
-        threads = [threading.Thread(target=gateway.lease, args=(f"w{number}", 1, 5.0)) for number in range(3)]
+        threads = [threading.Thread(target=gateway.lease, args=(f"w{number}", 1, 0.2)) for number in range(3)]
         for thread in threads:
             thread.start()
         until(lambda: len(asked) == 3, "not all of them wait")
