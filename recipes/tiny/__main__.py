@@ -24,7 +24,7 @@ from recipes.tiny.evaluate import measure
 from recipes.tiny.free_gate import free_gate_failures, measure_free
 from recipes.tiny.gate import gate_failures
 from recipes.tiny.grounding import label_words
-from recipes.tiny.pretrain import AGAIN, RECIPES, Pretraining, finished_model, new_model, run, short
+from recipes.tiny.pretrain import AGAIN, FREE_PLANS, RECIPES, Pretraining, finished_model, new_model, run, short
 from recipes.tiny.processes import ALONE, Processes, joined
 from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
@@ -58,9 +58,15 @@ def measure_folder(folder: Path, wording: str, episodes: int, seed: int) -> dict
 
 
 def new_training(options: argparse.Namespace, processes: Processes = ALONE) -> Pretraining:
-    """The run of the command line, at its start."""
+    """The run of the command line, at its start.
+
+    Raises:
+        ValueError: see :func:`second_training`; or an option of the second training without ``--again``.
+    """
     if options.again is not None:
         return second_training(options, processes)
+    if options.plans:
+        raise ValueError("--plans is of the second training; give --again FOLDER as well, or leave it out")
     recipe = replace(short(RECIPES[options.wording], options.share), seed=options.seed)
     tokenizer = project_tokenizer(recipe.styles)
     return Pretraining(new_model(tokenizer, recipe), tokenizer, recipe, processes)
@@ -87,7 +93,8 @@ def second_training(options: argparse.Namespace, processes: Processes) -> Pretra
         found = f"{'terse' if given['styles'] is None else 'free'} --seed {given['seed']}"
         asked = f"--wording {options.wording} --seed {options.seed}"
         raise ValueError(f"--again: {folder} is of --wording {found}, expected {asked}; {fix}")
-    recipe = replace(short(AGAIN[options.wording], options.share), seed=options.seed)
+    again = FREE_PLANS if options.plans else AGAIN[options.wording]
+    recipe = replace(short(again, options.share), seed=options.seed)
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)
     return Pretraining(model, PreTrainedTokenizerFast.from_pretrained(folder), recipe, processes)
 
@@ -98,7 +105,7 @@ def notes_of(training: Pretraining, options: argparse.Namespace) -> dict[str, An
     start = {}
     if options.again is not None:
         first = read_manifest(options.again)
-        command += " --again FOLDER"
+        command += " --again FOLDER" + (" --plans" if options.plans else "")
         start = {
             "start": {key: value for key, value in first.items() if key != "sha256"}
             | {"weights": first["sha256"]["model.safetensors"]}
@@ -164,6 +171,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--again", type=Path, help="the second training: folder of the first one's checkpoint (--wording free)"
         )
+        command.add_argument("--plans", action="store_true", help="of the second training: with more plans")
     for command in (measuring, writing):
         command.add_argument("--folder", type=Path, help="checkpoint folder (default: the package's own)")
     for command in (main, measuring):

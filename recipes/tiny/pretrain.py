@@ -13,7 +13,7 @@
 
 The result is the mean of the weights at the ends of *polish* and *finish*, sharpened; what each gives is
 in docs/history/log.md. With :data:`FREE_WORDS` the thoughts are in free words, and the result are the last weights;
-:data:`FREE_AGAIN` is a second training that starts from them.
+:data:`FREE_AGAIN` is a second training that starts from them, :data:`FREE_PLANS` another one, with more plans.
 
 Every step's data and the learning rate follow from the step number, so a run can stop and resume anywhere. A step's
 screenshots are in ``parts``, which as many processes can share (:mod:`recipes.tiny.processes`).
@@ -127,6 +127,14 @@ FREE_AGAIN = replace(
     matrix_rate=FREE_WORDS.matrix_rate / 2,
     decay=1.0,
     data=2_000_000,
+)
+_MOSTLY_PLANS = Shares(shuffled=0.55, expert=0.1, planned=0.78)
+#: another second training, after which fewer unknown tasks are solved without a plan: plans for these are learnt on the
+#: shuffled desks, plans for known ones on the others (docs/history/log.md)
+FREE_PLANS = replace(
+    FREE_AGAIN,
+    acting=_MOSTLY_PLANS,
+    finishing=replace(_MOSTLY_PLANS, long=FINISHING.long),
 )
 RECIPES = {"terse": Recipe(), "free": FREE_WORDS}  #: by the name of the thoughts' wording
 AGAIN = {"free": FREE_AGAIN}  #: of the second training

@@ -16,7 +16,7 @@ from osworld_gym.tasks.oracles.sim.free_prose import FREE
 from recipes.tiny import __main__ as program
 from recipes.tiny.checkpoint import read_manifest, write_checkpoint
 from recipes.tiny.grounding import label_words
-from recipes.tiny.pretrain import AGAIN, FREE_AGAIN, FREE_WORDS, Pretraining, Recipe, new_model
+from recipes.tiny.pretrain import AGAIN, FREE_AGAIN, FREE_PLANS, FREE_WORDS, Pretraining, Recipe, new_model
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,19 @@ def test_a_second_training_starts_from_the_weights_of_the_first_one(
     assert notes["start"]["weights"] == first["sha256"]["model.safetensors"] == notes["sha256"]["model.safetensors"]
     assert notes["start"]["command"] == "first"
     assert "sha256" not in notes["start"]
+
+
+def test_the_one_with_more_plans_is_an_option(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "FREE_PLANS", replace(FREE_PLANS, steps=(0,) * 7))
+    free = ["--wording", "free", "--seed", "3", "--episodes", "0", "--plans"]
+    state = ["--state", str(tmp_path / "state.pt"), "--out", str(tmp_path / "out")]
+    with pytest.raises(ValueError, match="--plans is of the second training; give --again FOLDER as well"):
+        program.main([*free, *state])
+    assert program.main([*free, *state, "--again", str(ended)]) == 0
+    notes = read_manifest(tmp_path / "out")
+    assert notes["command"].endswith("--seed 3 --again FOLDER --plans")
+    assert notes["recipe"]["acting"] == {"shuffled": 0.55, "expert": 0.1, "planned": 0.78, "long": None}
+    assert notes["recipe"]["finishing"]["long"] == FREE_AGAIN.finishing.long
 
 
 @pytest.mark.usefixtures("small")
