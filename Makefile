@@ -19,7 +19,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-experts test-browser soak nightly lint docs wheel \
-	bench bench-desktops results results-free tiny tiny-free tiny-local settings clean
+	bench bench-desktops results results-free tiny tiny-free tiny-plans tiny-local settings clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 17
@@ -153,10 +153,14 @@ tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (ho
 
 # checkpoint of the first of its two trainings
 FIRST = build/tiny-free-first
-tiny-free: $(call extras,bepa)  ## rebuilds the checkpoint with free words: two trainings, 3 hours on two cores; resumable
-	test -e $(FIRST)/manifest.json || $(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free \
-		--episodes 0 --state $(FIRST).pt --out $(FIRST)
-	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --again $(FIRST) --state build/tiny-free.pt
+$(FIRST)/manifest.json: | $(call extras,bepa)
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --episodes 0 --state $(FIRST).pt --out $(FIRST)
+
+tiny-free: $(FIRST)/manifest.json  ## rebuilds the checkpoint with free words: two trainings, 3 hours on two cores; resumable
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --again $(FIRST) --state build/$@.pt
+
+tiny-plans: $(FIRST)/manifest.json  ## the same with more plans in the second training
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m recipes.tiny --wording free --again $(FIRST) --plans --state build/$@.pt
 
 tiny-local: $(call extras,bepa+guest)  ## records the suite varied (scripts/apt-packages.txt), trains the policy of real desktops
 	$(BIN)/bepa record build/recordings --style native --style expert --seeds 12

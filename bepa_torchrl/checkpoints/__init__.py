@@ -9,6 +9,7 @@ _FOLDER = Path(__file__).parent
 SHIPPED = {
     "tiny": (_FOLDER / "tiny", "make tiny"),
     "tiny_free": (_FOLDER / "tiny_free", "make tiny-free"),
+    "tiny_plans": (_FOLDER / "tiny_plans", "make tiny-plans"),
     "tiny_local": (_FOLDER / "tiny_local", "make tiny-local"),
 }
 

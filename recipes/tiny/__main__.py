@@ -29,7 +29,8 @@ from recipes.tiny.processes import ALONE, Processes, joined
 from recipes.tiny.turns import texts
 from recipes.tiny.wording import Styles
 
-FOLDERS = {"terse": SHIPPED["tiny"][0], "free": SHIPPED["tiny_free"][0]}  #: of the policies that ship
+#: of the policies that ship
+FOLDERS = {"terse": SHIPPED["tiny"][0], "free": SHIPPED["tiny_free"][0], "plans": SHIPPED["tiny_plans"][0]}
 #: of one response, by the wording of the thoughts; in the expert's style up to 89, so that 48 ends some of them
 MAX_NEW_TOKENS = {"terse": 48, "free": 96}
 _BLOCKS = 8  #: blocks of cloning data that the tokenizer is trained on
@@ -189,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     for name in ("out", "folder"):
         if getattr(options, name, 0) is None:
-            setattr(options, name, FOLDERS[options.wording])
+            setattr(options, name, FOLDERS["plans" if getattr(options, "plans", False) else options.wording])
     torch.set_num_threads(1)
     if options.command is None:
         train(options)

@@ -78,8 +78,8 @@ class PolicySettings:
     """The checkpoint, how it is loaded, and how prompts and batches are formed.
 
     Args:
-        checkpoint: ``tiny``, ``tiny_free`` or ``tiny_local`` (shipped with the package), a folder, or a Hugging Face
-            repository.
+        checkpoint: ``tiny``, ``tiny_free``, ``tiny_plans`` or ``tiny_local`` (shipped with the package), a folder, or a
+            Hugging Face repository.
         dtype: torch dtype of the weights.
         device: torch device, for example ``cpu`` or ``cuda:0``.
         attn: attention implementation of transformers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,17 @@ from osworld_gym.tasks.suites.sim.suite import KNOWN, sim_suite
 from osworld_gym.types import PromptContext
 from osworld_gym.uitars.parse import parse
 from recipes.study.bases import base_hash
-from recipes.study.free_base import read_known
+from recipes.study.free_base import EVALUATIONS, read_known
 from recipes.study.free_bed import RESULTS
 from recipes.study.records import ROOT
 from recipes.tiny.checkpoint import file_hashes, read_manifest, write_notes
 from recipes.tiny.evaluate import measure, play, success_rate
 from recipes.tiny.free_gate import TERSE_START
 from recipes.tiny.gate import ORDER, gate_failures
+from recipes.tiny.pretrain import FREE_PLANS
 
-FREE = Path(checkpoint_folder("tiny_free"))
 
-
-@pytest.mark.parametrize("name", ["tiny", "tiny_free"])
+@pytest.mark.parametrize("name", ["tiny", "tiny_free", "tiny_plans"])
 def test_the_files_are_what_the_manifest_says(name: str) -> None:
     folder = Path(checkpoint_folder(name))
     assert file_hashes(folder) == read_manifest(folder)["sha256"]
@@ -73,6 +73,16 @@ def test_the_one_in_free_words_fails_its_gate_where_its_page_says_so() -> None:
     assert "known tasks with the plan are 3.1 and 3.5 points below those without, at most 2 are allowed" in page
 
 
+def test_the_one_with_more_plans_passes_its_gate() -> None:
+    """Measured on these weights, in two evaluations that nothing else uses."""
+    known = read_known(RESULTS / "seed-0-plans")
+    assert known.manifest["weights"] == base_hash("tiny_plans")
+    assert set(known.measured) == set(EVALUATIONS)
+    assert known.failures() == []
+    recipe = read_manifest(Path(checkpoint_folder("tiny_plans")))["recipe"]
+    assert recipe == json.loads(json.dumps(asdict(FREE_PLANS)))
+
+
 @pytest.mark.slow
 def test_the_measured_figures_are_those_of_the_files() -> None:
     """Two episodes per task instead of eight, at another seed: 64 episodes per rate, three standard errors at most."""
@@ -100,10 +110,11 @@ def test_transformers_loads_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_one_in_free_words_acts_and_thinks_as_measured() -> None:
+@pytest.mark.parametrize(("name", "results"), [("tiny_free", "seed-0"), ("tiny_plans", "seed-0-plans")])
+def test_those_in_free_words_act_and_think_as_measured(name: str, results: str) -> None:
     """Three episodes for each of 16 tasks: 48 per rate, three standard errors at most."""
-    policy = load_policy(FREE, preset="compact", max_new_tokens=96)
-    stated = read_known(RESULTS / "seed-0").measured[13]
+    policy = load_policy(checkpoint_folder(name), preset="compact", max_new_tokens=96)
+    stated = next(iter(read_known(RESULTS / results).measured.values()))
     tasks = [task for task in sim_suite().split("train") if KNOWN in task.tags][::2]
     alone, planned = (play(policy, tasks, episodes=3, seed=1, planned=given) for given in (False, True))
     assert success_rate(alone) == pytest.approx(stated["train"]["known"], abs=0.16)
