@@ -378,8 +378,8 @@ def load_policy(
     """A policy from a checkpoint.
 
     Args:
-        path_or_id: a folder, a hub name, or ``tiny``, ``tiny_free``, ``tiny_plans`` or ``tiny_local``, which the package
-            contains.
+        path_or_id: a folder, a hub name, or ``tiny``, ``tiny_free``, ``tiny_plans`` or ``tiny_local``, which the
+            package contains.
         dtype: of the weights, as of :func:`bepa_torchrl.policies.transformers.checkpoint.load_checkpoint`.
         device: where the weights are.
         attn: the attention's implementation.
