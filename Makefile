@@ -48,7 +48,7 @@ train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: cur
 
 # test processes of the default tests
 JOBS ?= 2
-test: $(call extras,test)   ## the default tests: pip packages only (5 to 7 minutes on two cores)
+test: $(call extras,test)   ## the default tests: pip packages only (5 to 6 minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(call extras,test)  ## whole training runs, resume, the program end to end (minutes)
