@@ -85,6 +85,7 @@ def test_a_base_policy_is_a_finished_training_in_free_words(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="is at step 29 of 30; wait for its end, or take a --look"):
         free_base(early, look=False)
     assert free_base(early, look=True).name == "free/seed-4-step-29"
+    assert free_base(early, look=True, name="another").name == "free/another-step-29"
     assert free_base(folder, look=False, name="another").name == "free/another"
     with pytest.raises(ValueError, match=r"has no manifest\.json; give the folder that"):
         free_base(tmp_path, look=True)
