@@ -144,8 +144,8 @@ results: $(call extras,test)  ## the comparison of methods: runs what is missing
 	$(BIN)/python -m recipes.study
 
 # checkpoint of the base policy; that of another seed: python -m recipes.tiny --wording free (docs/small-policies.md)
-BASE ?= bepa_torchrl/checkpoints/tiny_free
-results-free: $(call extras,test)  ## the comparison from a base policy with free words, BASE=FOLDER OPTIONS=--despite-gate: gate, search, runs, docs/results-free.md (days; resumable)
+BASE ?= tiny_plans
+results-free: $(call extras,test)  ## the comparison from a base policy with free words, BASE=NAME_OR_FOLDER OPTIONS=--despite-gate: gate, search, runs, docs/results-free.md (days; resumable)
 	$(BIN)/python -m recipes.study --bed free --base $(BASE) $(OPTIONS)
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)

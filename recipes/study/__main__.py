@@ -45,8 +45,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study", description=__doc__.split("\n")[0])
     found.add_argument("--bed", choices=["terse", "free"], default="terse", help="thoughts of the base policy")
-    found.add_argument("--base", type=Path, metavar="FOLDER", help="checkpoint of the base policy (bed free)")
-    found.add_argument("--name", help="of that policy's results (default: by the seed of its weights, e.g. seed-0)")
+    found.add_argument(
+        "--base", type=Path, metavar="CHECKPOINT", help="folder or shipped name of the base policy (bed free)"
+    )
+    found.add_argument(
+        "--name", help="of that policy's results (default: the shipped name, or by the seed of its weights)"
+    )
     found.add_argument("--look", action="store_true", help="even if it is unfinished, not measured or fails its gate")
     found.add_argument("--despite-gate", action="store_true", help="the whole study even if it fails its gate")
     found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: methods; bed free: all parts")

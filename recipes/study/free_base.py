@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bepa_torchrl.checkpoints import SHIPPED, checkpoint_folder
 from osworld_gym.atomic import write_text
 from recipes.study.bases import Base
 from recipes.study.free_bed import SETTINGS
@@ -30,13 +31,15 @@ def free_base(folder: Path, *, look: bool, name: str | None = None) -> Base:
     """The base policy of a checkpoint folder.
 
     Args:
-        folder: written by ``python -m recipes.tiny --wording free`` or its ``snapshot``.
+        folder: written by ``python -m recipes.tiny --wording free`` or its ``snapshot``; or the name of a checkpoint
+            that ships with the package, e.g. ``tiny_plans``.
         look: whether an unfinished training will do.
-        name: of its results' folder; None: by the seed of its weights.
+        name: of its results' folder; None: that of a checkpoint that ships, of others by the seed of their weights.
 
     Raises:
         ValueError: not such a folder, changed files, or a training that has not ended.
     """
+    folder = Path(checkpoint_folder(str(folder)))
     make = "give the folder that `python -m recipes.tiny --wording free --out FOLDER` writes"
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"--base: {folder} has no {MANIFEST}; {make}")
@@ -46,12 +49,17 @@ def free_base(folder: Path, *, look: bool, name: str | None = None) -> Base:
     recipe, step = manifest["recipe"], manifest["step"]
     if recipe.get("styles") is None:
         raise ValueError(f"--base: {folder} is no policy that thinks in free words; {make}")
-    name, total = name or f"seed-{recipe['seed']}", sum(recipe["steps"])
+    name, total = name or _shipped_name(folder) or f"seed-{recipe['seed']}", sum(recipe["steps"])
     if step < total:
         if not look:
             raise ValueError(f"--base: {folder} is at step {step} of {total}; wait for its end, or take a --look")
         name = f"{name}-step-{step}"
     return Base(f"free/{name}", folder, SETTINGS)
+
+
+def _shipped_name(folder: Path) -> str | None:
+    """The name of a checkpoint that ships with the package; None for others."""
+    return next((name for name, (shipped, _) in SHIPPED.items() if shipped.resolve() == folder.resolve()), None)
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,22 @@ from recipes.study.free_base import FIGURES, Known, read_known
 from recipes.study.free_bed import free_search, untuned
 from recipes.study.long_page import PANELS, REFRESH, pair_lines
 from recipes.study.markdown import row, rule, wrapped
+from recipes.study.notes import filled
 from recipes.study.page import read_study
 from recipes.study.provenance import commits_text
 from recipes.study.records import Result, ResultError
-from recipes.study.tables import difference_table, success_table
+from recipes.study.tables import SETS, difference_table, success_table
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import MANIFEST
 
 TITLE = "Results with thoughts in free words"
+NOTES = "notes.txt"  #: what was found, by hand in Markdown (:mod:`recipes.study.notes`), beside the policies' folders
+#: differences that lead
+FREE_PAIRS = (
+    *(("bepa", "grpo"), ("bepa", "level1_as_bepa"), ("bepa", "level1"), ("bepa", "sft_self")),
+    *(("bepa_long", "grpo_long"), ("bepa_long", "level1_as_bepa_long"), ("bepa_long", "sft_self_rl_long")),
+    ("bepa_anchor_long", "grpo_long"),
+)
 SHOWN = ("grpo", "level1_as_bepa", "bepa_wording", "bepa_actions", "bepa")  #: in the figure over training
 MECHANISM = (
     Panel("collect/entropy", "entropy of the rollouts, nats per token", rate=False),
@@ -52,6 +60,9 @@ _OWN = tuple(
     )
     for part in ("train", "expert_only", "held_out")
 )  # fmt: skip
+_PAIRS = """
+Differences at the end, paired by seed and task, after 40 iterations and (`_long`) after 150:
+"""
 _INTRODUCTION = """
 The same desktop, tasks and methods as in [results](results.md), from base policies that think in free words without a
 plan and tersely with one ([small policies](small-policies.md#tiny_free-thoughts-in-free-words)): LEVEL-1's traces
@@ -73,7 +84,7 @@ class Part:
 
 
 def read_parts(folder: Path) -> list[Part]:
-    """The base policies that have results, by name.
+    """The base policies that have results, those that pass their gate first, then by name.
 
     Raises:
         ResultError: as :func:`recipes.study.page.read_study`, or results of another base policy than the manifest's.
@@ -84,7 +95,7 @@ def read_parts(folder: Path) -> list[Part]:
         if study := read_study(each):
             found.append(Part(each.name, each, study, read_known(each)))
             _check_base(found[-1])
-    return found
+    return sorted(found, key=lambda part: (bool(part.known.failures()), part.name))
 
 
 def _check_base(part: Part) -> None:
@@ -112,6 +123,10 @@ def write_free_page(folder: Path, page: Path) -> bool:
         return False
     where = {part.name: part.folder.relative_to(page.parent).as_posix() for part in parts}
     lines = [f"# {TITLE}", "", *wrapped(_INTRODUCTION), "", *warnings(parts)]
+    if (notes := folder / NOTES).exists():
+        studies = {part.name: part.study for part in parts}
+        found = filled(notes.read_text(encoding="utf-8"), parts[0].study, studies)
+        lines += ["## What was found", "", found.strip(), "", *pairs_lines(parts)]
     for part in parts:
         lines += first_section(part, where[part.name])
     lines += claims_section(parts)
@@ -136,6 +151,11 @@ def warnings(parts: Sequence[Part]) -> list[str]:
             lines += [f"- **`{part.name}` does not pass its gate{_consequence(part.known)}**"]
             lines += [f"    - {failure}" for failure in failures]
     return [*lines, ""] if lines else []
+
+
+def failing(parts: Sequence[Part]) -> list[str]:
+    """The names of those that do not pass their gate."""
+    return [part.name for part in parts if part.known.failures()]
 
 
 def _consequence(known: Known) -> str:
@@ -211,6 +231,17 @@ def _late(results: Sequence[Result], key: str) -> str:
     """Mean of a share over the last ten iterations that have it, in %."""
     values = [value for result in results for value in [line[key] for line in result.curve if key in line][-10:]]
     return f"{100 * mean(values):.1f}" if values else "–"
+
+
+def pairs_lines(parts: Sequence[Part]) -> list[str]:
+    """The differences of methods, a row for each base policy that has results of enough seeds, Markdown lines."""
+    lines = [row("difference, points", "from", *SETS), rule(len(SETS) + 2)]
+    for one, other in FREE_PAIRS:
+        for part in parts:
+            found = [paired(part.study, one, other, each) for each in SETS]
+            if any(found):
+                lines.append(row(f"{one} − {other}", f"`{part.name}`", *map(interval_text, found)))
+    return [*wrapped(_PAIRS), "", *lines, ""] if len(lines) > 2 else []
 
 
 def claims_section(parts: Sequence[Part]) -> list[str]:

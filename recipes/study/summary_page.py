@@ -7,14 +7,15 @@ from pathlib import Path
 from osworld_gym.atomic import write_text
 from recipes.study.claims import CLAIMS, Claim, paper_text, verdict
 from recipes.study.estimates import MIN_SEEDS, Study, interval_text, paired
-from recipes.study.free_page import TITLE, read_parts, warnings
+from recipes.study.free_bed import PAGE
+from recipes.study.free_page import TITLE, failing, pairs_lines, read_parts
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.notes import filled
 from recipes.study.page import read_study
 from recipes.study.tables import success_table
 
 FINDINGS = "summary.txt"  #: what was found, by hand in Markdown (:mod:`recipes.study.notes`); no page of its own
-FREE_MAIN = ("grpo", "bepa", "level1", "level1_as_bepa", "sft_self")  #: in the table of a policy with free words
+FREE_MAIN = ("grpo", "bepa", "level1", "level1_as_bepa", "sft_self")  #: one of them has run from a policy that is shown
 MAIN = ("grpo", "bepa", "level1", "sft_self", "replacement", "luffy")  #: in the table
 SETS = ("train", "expert_only", "held_out")  #: of the claims
 _HOW_TO_READ = """
@@ -67,12 +68,14 @@ def free_section(folder: Path) -> list[str]:
         return []
     lines = [f"## {TITLE}", ""]
     if (findings := free / FINDINGS).exists():
-        lines += [filled(findings.read_text(encoding="utf-8"), parts[0].study).strip(), ""]
-    lines += warnings(parts)
-    for part in parts:
-        where = f"{folder.name}/free/{part.name}"
-        lines += [f"![Entropy, terse thoughts and success over training]({where}/mechanism.png)", ""]
-        lines += [f"From `{part.name}`:", "", *success_table(part.study, FREE_MAIN), ""]
+        studies = {part.name: part.study for part in parts}
+        lines += [filled(findings.read_text(encoding="utf-8"), parts[0].study, studies).strip(), ""]
+    lines += pairs_lines(parts)
+    where = f"{folder.name}/free/{parts[0].name}"
+    lines += [f"![Entropy, terse thoughts and success over training]({where}/mechanism.png)", ""]
+    for name in failing(parts):
+        text = f"**`{name}` does not pass its gate**; methods are compared on it all the same"
+        lines += [*wrapped(f"{text} ([conditions]({PAGE.name}))."), ""]
     return lines
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bepa_torchrl.checkpoints import checkpoint_folder
 from recipes.study import __main__ as study
 from recipes.study import free_base as bases
 from recipes.study.bases import SHIPPED, Base
@@ -87,6 +88,9 @@ def test_a_base_policy_is_a_finished_training_in_free_words(tmp_path: Path) -> N
     assert free_base(early, look=True).name == "free/seed-4-step-29"
     assert free_base(early, look=True, name="another").name == "free/another-step-29"
     assert free_base(folder, look=False, name="another").name == "free/another"
+    for given in (Path("tiny_plans"), Path(checkpoint_folder("tiny_plans"))):
+        shipped = free_base(given, look=False)
+        assert (shipped.name, shipped.folder) == ("free/tiny_plans", Path(checkpoint_folder("tiny_plans")))
     with pytest.raises(ValueError, match=r"has no manifest\.json; give the folder that"):
         free_base(tmp_path, look=True)
     with pytest.raises(ValueError, match="is no policy that thinks in free words"):
@@ -402,10 +406,37 @@ def test_the_summary_has_base_policies_with_enough_seeds_and_says_that_their_gat
     path.write_text(json.dumps({"weights": "b", "measured": passing() | {"expert_only": 3}}))
     text = "\n".join(free_section(folder))
     assert "It gains 50.0 (50 to 50) points." in text
-    assert "**`seed-0` does not pass its gate; methods are compared on it all the same.**" in text
+    assert (
+        "**`seed-0` does not pass its gate**; methods are compared on it all the same ([conditions](results-free"
+        in text
+    )
     assert "](results/free/seed-0/mechanism.png)" in text
-    assert "| level1_as_bepa | 3 | 50.0 (50 to 50) |" in text
+    assert "| bepa − grpo | `seed-0` | 50.0 (50 to 50) |" in text
     assert "seed-1" not in text
+
+
+def test_the_summary_compares_base_policies_and_leads_with_one_that_passes_its_gate(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    write_results(folder / "free", "seed-0")
+    write_results(folder / "free", "seed_1")
+    path = folder / "free" / "seed-0" / "base" / f"seed-{EVALUATIONS[0]}.json"
+    path.write_text(json.dumps({"weights": "b", "measured": passing() | {"expert_only": 3}}))
+    for seed in range(3):
+        result("grpo", seed, 4).write(folder / "free" / "seed_1")
+    (folder / "free" / "summary.txt").write_text("From the first {bepa - grpo, train}, {seed_1: grpo, train}.\n")
+    text = "\n".join(free_section(folder))
+    assert "From the first 25.0 (25 to 25), 50.0 (50 to 50)." in text
+    assert text.count("does not pass its gate") == 1
+    rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| bepa − grpo |")]
+    assert rows == [
+        ["| bepa − grpo", "`seed_1`", "25.0 (25 to 25)"],
+        ["| bepa − grpo", "`seed-0`", "50.0 (50 to 50)"],
+    ]
+    assert "](results/free/seed_1/mechanism.png)" in text
+    assert "](results/free/seed-0/mechanism.png)" not in text
+    (folder / "free" / "summary.txt").write_text("{seed_2: grpo, train}\n")
+    with pytest.raises(ResultError, match=r"no results from seed_2 for \{seed_2: grpo, train\}; there are"):
+        free_section(folder)
 
 
 def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_it_passes_the_gate() -> None:
 
 def test_the_one_in_free_words_fails_its_gate_where_its_page_says_so() -> None:
     """Measured on these weights, with the two seeds of the evaluation that nothing else uses."""
-    known = read_known(RESULTS / "seed-0")
+    known = read_known(RESULTS / "tiny_free")
     assert known.manifest["weights"] == base_hash("tiny_free")
     assert known.missing == []
     assert known.failures() == [
@@ -75,7 +75,7 @@ def test_the_one_in_free_words_fails_its_gate_where_its_page_says_so() -> None:
 
 def test_the_one_with_more_plans_passes_its_gate() -> None:
     """Measured on these weights, in two evaluations that nothing else uses."""
-    known = read_known(RESULTS / "seed-0-plans")
+    known = read_known(RESULTS / "tiny_plans")
     assert known.manifest["weights"] == base_hash("tiny_plans")
     assert set(known.measured) == set(EVALUATIONS)
     assert known.failures() == []
@@ -110,11 +110,11 @@ def test_transformers_loads_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "results"), [("tiny_free", "seed-0"), ("tiny_plans", "seed-0-plans")])
-def test_those_in_free_words_act_and_think_as_measured(name: str, results: str) -> None:
+@pytest.mark.parametrize("name", ["tiny_free", "tiny_plans"])
+def test_those_in_free_words_act_and_think_as_measured(name: str) -> None:
     """Three episodes for each of 16 tasks: 48 per rate, three standard errors at most."""
     policy = load_policy(checkpoint_folder(name), preset="compact", max_new_tokens=96)
-    stated = next(iter(read_known(RESULTS / results).measured.values()))
+    stated = next(iter(read_known(RESULTS / name).measured.values()))
     tasks = [task for task in sim_suite().split("train") if KNOWN in task.tags][::2]
     alone, planned = (play(policy, tasks, episodes=3, seed=1, planned=given) for given in (False, True))
     assert success_rate(alone) == pytest.approx(stated["train"]["known"], abs=0.16)
