@@ -12,6 +12,8 @@ INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pyt
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
+# bytecode is written: without, each of the tests' processes would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call extras,test+guest): the stamp of an environment that has these extras
 extras = $(VENV)/.installed-$(1)

@@ -23,7 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from bepa_torchrl.experiment.checks import SETTINGS, Check, first_problem
+from bepa_torchrl.experiment.checks import SETTINGS
+from bepa_torchrl.experiment.checks.check import Check, first_problem
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
 from bepa_torchrl.methods import METHODS

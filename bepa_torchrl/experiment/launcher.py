@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bepa_torchrl.experiment.checks import MACHINE, task_checks
+from bepa_torchrl.experiment.checks import MACHINE
+from bepa_torchrl.experiment.checks.tasks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_methods, read_settings
 from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
 from bepa_torchrl.experiment.settings import Settings

@@ -21,7 +21,7 @@ from bepa_torchrl.cli import main
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import mark, provenance_of
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.experiment.checks import task_checks
+from bepa_torchrl.experiment.checks.tasks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.phases import prepared_run

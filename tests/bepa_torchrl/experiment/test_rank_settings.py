@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bepa_torchrl.experiment.checks import COMMAND, DEVICES, MACHINE, first_problem
+from bepa_torchrl.experiment.checks import COMMAND, DEVICES, MACHINE
+from bepa_torchrl.experiment.checks.check import first_problem
 from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.gpus import engine_gpus
 from bepa_torchrl.experiment.run_folder import begun

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bepa_torchrl.commands import train
-from bepa_torchrl.experiment.checks import DEVICES, first_problem
+from bepa_torchrl.experiment.checks import DEVICES
+from bepa_torchrl.experiment.checks.check import first_problem
 from bepa_torchrl.experiment.config import ConfigError, load_config, load_methods, settings_to_yaml
 from bepa_torchrl.experiment.gpus import trainer_gpus
 from bepa_torchrl.experiment.launcher import effective_settings

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from bepa_torchrl.commands.plan import _evaluations
-from bepa_torchrl.experiment.checks import MACHINE, known_attempts, task_checks
+from bepa_torchrl.experiment.checks import MACHINE
+from bepa_torchrl.experiment.checks.tasks import known_attempts, task_checks
 from bepa_torchrl.experiment.config import CONFIGS, ConfigError, check, load_config
 from bepa_torchrl.experiment.preparation import final_evaluation, measure_base
 from bepa_torchrl.experiment.settings import Settings

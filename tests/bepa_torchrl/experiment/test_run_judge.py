@@ -15,7 +15,7 @@ from chat_server import ChatServer, chat_server
 from repository import ROOT
 
 from bepa_torchrl.cli import main
-from bepa_torchrl.experiment.checks import task_checks
+from bepa_torchrl.experiment.checks.tasks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.preflight import judge as judge_check
 from bepa_torchrl.experiment.preflight import suite as suite_check

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bepa_torchrl.experiment.checks import task_checks
+from bepa_torchrl.experiment.checks.tasks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.tasks import make_tasks
 from osworld_gym.errors import TaskError

@@ -1,0 +1,131 @@
+"""Checks of asynchronous rollouts, ranks and engines of several machines. Imports no torch."""
+
+from __future__ import annotations
+
+from bepa_torchrl.experiment.checks.check import has_url
+from bepa_torchrl.experiment.settings import (
+    ClusterSettings,
+    Settings,
+)
+from bepa_torchrl.experiment.started_by import by_torchrun, is_rank
+
+
+def synchronous(settings: Settings) -> str | None:
+    """Settings of ``collect.mode=async`` are not set in a run without it; only what was set is named."""
+    collect, cluster = settings.collect, settings.cluster
+    if collect.mode == "async":
+        return None
+    given = {"max_staleness": (collect.max_staleness, 0), "order": (collect.order, "admission")}
+    wrong = [f"collect.{name}={value}" for name, (value, without) in given.items() if value != without]
+    if wrong:
+        return f"{' and '.join(wrong)}: read with collect.mode=async only; set it, or leave this out"
+    for name, value in (("address", cluster.address), ("listen", cluster.listen)):
+        if value is not None and not (name == "address" and cluster.trainer == "ray"):
+            return f"cluster.{name}={value} requires collect.mode=async; set it"
+    return None
+
+
+def one_method_listens(settings: Settings) -> str | None:
+    """A run with ``cluster.listen`` has one method."""
+    listen, compare = settings.cluster.listen, settings.compare
+    if listen is None or all(name == settings.algo.name for name in compare):
+        return None
+    return (
+        f"cluster.listen={listen} requires compare=[], since one training process listens there; got "
+        f"compare={list(compare)}; set compare=[]"
+    )
+
+
+def desktops_of_workers(settings: Settings) -> str | None:
+    """Each worker has a desktop."""
+    workers, desktops = settings.cluster.workers, settings.env.desktops
+    if settings.cluster.address is None or workers is None or workers <= desktops:
+        return None
+    return f"cluster.workers={workers} is more than env.desktops={desktops}, which they share; lower it"
+
+
+def one_engine(settings: Settings) -> str | None:
+    """Several rollout services do not share the engine of ``policy.engine.url``."""
+    cluster = settings.cluster
+    if not has_url(settings) or cluster.address is None or cluster.replicas == 1:
+        return None
+    return (
+        f"policy.engine.url={settings.policy.engine.url} is one engine, got cluster.replicas={cluster.replicas}; "
+        "set cluster.replicas=1, or leave policy.engine.url out: each service then starts its own engine"
+    )
+
+
+def engine_while_rerolling(settings: Settings) -> str | None:
+    """Self-rollouts during training do not use the engine of the rollouts."""
+    if settings.collect.mode == "sync" or not has_url(settings) or not settings.expert.reroll_every:
+        return None
+    return (
+        "expert.reroll_every plays episodes next to the rollouts of collect.mode=async, and "
+        "policy.engine.url is one engine; set expert.reroll_every=0, or leave policy.engine.url out"
+    )
+
+
+def ranks(settings: Settings) -> str | None:
+    """The other settings work on several ranks."""
+    count, device = settings.train.ranks, settings.policy.device
+    if count == 1 and settings.cluster.trainer == "here":
+        return None
+    if device not in ("cpu", "cuda"):
+        return (
+            f"train.ranks={count} takes the GPUs cuda:0 to cuda:{count - 1}, got policy.device={device}; "
+            "set policy.device=cuda (CUDA_VISIBLE_DEVICES chooses the GPUs), or policy.device=cpu"
+        )
+    return None
+
+
+def ranks_on_ray(settings: Settings) -> str | None:
+    """``cluster.trainer=ray`` has a cluster, and the trainer uses what Ray gives it."""
+    cluster, engine = settings.cluster, settings.policy.engine
+    if cluster.trainer == "here":
+        default = ClusterSettings()
+        for name in ("cpus_per_rank", "place_timeout"):
+            if (value := getattr(cluster, name)) != getattr(default, name):
+                return f"cluster.{name}={value:g} is read with cluster.trainer=ray only; set it, or leave this out"
+        return None
+    if by_torchrun():
+        return "cluster.trainer=ray: Ray places the ranks, and torchrun has started this process; use one of them"
+    if cluster.address is None:
+        return "cluster.trainer=ray requires a cluster; set cluster.address=HEAD:6379, auto or local"
+    if cluster.address.startswith("ray://"):
+        return (
+            f"cluster.address={cluster.address}: with cluster.trainer=ray, bepa train is started on a node of the "
+            "cluster; set cluster.address=auto there"
+        )
+    if engine.devices is not None:
+        return (
+            f"policy.engine.devices={engine.devices} is not known to Ray, which gives the ranks of cluster.trainer=ray "
+            "their GPUs; leave it out"
+        )
+    return None
+
+
+def ranks_train_one_method(settings: Settings) -> str | None:
+    """Several methods do not use ranks that have been placed at the same time."""
+    methods = {settings.algo.name, *settings.compare}
+    on_ray = settings.cluster.trainer == "ray"
+    if not (is_rank() or on_ray) or settings.train.ranks == 1 or settings.processes == 1 or len(methods) == 1:
+        return None
+    whose = "the ranks of cluster.trainer=ray" if on_ray else "torchrun's processes"
+    return f"processes={settings.processes}: {whose} train one method at a time; set processes=1"
+
+
+def restarts(settings: Settings) -> str | None:
+    """Torchrun, which has started the processes, starts them again itself."""
+    if not by_torchrun() or not settings.restarts:
+        return None
+    return (
+        f"restarts={settings.restarts}: torchrun starts its processes again itself; set restarts=0, and "
+        f"torchrun's --max-restarts={settings.restarts}, with name=NAME"
+    )
+
+
+def not_by_torchrun(_: Settings) -> str | None:
+    """Torchrun has not started this program, which is not for it."""
+    if not is_rank():
+        return None
+    return "bepa train is the only command that torchrun may start; run this one without it, once"
