@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bepa_torchrl.experiment.checks.check import raised
-from bepa_torchrl.experiment.settings import (
-    Settings,
-)
+from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import by_torchrun
 from osworld_gym.action_text import action_text, check_preset
 from osworld_gym.uitars.history import check_history

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks.check import Check, method_of
-from bepa_torchrl.experiment.settings import (
-    Settings,
-)
+from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import SeedSource
 from osworld_gym.tasks.evaluation.judging import is_judged
 
