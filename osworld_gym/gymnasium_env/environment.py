@@ -121,6 +121,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         desktop_seed = int(self.np_random.integers(2**31))
         asked = (options or {}).get("task", drawn)
         self._task = asked if isinstance(asked, Task) else self.suite.task(asked)
+        self.vector.drain()  # does nothing unless an exception interrupted a step
         for _ in range(self._retries + 1):
             self.vector.send_reset(0, self._task, desktop_seed)
             result = self._take()

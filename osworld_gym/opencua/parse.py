@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from osworld_gym.errors import ParseError
@@ -33,7 +34,7 @@ from osworld_gym.uitars.read_pyautogui import from_pyautogui
 _HEADING = re.compile(r"^##[ \t]*(Observation|Thought|Action|Code)\b[ \t]*:?[ \t]*$", re.MULTILINE)
 _FENCE = "```"
 _LANGUAGE = re.compile(r"(?:code|python)\b", re.IGNORECASE)
-_COMPUTER = "computer."
+_COMPUTER = "computer"
 
 
 def parse(text: str) -> Parsed:
@@ -51,13 +52,14 @@ def parse(text: str) -> Parsed:
     if len(text) > MAX_CHARS:
         raise ParseError("too_long", text)
     blocks = text.split(_FENCE)
-    parts = sections(text)
-    if len(blocks) < 3 or not parts.get("Action"):
+    if len(blocks) < 3 or not sections(text).get("Action"):
         raise ParseError("no_action", text)
-    last = blocks[-2] if len(blocks) % 2 else blocks[-3]  # an even number of parts: the last fence is not closed
+    last = blocks[_last_block(blocks)]
     code = _LANGUAGE.sub("", last.strip(), count=1) if _LANGUAGE.match(last.strip()) else last
-    actions = _actions(code.strip(), text)
-    return Parsed(thought_of(text), actions)
+    try:
+        return Parsed(thought_of(text), actions_of(code.strip()))
+    except ParseError as error:
+        raise ParseError(error.reason, text) from error
 
 
 def thought_of(text: str) -> str:
@@ -67,42 +69,78 @@ def thought_of(text: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The sections before the first code block of any text: heading (such as ``Thought``) → text without spaces around.
+    """The sections before the last code block of any text: heading (such as ``Thought``) → text without spaces around.
 
     A heading's last occurrence counts. Never raises on a string.
     """
-    parts = _HEADING.split(text.split(_FENCE)[0])
+    blocks = text.split(_FENCE)
+    parts = _HEADING.split(_FENCE.join(blocks[: _last_block(blocks)]))
     return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _actions(code: str, text: str) -> tuple[Action, ...]:
-    if code.startswith(_COMPUTER):
-        return (_computer_call(code, text),)
-    try:
-        actions = tuple(from_pyautogui(code, triple_click=True))
-    except ParseError as error:
-        raise ParseError(error.reason, text) from error
+def _last_block(blocks: Sequence[str]) -> int:
+    """The number of the last code block among the parts between fences; of the first fence's part without a block."""
+    if len(blocks) < 3:
+        return 1
+    return len(blocks) - 2 if len(blocks) % 2 else len(blocks) - 3  # even: the last fence is not closed
+
+
+def actions_of(code: str, *, every: bool = False) -> tuple[Action, ...]:
+    """The actions of a code block. A wait, else an end, anywhere in it is all that it does, as in OSWorld's agent.
+
+    Args:
+        code: source, which is read as syntax.
+        every: as :func:`osworld_gym.uitars.read_pyautogui.from_pyautogui`.
+
+    Raises:
+        ParseError: as :func:`parse`.
+    """
+    calls = _computer_calls(code) if _COMPUTER in code else []
+    if calls:
+        return (_computer_call(min(calls, key=_computer_order), code),)
+    actions = tuple(from_pyautogui(code, triple_click=True, every=every))
     if not actions:
-        raise ParseError("no_action", text)
+        raise ParseError("no_action", code)
     return actions
 
 
-def _computer_call(code: str, text: str) -> Action:
+def _computer_order(call: ast.Call) -> int:
+    names = ("wait", "terminate")
+    return names.index(_name(call)) if _name(call) in names else len(names)
+
+
+def _name(call: ast.Call) -> str:
+    """The function of ``computer`` that is called; empty for other calls."""
+    found = call.func
+    if isinstance(found, ast.Attribute) and isinstance(found.value, ast.Name) and found.value.id == _COMPUTER:
+        return found.attr
+    return ""
+
+
+def _computer_calls(code: str) -> list[ast.Call]:
+    """The calls of ``computer.*`` that decide about the block: of a wait or an end, or the only call that there is."""
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ParseError("bad_call" if code.startswith(f"{_COMPUTER}.") else "bad_source", code) from error
+    calls = [line.value for line in body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)]
+    ours = [call for call in calls if _name(call)]
+    return ours if len(body) == 1 else [call for call in ours if _computer_order(call) < 2]
+
+
+def _computer_call(call: ast.Call, text: str) -> Action:
     """One call of ``computer.*``: its arguments are constants."""
-    call = _only_call(code)
-    if call is None:
-        raise ParseError("bad_call", text)
-    name, positional, named = call
-    if name == "computer.wait":
+    name, (positional, named) = _name(call), _arguments(call, text)
+    if name == "wait":
         return Action("wait")
-    if name == "computer.terminate":
+    if name == "terminate":
         status = positional[0] if positional else named.get("status")
         kinds = {"success": "finished", "failure": "call_user", "fail": "call_user"}
         kind = kinds.get(status.lower()) if isinstance(status, str) else None
         if kind is None:
             raise ParseError("bad_call", text)
         return Action(kind)
-    if name in ("computer.triple_click", "computer.tripleClick"):
+    if name in ("triple_click", "tripleClick"):
         point = _point(positional, named)
         if point is not None:
             return Action("left_triple", start=point)
@@ -116,14 +154,12 @@ def _point(positional: list[Any], named: dict[str, Any]) -> Point | None:
     return (numbers[0], numbers[1]) if len(numbers) == len(point) == 2 else None
 
 
-def _only_call(code: str) -> tuple[str, list[Any], dict[str, Any]] | None:
-    """Name and constant arguments of source that is one call; None if it is anything else."""
+def _arguments(call: ast.Call, text: str) -> tuple[list[Any], dict[str, Any]]:
+    """The constant arguments of a call, without and with names."""
     try:
-        tree = ast.parse(code, mode="eval").body
-        if not isinstance(tree, ast.Call) or any(keyword.arg is None for keyword in tree.keywords):
-            return None
-        positional = [ast.literal_eval(argument) for argument in tree.args]
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
-        return ast.unparse(tree.func), positional, named
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return None
+        if any(keyword.arg is None for keyword in call.keywords):
+            raise ParseError("bad_call", text)
+        positional = [ast.literal_eval(argument) for argument in call.args]
+        return positional, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise ParseError("bad_call", text) from error

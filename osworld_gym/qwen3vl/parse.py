@@ -28,7 +28,9 @@ from osworld_gym.uitars.keys import is_key, split_keys
 from osworld_gym.uitars.parse import MAX_CHARS, MAX_COORDINATE, Parsed
 
 TOOL = "computer_use"
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+_TAG = re.compile(r"^[ \t]*<tool_call>", re.MULTILINE)
+_ANY_TAG = re.compile("<tool_call>")
+_END = "</tool_call>"
 _ACTION = re.compile(r"^[ \t]*action:(.*)$", re.MULTILINE | re.IGNORECASE)
 _THINK = re.compile(r"</?think>")
 _MAX_KEYS = 10  #: of one call
@@ -91,11 +93,25 @@ def action_line(text: str) -> str:
     return f"Performing {name} action" if name in _READERS else ""
 
 
+def tagged(text: str) -> tuple[str, list[str]]:
+    """The text before the first tag ``<tool_call>``, and what is in each, up to its end or the next one.
+
+    A line begins with a call's tag, as in OSWorld's agent, since a thought may name the tag. Only if no line does, tags
+    count wherever they are. Without a tag: the whole text and no call. Never raises on a string.
+    """
+    tags = list(_TAG.finditer(text)) or list(_ANY_TAG.finditer(text))
+    if not tags:
+        return text, []
+    ends = [*(tag.start() for tag in tags[1:]), len(text)]
+    calls = [text[tag.end() : end].partition(_END)[0] for tag, end in zip(tags, ends, strict=True)]
+    return text[: tags[0].start()], calls
+
+
 def _split(text: str) -> tuple[str, list[str]]:
     """The text before the first call, and the source of each call: in tags, or alone in a line if there are no tags."""
-    calls = _CALL.findall(text)
+    before, calls = tagged(text)
     if calls:
-        return text.partition("<tool_call>")[0], calls
+        return before, calls
     lines = text.split("\n")
     bare = [number for number, line in enumerate(lines) if _is_bare(line.strip())]
     return "\n".join(lines[: bare[0]] if bare else lines), [lines[number] for number in bare]

@@ -110,6 +110,22 @@ def test_a_failed_desktop_truncates_with_its_reason_and_the_next_reset_works() -
     assert env.reset(seed=0)[1]["env_error"] is False
 
 
+def test_an_interrupted_step_leaves_an_environment_that_can_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = OSWorldGymnasiumEnv(BlockingDesktop, suite=SUITE)
+    env.reset(seed=0)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env.vector, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(CLICK)
+    env.reset(seed=0)
+    assert env.step(FINISHED)[1:4] == (0.0, True, False)  # not the result of the click
+    env.close()
+
+
 def test_a_reset_that_fails_for_good_raises() -> None:
     env = make(Fault("reset", 1, "never_ready"), reset_retries=1)
     with pytest.raises(DesktopError, match=r"^never_ready: planned"):

@@ -18,7 +18,7 @@ from bepa_torchrl.experts.readers.pictures import png_size
 from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.trace import TraceError
 from osworld_gym.errors import ParseError
-from osworld_gym.opencua.parse import parse
+from osworld_gym.opencua.parse import actions_of
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 from osworld_gym.uitars.coords import ImageScaling
@@ -110,7 +110,7 @@ def _step(value: Mapping[str, Any], size: tuple[int, int] | None) -> tuple[Exper
 
 def _actions(code: str, size: tuple[int, int] | None) -> tuple[tuple[Action, ...], str]:
     try:
-        actions = parse(f"## Action:\n.\n```python\n{code}\n```").actions
+        actions = actions_of(code.strip(), every=True)
     except ParseError as error:
         return (), error.reason
     if size is None and any(action.start is not None for action in actions):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
+from osworld_gym.tasks.evaluation.osworld import CHOICES
 from osworld_gym.tasks.evaluation.sidecar.calling import (
     BrokenResult,
     Limits,
@@ -39,7 +41,7 @@ class Check:
         return self.expected is not None and self.expected["type"] in GOLD
 
     def unknown_to_us(self) -> str:
-        """Error text that names the metric or getter that our evaluators lack; empty if they have all of them."""
+        """Error text that names the metric, option or getter that our evaluators lack; empty if they have all."""
         if self.func not in METRICS:
             known = ", ".join(sorted([*METRICS, INFEASIBLE]))
             return f"evaluator.func names unknown metric {self.func!r}; known: {known}"
@@ -47,6 +49,19 @@ class Check:
             if config is not None and config["type"] not in GETTERS:
                 known = ", ".join(sorted(GETTERS))
                 return f"evaluator.{key} names unknown getter {config['type']!r}; known: {known}"
+        return self._unknown_option()
+
+    def _unknown_option(self) -> str:
+        if not self.options:
+            return ""
+        try:
+            signature(METRICS[self.func]).bind_partial(**self.options)
+        except TypeError as error:
+            return f"evaluator.options: our {self.func} {error}"
+        for name, known in CHOICES.get(self.func, {}).items():
+            if self.options.get(name, known[0]) not in known:
+                given = self.options[name]
+                return f"evaluator.options: our {self.func} has {name} {', '.join(known)}, not {given!r}"
         return ""
 
 

@@ -62,6 +62,16 @@ def test_agentnet(tmp_path: Path) -> None:
     assert plan_from_trace(trace) == "1. Click the menu\n2. Type tab"
 
 
+def test_agentnet_wheel_clicks_are_those_of_the_log(tmp_path: Path) -> None:
+    """A scroll of UI-TARS's text is 5 clicks: one of 1 or 13 is not made into such."""
+    line = agentnet_line()
+    line["traj"][1]["value"]["code"] = "pyautogui.scroll(-13)"
+    write_agentnet(tmp_path, line)
+    (trace,) = READERS["auto"](tmp_path, [TASK])
+    assert trace.steps[1].actions == (Action("scroll", direction="down", clicks=13),)
+    assert trace.steps[1].pyautogui == "import pyautogui\npyautogui.scroll(-13)"
+
+
 def test_agentnet_without_pictures_has_no_pixels(tmp_path: Path) -> None:
     write_agentnet(tmp_path, agentnet_line(), images=False)
     (run,) = agentnet.scan(tmp_path)

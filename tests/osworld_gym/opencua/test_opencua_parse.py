@@ -62,10 +62,22 @@ def response(code: str) -> str:
         ("computer.wait()", "wait()"),
         ("computer.terminate(status='success')", "finished()"),
         ("computer.terminate('failure')", "call_user()"),
+        ("# the task is done\ncomputer.terminate(status='success')", "finished()"),
+        ("pyautogui.click(x=72, y=40)\ncomputer.terminate(status='success')", "finished()"),
+        ("computer.terminate(status='success')\ncomputer.wait()", "wait()"),
+        ("pyautogui.write(message='computer.terminate()')", "type(content='computer.terminate()')"),
     ],
 )
 def test_the_actions_are_those_of_ui_tars(code: str, same: str) -> None:
     assert parse(response(code)).actions == parse_uitars(f"Thought: x\nAction: {same}").actions
+
+
+def test_a_code_block_in_the_thought_is_not_the_action() -> None:
+    """As in ``mm_agents/opencua/opencua_agent.py``: the last block of the whole text counts."""
+    thought = "## Thought:\nIt says\n```\nls\n```\nin the terminal.\n\n"
+    found = parse(f"{thought}## Action:\nMute it.\n\n## Code:\n```python\npyautogui.click(72, 40)\n```")
+    assert found.actions == (Action("click", start=(72, 40)),)
+    assert found.thought == "It says\n```\nls\n```\nin the terminal.\n\nMute it."
 
 
 def test_thought_and_action_sentence_are_the_thought() -> None:
@@ -91,7 +103,6 @@ def test_the_last_code_block_counts() -> None:
         (response("computer.terminate()"), "bad_call"),
         (response("computer.terminate(status='done')"), "bad_call"),
         (response("computer.launch('xterm')"), "bad_call"),
-        (response("computer.wait(); import os"), "bad_call"),
         (response("computer.triple_click(x=1)"), "bad_call"),
         (response("computer.triple_click(x='1', y=2)"), "bad_call"),
         (response("computer.triple_click(x=1e300, y=2)"), "bad_call"),

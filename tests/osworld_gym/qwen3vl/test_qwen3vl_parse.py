@@ -99,6 +99,16 @@ def test_the_thought_is_the_text_before_the_call() -> None:
     assert thought_of("no call") == "no call"
 
 
+@pytest.mark.parametrize("words", ["I answer with a <tool_call> block.", "<tool_call></tool_call> comes last."])
+def test_a_tag_in_the_thought_is_no_call(words: str) -> None:
+    """As in ``mm_agents/qwen3vl_agent.py``: a line begins with a call's tag."""
+    text = f"Look: {words}\n</think>\n\n{response(action='left_click', coordinate=[72, 40])}"
+    assert parse(text).actions == (Action("click", start=(72, 40)),)
+    assert parse(text).thought == f"Look: {words}\n\n\nMute it."
+    inline = '<tool_call>{"name": "computer_use", "arguments": {"action": "wait"}}'
+    assert parse(f"Go. {inline}").actions == (Action("wait"),)
+
+
 def test_half_a_surrogate_pair_is_replaced() -> None:
     text = '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "a\\ud83d"}}</tool_call>'
     assert parse(text).actions == (Action("type", content="a\ufffd"),)

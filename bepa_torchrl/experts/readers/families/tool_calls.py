@@ -13,9 +13,9 @@ from typing import Any
 
 from bepa_torchrl.experts.readers.family import Family, Sample, Texts, last_sentence, response_text
 from bepa_torchrl.experts.readers.log import Line
+from osworld_gym.qwen3vl.parse import tagged
 from osworld_gym.types import Point
 
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _ACTION = re.compile(r"^[ \t]*Action:[ \t]*(.+)$", re.MULTILINE)
 _COORDINATES = ("coordinate", "coordinate2", "start_coordinate", "end_coordinate")
 
@@ -23,7 +23,7 @@ _COORDINATES = ("coordinate", "coordinate2", "start_coordinate", "end_coordinate
 def tool_arguments(text: str) -> list[dict[str, Any]]:
     """The arguments of each tool call that is valid JSON. Never raises on a string."""
     arguments = []
-    for raw in _CALL.findall(text):
+    for raw in tagged(text)[1]:
         try:
             call = json.loads(raw)
         except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ def owl_texts(line: Line) -> Texts:
 def action_texts(line: Line) -> Texts:
     """GUI-Owl 1.5 and Qwen3-VL: ``Action: ...`` tells the step."""
     text = response_text(line)
-    before = text.split("<tool_call>")[0].strip()
+    before = tagged(text)[0].strip()
     named = _ACTION.findall(before)
     intent = named[-1].strip().strip("\"'").rstrip(".") if named else last_sentence(before)
     return Texts(before, intent, _call(text), response=text or None)

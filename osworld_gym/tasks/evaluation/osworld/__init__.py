@@ -6,6 +6,10 @@ three of these getters serve the bundled suites too; the others serve OSWorld's 
 
 from __future__ import annotations
 
+#: metric → its options that take some of OSWorld's values only → those
+CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "compare_archive": {"file_type": ("text", "docx", "image", "csv")},  # not pdf, ppt, table, audio, video
+}
 #: module of ``metrics/`` → its functions, by OSWorld's names
 METRICS: dict[str, tuple[str, ...]] = {
     "values": ("exact_match", "match_in_list", "is_in_list", "literal_match"),

@@ -62,6 +62,8 @@ def test_compare_csv():
     assert text.compare_csv(b" a,b \n", b"a,b\n") == 0.0
     assert text.compare_csv(b" a,b \n", b"a,b\n", strict=False) == 1.0
     assert text.compare_csv(b"A,b\n", b"a,B\n", ignore_case=True) == 1.0
+    for gold in ("Zoë,1\n".encode(), "Zoë,1\n".encode("latin-1")):  # each is read by itself
+        assert text.compare_csv("Zoë,1\n".encode("latin-1"), gold) == 1.0
 
 
 def test_diff_text_file_is_twice_the_matches_over_all_lines():

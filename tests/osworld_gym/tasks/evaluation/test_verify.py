@@ -6,8 +6,10 @@ from file_desktop import FileDesktop
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation.metrics import METRICS
-from osworld_gym.tasks.evaluation.score import Evaluators
-from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.evaluation.osworld import CHOICES
+from osworld_gym.tasks.evaluation.osworld.metrics import archives
+from osworld_gym.tasks.evaluation.score import Evaluators, is_official
+from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -173,6 +175,26 @@ def test_gold_files_come_from_the_cache(tmp_path):
     assert of(several | {"gives": [0, 1]}, "compare_csv") == 1.0
     with pytest.raises(TaskError, match=r"task 't' requires https://hub/z"):
         of(gold | {"path": "https://hub/z", "dest": "gold3"})
+
+
+def test_options_that_our_metric_lacks_are_osworlds_evaluators():
+    """As in two tasks of OSWorld: YAML for ``check_json``, PDF files for ``compare_archive``."""
+    for func, options, says in (
+        ("check_json", {"is_yaml": True}, "our check_json got an unexpected keyword argument 'is_yaml'"),
+        (
+            "compare_archive",
+            {"file_type": "pdf"},
+            "has file_type text, docx, image, csv, not 'pdf'",
+        ),
+    ):
+        (check,) = read_evaluator(task(func=func, result=file("/a"), expected=rules(), options=options))[1]
+        assert says in check.unknown_to_us()
+        with pytest.raises(TaskError, match=says):
+            is_official("t", check, Evaluators("ours"))
+    for options in ({}, {"file_type": "csv", "file_path": "b"}):
+        (check,) = read_evaluator(task(func="compare_archive", result=file("/a"), options=options))[1]
+        assert check.unknown_to_us() == ""
+    assert tuple(archives._BY_TYPE) == CHOICES["compare_archive"]["file_type"]
 
 
 def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):

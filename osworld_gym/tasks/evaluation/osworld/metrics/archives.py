@@ -14,7 +14,7 @@ from osworld_gym.tasks.evaluation.osworld.metrics.pictures import compare_images
 from osworld_gym.tasks.evaluation.osworld.metrics.text import compare_csv, compare_text_file
 from osworld_gym.tasks.evaluation.sidecar.calling import RuleError
 
-#: file_type → metric of one file; pdf, ppt, table, audio and video require OSWorld's evaluators
+#: file_type → metric of one file (:data:`osworld_gym.tasks.evaluation.osworld.CHOICES`)
 _BY_TYPE: dict[str, Callable[..., float]] = {
     "text": compare_text_file,
     "docx": compare_docx_files,

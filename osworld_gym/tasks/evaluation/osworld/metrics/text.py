@@ -79,17 +79,28 @@ def compare_csv(
     strict: bool = True,
     ignore_case: bool = False,
 ) -> float:
-    """1 when both (or the result and one of several ``expected``) have equal lines; ``strict=False`` trims them."""
+    """1 when both (or the result and one of several ``expected``) have equal lines; ``strict=False`` trims them.
+
+    What is not UTF-8 is read as Latin-1, each by itself.
+    """
     if actual is None:
         return 0.0
 
     def lines(value: bytes | str) -> list[str]:
-        texts = as_text(value).splitlines()
+        texts = _any_text(value).splitlines()
         texts = texts if strict else [line.strip() for line in texts]
         return [line.lower() for line in texts] if ignore_case else texts
 
     golds = [expected] if isinstance(expected, bytes | str) else list(expected)
     return float(any(lines(actual) == lines(gold) for gold in golds))
+
+
+def _any_text(value: bytes | str) -> str:
+    try:
+        return as_text(value)
+    except UnicodeDecodeError:
+        assert isinstance(value, bytes)
+        return value.decode("latin-1")
 
 
 def check_csv(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
