@@ -73,7 +73,7 @@ class KeyedWriter(CountingWriter):
         return torch.tensor([slots.get(metadata.serial, -1) for metadata in described], dtype=torch.int64)
 
     def write_at(self, index: int, trace: TensorDictBase) -> None:
-        """Replaces the trace in a slot, negative from the end, by one of the same task.
+        """Replaces the trace in a slot, negative from the end, by one of the same task, which is its newest then.
 
         Raises:
             IndexError: no such slot. ValueError: a trace of another task, or one that did not succeed.
@@ -92,6 +92,9 @@ class KeyedWriter(CountingWriter):
         self.storage.set(index, trace)
         self.metadata[index] = metadata
         self.write_count += 1
+        own = self.slots[expected]
+        own.append(own.pop(own.index(index)))
+        self.touch(expected)
         self.mark_updated(index)
 
     def write(self, trace: TensorDictBase, metadata: TraceMetadata) -> int:

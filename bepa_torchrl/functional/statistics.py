@@ -44,4 +44,5 @@ def effective_sample_size(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def token_entropy(logits_V: Tensor) -> Tensor:
     """Entropy in nats, ``[...]``, of the softmax of logits ``[..., V]``. Logits of -inf contribute 0."""
     log_probs = logits_V.log_softmax(-1)
-    return -torch.where(log_probs.isneginf(), 0.0, log_probs.exp() * log_probs).sum(-1)
+    finite = torch.where(log_probs.isneginf(), 0.0, log_probs)  # before the product, whose gradient would be NaN
+    return -(log_probs.exp() * finite).sum(-1)

@@ -352,9 +352,10 @@ class BEPALoss(LossModule):
         mask = response_mask(dist, log_prob)
         old = self._old_log_prob(rows, log_prob)
         advantage, off_policy = advantage.to(log_prob.device), off_policy.to(log_prob.device)
+        if self.old_policy == "stored":
+            _check_finite(rows, k.sample_log_prob, old, mask if self.off_policy_has_ratio else mask & ~off_policy)
         if not self.off_policy_has_ratio:
             old = torch.where(off_policy, log_prob.detach(), old)
-        _check_finite(rows, k.sample_log_prob, old, mask)
         log_prob = torch.where(mask, log_prob, 0.0)
         entropy = self._entropy(dist, mask) if self.entropy_weight else None
         difference = None

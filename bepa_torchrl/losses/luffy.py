@@ -59,6 +59,8 @@ class LUFFYLoss(BEPALoss):
     ) -> None:
         if preset not in LUFFY_PRESETS:
             raise ValueError(f"preset must be one of {', '.join(LUFFY_PRESETS)}; got {preset!r}")
+        if not LUFFY_PRESETS[preset].on_policy_clip and options.get("dual_clip") is not None:
+            raise ValueError(f"preset={preset!r} clips no ratio, got dual_clip={options['dual_clip']}; leave one out")
         options.setdefault("aggregation", LUFFY_PRESETS[preset].aggregation)
         check_gamma(gamma)
         super().__init__(actor_network, **options)

@@ -251,6 +251,7 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         ids = tuple(self.tasks[n].id for n in requeued)
         sampling = self._sampling(len(task_numbers), signals, len(results) - first)
         self.last = CollectedIteration(self.iteration, tuple(results), ids, desktops=used, sampling=sampling)
+        self._collected(set(task_numbers) - set(requeued))
         for number in reversed(requeued):
             self._requeue(number)
         if not rows:
@@ -321,6 +322,11 @@ class GroupRolloutCollector(WholeEpisodeCollector):
             else:
                 rows.extend(row for episode in episodes for row in row_list(episode))
         return rows, requeued
+
+    def _collected(self, numbers: Iterable[int]) -> None:
+        """Gives tasks whose groups are complete all their attempts again."""
+        for number in numbers:
+            self.requeues.pop(number, None)
 
     def _requeue(self, number: int) -> None:
         self.requeues[number] += 1

@@ -3,6 +3,7 @@
     iteration-000000000010/manifest.json                  TorchRL's manifest; the checksums are in its metadata
     iteration-000000000010/components/<nr>-<name>/…       weights, optimiser, cache, random states, progress
     iteration-000000000010.damaged/                       renamed by a resume
+    iteration-000000000010.left/                          renamed by a resume from an older one
 
 Saving is atomic, and the checkpoint is flushed to disk when ``save`` returns. Older ones are removed afterwards. One
 whose weights or optimiser's state are not finite is not written, and is damaged if it is there.
@@ -33,7 +34,7 @@ from bepa_torchrl.training.newest import PREFIX as _PREFIX
 from osworld_gym.atomic import sync, sync_tree
 
 WEIGHTS_FILE, VERSION_FILE = "model.safetensors", "version.json"  #: of :class:`PolicyWeights`
-_SUMS, _DAMAGED = "sha256", ".damaged"
+_SUMS, _DAMAGED, _LEFT = "sha256", ".damaged", ".left"
 #: components whose tensors must be finite; in others NaN is a value (old log-probs that are not computed yet)
 _FINITE = frozenset({"weights", "stepper", "sharded"})
 _MARGIN = 1.2  #: free space required by a save, as a multiple of the newest checkpoint's size
@@ -191,6 +192,23 @@ class Checkpoints:
                 "restore one from a copy, or remove that folder to start again from iteration 0"
             )
         return None
+
+    def leave(self, path: Path) -> list[str]:
+        """Renames the checkpoints that are newer than one of this folder, from which the training goes on.
+
+        Returns:
+            one line for the log per renamed checkpoint.
+        """
+        lines, steps = [], {found: step for step, found in self.paths()}
+        for found, step in steps.items():
+            if step > steps.get(path, step):
+                aside = found.with_name(found.name + _LEFT)
+                shutil.rmtree(aside, ignore_errors=True)
+                found.rename(aside)
+                lines.append(f"checkpoint {found.name} is newer than {path.name}, renamed to {aside.name}")
+        if lines:
+            self._saved = None
+        return lines
 
     def load(self, path: Path, components: Mapping[str, Any]) -> None:
         """Loads one checkpoint into the components, in place.

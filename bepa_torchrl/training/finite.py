@@ -33,11 +33,13 @@ class FiniteSteps:
         self.in_a_row, self._now = in_a_row, 0
 
     def count(self, output: Mapping[str, float]) -> None:
-        """Counts a step by what ``gradient_step`` returned of it.
+        """Counts a step by what ``gradient_step`` returned of it; one without rows was none, and is no interruption.
 
         Raises:
             NonFiniteError: it is one too many.
         """
+        if output.get("rows_computed") == 0:
+            return
         self._now = self._now + 1 if output.get("steps_not_finite") else 0
         if self._now > self.in_a_row:
             raise NonFiniteError(

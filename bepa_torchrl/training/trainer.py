@@ -118,7 +118,7 @@ class BEPATrainer(Trainer):
         self.metrics |= self.collector.engine_metrics()
         self.metrics |= report_metrics(self.replacement.reports, self.stepper.policy.version)
         if self.replacement.cache is not None:
-            self.metrics["cache/tasks"] = float(len(self.replacement.cache))
+            self.metrics["cache/tasks"] = float(len(self.replacement.cache.task_ids()))
         self._started = perf_counter()
         self.metrics["rows"] = float(batch.shape[0])
         self._split(batch)
@@ -198,7 +198,8 @@ class BEPATrainer(Trainer):
         """Loads a checkpoint and returns its folder; ``train`` continues from there.
 
         Args:
-            path: the checkpoint; None: the newest intact one. Newer, damaged ones are renamed.
+            path: the checkpoint; None: the newest intact one. Newer ones are renamed: damaged ones, and those that the
+                training from an older checkpoint takes the place of.
 
         Raises:
             ValueError: the trainer has no checkpoint folder.
@@ -214,6 +215,8 @@ class BEPATrainer(Trainer):
                 _log.warning("%s", note)
             path = recovered.path
         self.saved.load(path, self._components_of(path))
+        for note in self.saved.leave(path):
+            _log.warning("%s", note)
         return path
 
 

@@ -193,6 +193,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
                 self._admit()
                 continue
             self._dropped.clear()
+            self._collected([EpisodeKey(*members[0].job.key).task])
             self._report_given_up(group)
             rows += complete
             if not self._signal(members):

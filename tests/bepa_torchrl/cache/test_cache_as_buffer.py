@@ -40,6 +40,21 @@ def test_a_slot_takes_another_success_of_its_task_only():
     assert (cache.metadata("a").steps, cache.metadata("a").policy_version) == (4, 7)
 
 
+def test_a_slot_that_is_written_has_its_tasks_newest_trace():
+    cache = TaskTraceCache(traces_per_task=2, max_tasks=2)
+    for mark in (1, 2):
+        cache.put("a", make_trace("a", mark=mark))
+    cache.put("b", make_trace("b", mark=9))
+    cache[0] = make_trace("a", mark=3)
+    cache.put("c", make_trace("c", mark=7))  # the cache is full: b was used before a
+    assert sorted(cache.task_ids()) == ["a", "c"]
+    cache.put("a", make_trace("a", mark=4))  # in the place of 2, the oldest
+    serials = [metadata.serial for metadata in cache.all_metadata("a")]
+    assert serials == sorted(serials)
+    assert mark_of(cache.get_trace("a")) in (3, 4)
+    assert {mark_of(cache[slot]) for slot in range(3)} == {3, 4, 7}
+
+
 def test_negative_slots_are_written_as_they_are_read():
     cache = filled()
     assert (mark_of(cache[-1]), mark_of(cache[-2])) == (2, 1)

@@ -311,6 +311,12 @@ def test_statistics_by_hand():
 def test_entropy_of_uniform_and_certain():
     assert F.token_entropy(torch.zeros(2, 8)).tolist() == pytest.approx([math.log(8)] * 2)
     assert F.token_entropy(torch.tensor([0.0, -math.inf, -math.inf])).item() == 0.0
+    # p = (3/4, 1/4, 0): dH/dlogit = -p (log p + H), and 0 for the token that cannot be
+    logits = torch.tensor([math.log(3.0), 0.0, -math.inf], requires_grad=True)
+    entropy = F.token_entropy(logits)
+    entropy.backward()
+    expected = [-0.75 * (math.log(0.75) + entropy.item()), -0.25 * (math.log(0.25) + entropy.item()), 0.0]
+    assert logits.grad.tolist() == pytest.approx(expected)
 
 
 def test_cross_entropy_of_nothing_is_zero_with_zero_gradient():

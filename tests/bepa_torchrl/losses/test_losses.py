@@ -575,6 +575,8 @@ def test_bad_settings_of_the_others(actor):
         LUFFYLoss(actor, preset="luffy")
     with pytest.raises(ValueError, match="gamma"):
         LUFFYLoss(actor, gamma=-1.0)
+    with pytest.raises(ValueError, match=r"preset='released' clips no ratio, got dual_clip=3\.0; leave one out"):
+        LUFFYLoss(actor, preset="released", max_length=8, dual_clip=3.0)
     with pytest.raises(TypeError, match="aggregate"):
         LUFFYLoss(actor, aggregate="token")
     with pytest.raises(ValueError, match="sft_weight"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ import torch
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import groups_of, row_list
+from bepa_torchrl.rollout import group_collector
+from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector, summary
-from osworld_gym.errors import DesktopError
+from osworld_gym.errors import DesktopError, FailureReason
 
 
 def collector_of(policy: ScriptedPolicy, *, tasks: int = 4, num: int = 3, **options: Any) -> GroupRolloutCollector:
@@ -94,6 +98,32 @@ def test_group_with_one_valid_rollout_is_requeued_and_counted() -> None:
     assert all(groups == 2 - len(back) for groups, back in seen)
     assert sum(bool(back) for _, back in seen) >= 4
     assert collector.requeues[0] == sum(bool(back) for _, back in seen)
+
+
+def test_a_group_that_was_collected_gives_its_task_all_attempts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that loses a group now and then is never left out: four attempts in a row are."""
+    collector = GroupRolloutCollector(
+        LampEnv(lamp_vector(2)), ScriptedPolicy(lambda _: True), [lamp_task(0)], groups=1, group_size=2
+    )
+    play, lost = group_collector.run_episodes, Counter[int]()
+
+    def lose_every_second(*given: Any, **options: Any) -> list[EpisodeResult]:
+        results = play(*given, **options)
+        if collector.iteration % 2:
+            return results
+        lost["groups"] += 1
+        return [replace(result, rows=None, failure=FailureReason.died) for result in results]
+
+    monkeypatch.setattr(group_collector, "run_episodes", lose_every_second)
+    for iteration in range(10):
+        if iteration % 2:
+            collector.rollout()
+            assert collector.requeues == {}
+        else:
+            with pytest.raises(DesktopError):
+                collector.rollout()
+            assert collector.requeues == {0: 1}
+    assert lost["groups"] == 5
 
 
 def test_no_valid_group_at_all_is_an_infrastructure_error() -> None:

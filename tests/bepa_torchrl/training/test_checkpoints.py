@@ -129,6 +129,27 @@ def test_nothing_intact_is_an_error_that_touches_nothing(tmp_path: Path) -> None
     assert Checkpoints(tmp_path / "none", keep=2).recover() is None
 
 
+def test_checkpoints_newer_than_the_one_that_is_gone_on_from_are_set_aside(tmp_path: Path) -> None:
+    """Else the next save would be removed as the oldest, and the next resume would take another training's."""
+    first = Checkpoints(tmp_path, keep=3)
+    for step in (2, 4, 6):
+        first.save(components(step), step=step)
+    again = Checkpoints(tmp_path, keep=1)
+    notes = again.leave(tmp_path / "iteration-000000000002")
+    assert notes == [
+        f"checkpoint iteration-00000000000{n} is newer than iteration-000000000002, renamed to "
+        f"iteration-00000000000{n}.left"
+        for n in (6, 4)
+    ]
+    again.save(components(3), step=3)
+    found = again.recover()
+    assert found is not None
+    assert found.step == 3
+    assert again.leave(found.path) == []
+    assert again.leave(tmp_path / "elsewhere" / "iteration-000000000001") == []
+    assert sorted(path.name[-6:] for path in tmp_path.iterdir()) == ["000003", "4.left", "6.left"]
+
+
 def test_leftovers_of_a_killed_save_are_removed(tmp_path: Path) -> None:
     checkpoints = saved_twice(tmp_path)
     stage = tmp_path / ".iteration-000000000003.stage-0123"

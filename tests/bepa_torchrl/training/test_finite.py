@@ -189,6 +189,53 @@ def test_a_run_ends_after_too_many_in_a_row() -> None:
     assert exit_code(error.value) == BAD_INPUT
 
 
+def test_minibatches_without_a_signal_do_not_interrupt_the_count() -> None:
+    policy = learner()
+    batch = batch_of(policy)
+    without = stack_rows([row.copy() for row in row_list(batch)])
+    for row in row_list(without):
+        row.set(K.ADVANTAGE, torch.zeros(1, 1))
+    stepper = GroupStepper(policy, torch.optim.AdamW(policy.parameters(), lr=1e-4), nonfinite_steps=1)
+    trainer: Any = _Trainer(BEPALoss(policy))
+    hook = spoiled(policy)
+    stepper.step(trainer, batch)
+    stepper.step(trainer, without)
+    with pytest.raises(NonFiniteError, match="2 optimiser steps in a row"):
+        stepper.step(trainer, batch)
+    hook.remove()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: BEPALoss(p), lambda p: BEPALoss(p, old_policy="current"), LUFFYLoss, RLSFTLoss],
+    ids=["stored", "current", "luffy", "rl_sft"],
+)
+def test_log_probs_of_the_current_weights_that_are_nan_are_a_step_that_is_not_taken(make: Any) -> None:
+    """Whether the row has old log-probs or, injected or with ``current``, none that are read."""
+    policy = learner()
+    batch = batch_of(policy)
+    first = row_list(batch)[0]
+    first.set(K.OFF_POLICY, torch.tensor([True]))
+    scored = policy.get_dist
+
+    def spoil(rows: TensorDictBase, logits_key: str = "logits") -> Any:
+        found = scored(rows, logits_key=logits_key)
+        nan = torch.tensor([bool(row[K.OFF_POLICY]) for row in row_list(rows)])[:, None]
+        log_prob = found.log_prob
+
+        def of(tokens: torch.Tensor) -> torch.Tensor:
+            return torch.where(nan, math.nan, log_prob(tokens))
+
+        found.log_prob = of
+        return found
+
+    policy.get_dist = spoil
+    before = weights_of(policy)
+    output = gradient_step(make(policy), torch.optim.AdamW(policy.parameters(), lr=1e-4), batch)
+    assert output["steps_not_finite"] == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("where", ["weights", "moments"])
 def test_a_checkpoint_that_is_not_finite_is_not_written(where: str, tmp_path: Path) -> None:
     policy = learner()
