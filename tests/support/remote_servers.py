@@ -26,6 +26,9 @@ class MemoryServer(ThreadingHTTPServer):
         self.seeds: list[int] = []
         self.hook_renews = True
         self.alive = True
+        self.gateway: int | None = None  # the status of a gateway whose machine is gone
+        self.hold = threading.Event()  # not set: the hook does not answer yet
+        self.hold.set()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -62,7 +65,10 @@ class _Request(BaseHTTPRequestHandler):
         if not server.alive:
             self.close_connection = True
             return None
+        if server.gateway is not None:
+            return self._send(server.gateway, b'{"message": "no healthy upstream"}')
         if self.path == "/hook":
+            server.hold.wait(30)
             server.posted.append(json.loads(body))
             if server.hook_renews:
                 server.renew()

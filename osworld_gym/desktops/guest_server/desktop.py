@@ -21,7 +21,22 @@ WINDOW = 60.0  # seconds for the window of a file or program to show
 COMMAND = 120.0  # seconds for a command of a setup step
 SEED = 20.0  # seconds for a prepared desktop to apply a seed
 WORK = 20.0  # seconds for the actions of one step; those that take longer are cut off
+#: HTTP statuses with which a guest server says, in JSON, that a file cannot be read or a command not be started
+REFUSED = frozenset({400, 403, 404})
+BROKEN = 500  # the same; older official servers say it in HTML
 FULL = 507  # HTTP status with which the guest reports a full disk
+
+
+def of_guest(path: str, reply: Reply) -> Reply:
+    """The reply to a request about a file or a command, if the guest gave it: what it refuses may be the policy's.
+
+    Raises:
+        DesktopError: ``died``: of something else, e.g. a gateway whose machine is gone (502, 503), or a wrong token
+            (401).
+    """
+    if reply.ok or reply.status == BROKEN or (reply.status in REFUSED and isinstance(reply.json(), dict)):
+        return reply
+    raise DesktopError(FailureReason.died, f"{path}: status {reply.status}, {reply.message}")
 
 
 class GuestDesktop(Desktop):
@@ -95,7 +110,7 @@ class GuestDesktop(Desktop):
         run_step(self, step)
 
     def read_file(self, path: str) -> bytes:
-        reply = self._guest.post_form("/file", {"file_path": path}, timeout=ANSWER)
+        reply = of_guest("/file", self._guest.post_form("/file", {"file_path": path}, timeout=ANSWER))
         if reply.status == 404:
             raise FileNotFoundError(path)
         if not reply.ok:
@@ -109,7 +124,7 @@ class GuestDesktop(Desktop):
         """See :meth:`Desktop.run`. A command that cannot be started returns status 127, as in a shell."""
         self._unsettled = True
         fields = {"command": command if isinstance(command, str) else list(command), "shell": shell, "timeout": timeout}
-        reply = self._guest.post("/execute", fields, timeout=timeout + ANSWER)
+        reply = of_guest("/execute", self._guest.post("/execute", fields, timeout=timeout + ANSWER))
         answer = reply.json()
         if answer.get("timed_out"):
             raise DesktopError(FailureReason.hung, reply.message)

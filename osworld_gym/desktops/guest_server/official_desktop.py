@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop
+from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop, of_guest
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import Batch, Then, action_command, batches
 from osworld_gym.desktops.guest_server.stillness import LIST, Ident, Pixels, Process, await_still, read_processes, works
@@ -114,7 +114,8 @@ class OfficialDesktop(GuestDesktop):
         plain = shlex.split(command) if isinstance(command, str) else list(command)
         fields = {"command": [*limit, *(["/bin/sh", "-c", script] if shell else plain)], "shell": False}
         start = time.monotonic()
-        reply = self._guest.post("/execute", fields | {"timeout": timeout + ANSWER / 2}, timeout=timeout + ANSWER)
+        limited = fields | {"timeout": timeout + ANSWER / 2}
+        reply = of_guest("/execute", self._guest.post("/execute", limited, timeout=timeout + ANSWER))
         if not reply.ok and "timed out" in reply.message:
             raise DesktopError(FailureReason.hung, reply.message)
         if not reply.ok:

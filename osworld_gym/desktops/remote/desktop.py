@@ -1,15 +1,17 @@
 """Provider ``remote``: guest servers that are already running, ours or official ones, from a list of URLs.
 
-A desktop leases one of them from its first reset until it is closed. The kind of server is detected: only ours has
-``/health``.
+A desktop leases one of them from its first reset until it is closed; if a call is under way then, in a thread that was
+given up, until the end of that call. The kind of server is detected: only ours has ``/health``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -109,6 +111,9 @@ class RemoteDesktop(Desktop):
         self._prepared = False
         self._lease: Lease | None = None
         self._inner: _Ours | _Official | None = None
+        self._lock = threading.Lock()
+        self._calls, self._closings = 0, 0  # calls under way, and how often this was closed
+        self._left: list[Lease] = []  # leases that end with the calls under way
 
     @property
     def screen_size(self) -> tuple[int, int]:
@@ -121,8 +126,9 @@ class RemoteDesktop(Desktop):
             DesktopError: ``never_ready``, or ``setup_failed``: the hook did not create a new desktop.
         """
         prepared, self._prepared = self._prepared, False
-        if not (prepared and self._desktop.reseed(seed)):
-            self._renew(seed)
+        with self._call():
+            if not (prepared and self._desktop.reseed(seed)):
+                self._renew(seed)
 
     def prepare(self) -> None:
         """Leases a server and replaces its desktop, with the seed 0: the hook is called before the seed is known.
@@ -130,28 +136,64 @@ class RemoteDesktop(Desktop):
         An official server's desktop keeps it; ours gets the seed at the reset.
         """
         self._prepared = False
-        self._renew(0)
+        with self._call():
+            self._renew(0)
         self._prepared = True
 
     def _renew(self, seed: int) -> None:
-        if self._lease is None:
-            self._lease = acquire(list(self._servers), self._wait)
+        closings = self._closings
+        server = self._servers[self._leased(closings).url]
         self._let_go()
-        server = self._servers[self._lease.url]
         if self._hook is None:
             LOG.warning("%s is used as the last episode left it (allow_dirty)", server)
         else:
             self._hook.call(str(server), seed)
+            self._require_open(closings)
         desktop = connect(server, self._size, self._ready)
         desktop.client_password = self.client_password
-        if self._hook is not None:
-            try:
+        try:
+            self._require_open(closings)
+            if self._hook is not None:
                 require_no_mark(desktop, self._hook.action)
                 leave_mark(desktop)
-            except DesktopError:
-                desktop.close()
-                raise
-        self._inner = desktop
+            with self._lock:
+                self._require_open(closings)
+                self._inner = desktop
+        except DesktopError:
+            desktop.close()
+            raise
+
+    def _leased(self, closings: int) -> Lease:
+        """The lease, acquired if there is none. Raises DesktopError as :func:`acquire`, or ``died``: closed."""
+        if (lease := self._lease) is None:
+            lease = acquire(list(self._servers), self._wait)
+            with self._lock:
+                if self._closings == closings:
+                    self._lease = lease
+                else:
+                    lease.release()
+        self._require_open(closings)
+        return lease
+
+    def _require_open(self, closings: int) -> None:
+        """Raises DesktopError (``died``) if this was closed since, by whoever gave the call up."""
+        if self._closings != closings:
+            raise DesktopError(FailureReason.died, "closed while it was reset")
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """A call that may reach the server: until its end, nobody else leases the server."""
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                ended = [] if self._calls else self._left
+                self._left = self._left if self._calls else []
+            for lease in ended:
+                lease.release()
 
     @property
     def _desktop(self) -> _Ours | _Official:
@@ -160,27 +202,35 @@ class RemoteDesktop(Desktop):
         return self._inner
 
     def screenshot(self) -> Screenshot:
-        return self._desktop.screenshot()
+        with self._call():
+            return self._desktop.screenshot()
 
     def perform(self, actions: Sequence[Action]) -> None:
-        before = self._desktop.cut_actions
-        self._desktop.perform(actions)
-        self.cut_actions += self._desktop.cut_actions - before
+        with self._call():
+            desktop = self._desktop
+            before = desktop.cut_actions
+            desktop.perform(actions)
+            self.cut_actions += desktop.cut_actions - before
 
     def wait_still(self, deadline: float) -> None:
-        self._desktop.wait_still(deadline)
+        with self._call():
+            self._desktop.wait_still(deadline)
 
     def setup(self, step: Mapping[str, Any]) -> None:
-        self._desktop.setup(step)
+        with self._call():
+            self._desktop.setup(step)
 
     def read_file(self, path: str) -> bytes:
-        return self._desktop.read_file(path)
+        with self._call():
+            return self._desktop.read_file(path)
 
     def write_file(self, path: str, data: bytes) -> None:
-        self._desktop.write_file(path, data)
+        with self._call():
+            self._desktop.write_file(path, data)
 
     def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
-        return self._desktop.run(command, shell=shell, timeout=timeout)
+        with self._call():
+            return self._desktop.run(command, shell=shell, timeout=timeout)
 
     @property
     def server(self) -> tuple[str, str] | None:
@@ -196,16 +246,23 @@ class RemoteDesktop(Desktop):
         return server.host, server.ports[port]
 
     def close(self) -> None:
+        """See :meth:`Desktop.close`. A call under way in another thread keeps the lease until its end."""
         self._prepared = False
+        with self._lock:
+            self._closings += 1
+            lease, self._lease = self._lease, None
+            if lease is not None and self._calls:
+                self._left.append(lease)
+                lease = None
         self._let_go()
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        if lease is not None:
+            lease.release()
 
     def _let_go(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
-            self._inner = None
+        with self._lock:
+            inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.close()
 
 
 class _Held:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,18 @@ from osworld_gym.desktops.remote.desktop import URLS, RemoteDesktop, Server, des
 from osworld_gym.desktops.remote.lease import acquire
 from osworld_gym.desktops.remote.reset_hook import MARK
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
 
 Start = Callable[..., MemoryServer]
 SIZE = {"width": 320, "height": 240}
 
+CONTAINS = {
+    "func": "file_contains",
+    "result": {"type": "vm_file", "path": "/a", "dest": "a"},
+    "expected": {"type": "rule", "rules": {"expected": ["1"]}},
+}
 HOLDER = """
 import sys, pathlib
 from osworld_gym.desktops.remote.lease import acquire
@@ -89,6 +98,61 @@ def test_a_lease_holds_over_processes_and_ends_with_its_holder(tmp_path: Path) -
     lease.release()
     lease.release()
     other.release()
+
+
+def test_the_lease_of_a_reset_that_was_given_up_ends_with_the_reset(start: Start) -> None:
+    """The thread that resets goes on for a while: nobody else may have the server meanwhile, and it must not use it."""
+    server = start()
+    server.hold.clear()
+    desktop = RemoteDesktop([server.url], reset_by=_hook(server), **SIZE)
+    caught: list[DesktopError] = []
+
+    def reset() -> None:
+        with pytest.raises(DesktopError) as error:
+            desktop.reset(0)
+        caught.append(error.value)
+
+    thread = threading.Thread(target=reset)
+    thread.start()
+    until(lambda: "/hook" in server.asked, "the hook is called")
+    desktop.close()
+    with pytest.raises(DesktopError, match=f"by process {os.getpid()}"):
+        acquire([server.url], 0.0)
+    server.hold.set()
+    thread.join(30)
+    assert [error.reason for error in caught] == [FailureReason.died]
+    assert "closed while it was reset" in caught[0].message
+    assert server.asked == ["/hook"]
+    acquire([server.url], 0.0).release()
+    desktop.reset(1)  # it can be used again
+    desktop.close()
+    acquire([server.url], 0.0).release()
+
+
+# --- failures of what is in between -------------------------------------
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("status", [401, 429, 502, 503, 507])
+def test_what_a_gateway_answers_is_no_missing_file_and_no_failed_command(start: Start, status: int, ours: bool) -> None:
+    """Either would be a score of 0, as if the policy had caused it."""
+    server = start(ours)
+    with RemoteDesktop([server.url], allow_dirty=True, **SIZE) as desktop:
+        desktop.reset(0)
+        server.gateway = status
+        task = Task("t", "i", evaluator=CONTAINS)
+        for call in (
+            lambda: desktop.read_file("/a"),
+            lambda: desktop.run("true"),
+            lambda: verify(task, desktop, stop=StopReason.finished),
+        ):
+            with pytest.raises(DesktopError, match=rf"status {status}, no healthy upstream") as caught:
+                call()
+            assert caught.value.reason is FailureReason.died
+        server.gateway = None
+        with pytest.raises(FileNotFoundError):
+            desktop.read_file("/a")
+        assert verify(task, desktop, stop=StopReason.finished).score == 0.0
 
 
 # --- resets ------------------------------------------------------------
