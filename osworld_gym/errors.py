@@ -51,17 +51,27 @@ class ParseError(OSWorldGymError):
         self.text = text
 
 
+_HINTS = 3  #: names in a hint, at most
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The hint `` (did you mean 'train.iterations'?)`` for an error message; empty if no known name is similar.
+
+    Names with this last part come first (``lr``: ``optimizer.lr`` or ``sft.lr``), then those that begin with the name
+    (``a100``: ``a100_40`` or ``a100_80``), then the most similar one.
 
     Args:
         name: the name that was given.
         known: the accepted names. Dotted names are also compared by their last part alone.
     """
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if not close:
-        by_last_part = {each.rsplit(".", 1)[-1]: each for each in names}
-        last_part = name.rsplit(".", 1)[-1]
-        close = [by_last_part[part] for part in difflib.get_close_matches(last_part, list(by_last_part), n=1)]
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    last_part = name.rsplit(".", 1)[-1]
+    by_last_part: dict[str, list[str]] = {}
+    for each in names:
+        by_last_part.setdefault(each.rsplit(".", 1)[-1], []).append(each)
+    close = by_last_part.get(name) or [each for each in names if name and each.startswith(name)]
+    close = close or difflib.get_close_matches(name, names, n=1)
+    if not close and (parts := difflib.get_close_matches(last_part, by_last_part, n=1)):
+        close = by_last_part[parts[0]]
+    hint = " or ".join(map(repr, close[:_HINTS]))
+    return f" (did you mean {hint}?)" if hint else ""

@@ -135,8 +135,13 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
 
         Returns:
             (observation, reward, terminated, truncated, info).
+
+        Raises:
+            TypeError: the action is not text.
         """
-        self.vector.send(0, str(action))
+        if not isinstance(action, str):
+            raise TypeError(f"step: the action must be a str, the policy's response, got {type(action).__name__}")
+        self.vector.send(0, action)
         result = self._take()
         truncated = result.stop in TRUNCATING
         return self._observation(result), result.reward, result.done and not truncated, truncated, self._info(result)

@@ -101,6 +101,16 @@ def test_an_unparsable_response_is_reported() -> None:
     assert env.step(NONSENSE)[4]["parse_error"]
 
 
+def test_an_action_that_is_not_text_is_refused() -> None:
+    """A mistake in the caller's code is no response of the policy, which would be scored."""
+    env = make()
+    env.reset(seed=0)
+    for action in (3, None, [CLICK]):
+        with pytest.raises(TypeError, match="must be a str, the policy's response, got"):
+            env.step(action)  # type: ignore[arg-type]
+    assert not env.step(CLICK)[4]["parse_error"]
+
+
 def test_a_failed_desktop_truncates_with_its_reason_and_the_next_reset_works() -> None:
     env = make(Fault("perform", 1, "died"))
     env.reset(seed=0)

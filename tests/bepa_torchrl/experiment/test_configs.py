@@ -245,6 +245,7 @@ def test_provider_options_are_free() -> None:
             "unknown policy 'gpt'; known: local, opencua_7b, qwen3vl_2b_tools, qwen3vl_8b, qwen3vl_8b_tools, tiny, ",
         ),
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
+        ("lr=1e-4", "unknown key 'lr' (did you mean 'optimizer.lr' or 'sft.lr'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),
         ("algos=grpo", "unknown key 'algos' (did you mean 'algo'?)"),
         ("train.iterations=many", "train.iterations: expected an integer of at least 1, got 'many'; the default is"),

@@ -380,6 +380,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--gpu", "a100"], "unknown GPU 'a100' (did you mean 'a100_40' or 'a100_80'?)"),
         (["--gpu", "h20"], "unknown GPU 'h20' (did you mean 'h200'?)"),
         (["--gpus", "0"], "--gpus: expected a number above 0, got 0"),
         (["--mfu", "40"], "--mfu: expected a number above 0 and at most 1, got 40.0"),
