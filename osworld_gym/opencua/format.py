@@ -61,7 +61,8 @@ def _same(text: str, actions: Sequence[Action]) -> bool:
 def _normal(actions: Sequence[Action]) -> list[Action]:
     """The actions with rounded points and pyautogui's key names; text typed in several actions is joined.
 
-    A hotkey of enter or tab alone is that character typed, which performs the same.
+    A hotkey of enter or tab alone is that character typed, and a scroll by 10 wheel clicks two scrolls, which perform
+    the same.
     """
     joined: list[Action] = []
     for action in actions:
@@ -71,7 +72,10 @@ def _normal(actions: Sequence[Action]) -> list[Action]:
             before = joined.pop().content or "" if joined and joined[-1].kind == "type" else ""
             joined += [Action("type", content=before + text)] if before + text else []
             continue
-        start, end = (None if point is None else _round(point) for point in (action.start, action.end))
+        if action.kind == "scroll" and action.clicks and action.clicks % SCROLL_CLICKS == 0:
+            joined += [replace(action, start=_rounded(action.start), clicks=None)] * (action.clicks // SCROLL_CLICKS)
+            continue
+        start, end = _rounded(action.start), _rounded(action.end)
         joined.append(replace(action, start=start, end=end, key=key))
     return [replace(action, content=None) if action.kind == "finished" else action for action in joined]
 
@@ -85,6 +89,10 @@ def _round(point: Point) -> Point:
     return math.floor(point[0] + 0.5), math.floor(point[1] + 0.5)
 
 
+def _rounded(point: Point | None) -> Point | None:
+    return None if point is None else _round(point)
+
+
 def _xy(point: Point | None) -> str:
     if point is None:
         raise ValueError("this action requires a point, got None")
@@ -94,7 +102,8 @@ def _xy(point: Point | None) -> str:
 
 def _scroll(action: Action) -> list[str]:
     call = "scroll" if action.direction in ("up", "down") else "hscroll"
-    clicks = SCROLL_CLICKS if action.direction in ("up", "right") else -SCROLL_CLICKS
+    clicks = SCROLL_CLICKS if action.clicks is None else action.clicks
+    clicks = clicks if action.direction in ("up", "right") else -clicks
     move = [] if action.start is None else [f"pyautogui.moveTo({_xy(action.start)})"]
     return [*move, f"pyautogui.{call}({clicks})"]
 
@@ -113,6 +122,7 @@ _WRITERS: dict[str, Callable[[Action], list[str]]] = {
     "left_double": lambda a: [f"pyautogui.doubleClick({_xy(a.start)})"],
     "left_triple": lambda a: [f"computer.triple_click({_xy(a.start)})"],
     "right_single": lambda a: [f"pyautogui.rightClick({_xy(a.start)})"],
+    "middle_single": lambda a: [f"pyautogui.middleClick({_xy(a.start)})"],
     "hover": lambda a: [f"pyautogui.moveTo({_xy(a.start)})"],
     "drag": lambda a: [
         f"pyautogui.moveTo({_xy(a.start)})",

@@ -85,12 +85,11 @@ def _last_block(blocks: Sequence[str]) -> int:
     return len(blocks) - 2 if len(blocks) % 2 else len(blocks) - 3  # even: the last fence is not closed
 
 
-def actions_of(code: str, *, every: bool = False) -> tuple[Action, ...]:
+def actions_of(code: str) -> tuple[Action, ...]:
     """The actions of a code block. A wait, else an end, anywhere in it is all that it does, as in OSWorld's agent.
 
     Args:
         code: source, which is read as syntax.
-        every: as :func:`osworld_gym.uitars.read_pyautogui.from_pyautogui`.
 
     Raises:
         ParseError: as :func:`parse`.
@@ -98,7 +97,7 @@ def actions_of(code: str, *, every: bool = False) -> tuple[Action, ...]:
     calls = _computer_calls(code) if _COMPUTER in code else []
     if calls:
         return (_computer_call(min(calls, key=_computer_order), code),)
-    actions = tuple(from_pyautogui(code, triple_click=True, every=every))
+    actions = tuple(from_pyautogui(code, every=True))
     if not actions:
         raise ParseError("no_action", code)
     return actions

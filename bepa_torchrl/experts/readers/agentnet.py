@@ -110,7 +110,7 @@ def _step(value: Mapping[str, Any], size: tuple[int, int] | None) -> tuple[Exper
 
 def _actions(code: str, size: tuple[int, int] | None) -> tuple[tuple[Action, ...], str]:
     try:
-        actions = actions_of(code.strip(), every=True)
+        actions = actions_of(code.strip())
     except ParseError as error:
         return (), error.reason
     if size is None and any(action.start is not None for action in actions):

@@ -24,6 +24,8 @@ ACTIONS = [
     Action("scroll", start=(9, 8), direction="down"),
     Action("scroll", start=(9, 8), direction="left"),
     Action("scroll", direction="up"),
+    Action("scroll", start=(9, 8), direction="down", clicks=3),
+    Action("middle_single", start=(72, 40)),
     Action("wait"),
     Action("finished"),
     Action("call_user"),
@@ -35,6 +37,12 @@ def test_each_action(action: Action) -> None:
     found = parse(format_response("The sound is on. Mute it.", [action]))
     assert found.actions == (action,)
     assert found.thought == "The sound is on. Mute it.\n\nMute it."
+
+
+def test_wheel_clicks_that_are_several_scrolls() -> None:
+    text = format_response("Look.", [Action("scroll", start=(9, 8), direction="down", clicks=10)])
+    assert "pyautogui.scroll(-10)" in text
+    assert parse(text).actions == (Action("scroll", start=(9, 8), direction="down"),) * 2
 
 
 def test_the_text_by_hand() -> None:

@@ -72,6 +72,19 @@ def test_the_actions_are_those_of_ui_tars(code: str, same: str) -> None:
     assert parse(response(code)).actions == parse_uitars(f"Thought: x\nAction: {same}").actions
 
 
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        ("pyautogui.scroll(-3)", Action("scroll", direction="down", clicks=3)),
+        ("pyautogui.hscroll(12)", Action("scroll", direction="right", clicks=12)),
+        ("pyautogui.middleClick(x=72, y=40)", Action("middle_single", start=(72, 40))),
+        ("pyautogui.click()", Action("click")),
+    ],
+)
+def test_what_ui_tars_has_no_text_for_is_performed_too(code: str, action: Action) -> None:
+    assert parse(response(code)).actions == (action,)
+
+
 def test_a_code_block_in_the_thought_is_not_the_action() -> None:
     """As in ``mm_agents/opencua/opencua_agent.py``: the last block of the whole text counts."""
     thought = "## Thought:\nIt says\n```\nls\n```\nin the terminal.\n\n"
@@ -107,7 +120,6 @@ def test_the_last_code_block_counts() -> None:
         (response("computer.triple_click(x='1', y=2)"), "bad_call"),
         (response("computer.triple_click(x=1e300, y=2)"), "bad_call"),
         (response("pyautogui.tripleClick(x=1, y=2, button='right')"), "not_convertible"),
-        (response("pyautogui.middleClick(x=1, y=2)"), "bad_source"),
         (response("pyautogui.write(words='a')"), "bad_source"),
         (response("pyautogui.press('volumeup')"), "not_convertible"),
         (response("pyautogui.click(x=1, y=2, clicks=4)"), "not_convertible"),
