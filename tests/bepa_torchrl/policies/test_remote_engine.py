@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,10 +34,11 @@ from bepa_torchrl.policies.base import EngineSampler, Learner
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine import sampler as sampler_module
 from bepa_torchrl.scale.engine.arguments import check_head
-from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
+from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.http import client as client_module
 from bepa_torchrl.scale.engine.http import folders as folders_module
+from bepa_torchrl.scale.engine.http import server as server_module
 from bepa_torchrl.scale.engine.http.client import EngineClient, EngineRefusedError, EngineUnreachableError
 from bepa_torchrl.scale.engine.http.folders import manifest
 from bepa_torchrl.scale.engine.http.rows import decode_outputs, decode_rows, encode_outputs, encode_rows
@@ -582,6 +584,60 @@ def test_an_upload_that_was_given_up_is_neither_finished_nor_kept(
         monkeypatch.setattr(folders_module, "GIVEN_UP", 0.0)
         folders.keep("run")
         assert [path.name for path in folders.root.iterdir()] == ["run"]
+
+
+class SlowStart(BuiltInEngine):
+    """Waits while it is made, or while it starts, until it may go on."""
+
+    place: ClassVar[str]
+    reached: ClassVar[threading.Event]
+    go: ClassVar[threading.Event]
+    states: ClassVar[list[str]]
+
+    def __init__(self, spec: EngineSpec, start_timeout: float, stall_timeout: float) -> None:
+        super().__init__(spec, start_timeout, stall_timeout)
+        self.wait("make")
+
+    def wait(self, place: str) -> None:
+        if place == self.place:
+            self.reached.set()
+            assert self.go.wait(60.0)
+
+    def start(self, model: Path) -> None:
+        self.wait("start")
+        self.model = model.name
+        self.states.append("started")
+
+    def stop(self) -> None:
+        self.states.append("stopped")
+
+
+@pytest.mark.parametrize(("place", "waits"), [("make", True), ("start", True), ("start", False)])
+def test_an_engine_that_starts_while_the_server_is_closed_is_ended(
+    place: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it takes longer than the close waits."""
+    monkeypatch.setattr(server_module, "CLOSE_SECONDS", 60.0 if waits else 0.1)
+    for name, value in {"place": place, "reached": threading.Event(), "go": threading.Event(), "states": []}.items():
+        monkeypatch.setattr(SlowStart, name, value, raising=False)
+    model, spec = folder_of(tmp_path / "model", a=torch.ones(1)), EngineSpec("float32", 10, 1, 1, 1.0, 0, (1,), ())
+    request = {"weights": "run", "spec": asdict(spec), "start": True, "start_timeout": 1.0, "stall_timeout": 1.0}
+    with served(tmp_path / "weights", kind=SlowStart) as server, ThreadPoolExecutor(2) as threads:
+        client = client_of(server)
+        client.upload("run", model)
+        load = threads.submit(client.run, "load", request)
+        assert SlowStart.reached.wait(60.0)
+        close = threads.submit(server.close)
+        if waits:
+            until(lambda: server._worker._shutdown, "it was not closed")
+            SlowStart.go.set()
+        close.result(60.0)
+        assert not server.folders.root.exists()
+        SlowStart.go.set()
+        (job,) = server._jobs.values()
+        job.exception(60.0)
+        assert SlowStart.states[-1:] != ["started"]
+        assert isinstance(load.exception(60.0), EngineUnreachableError)
 
 
 def test_another_version_and_no_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
