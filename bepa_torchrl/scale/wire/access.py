@@ -39,10 +39,17 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The files of a server's certificate, with its chain, and of its key, both PEM."""
+    """The files of a server's certificate, with its chain, and of its key, both PEM.
+
+    Args:
+        certificate: the file of the certificate.
+        key: the file of its key.
+        options: the settings or options with the files, for errors.
+    """
 
     certificate: Path
     key: Path
+    options: tuple[str, str] = field(default=("certificate", "key"), compare=False)
 
 
 def read_token(
@@ -125,17 +132,22 @@ def read_tls(certificate: str | None, key: str | None, options: tuple[str, str])
     if certificate is None or key is None:
         missing, other = options if certificate is None else reversed(options)
         raise ValueError(f"{other} requires {missing}, too: the files of the certificate and of its key")
-    tls = Tls(Path(certificate).expanduser(), Path(key).expanduser())
-    for option, path in zip(options, (tls.certificate, tls.key), strict=True):
+    tls = Tls(Path(certificate).expanduser(), Path(key).expanduser(), options)
+    check_tls(tls)
+    return tls
+
+
+def check_tls(tls: Tls) -> None:
+    """Raises ValueError, which names the settings: the files cannot be read, or do not belong together."""
+    for option, path in zip(tls.options, (tls.certificate, tls.key), strict=True):
         _read(path, f"{option}={path}: expected a file in PEM")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         raise ValueError(
-            f"{options[0]}={certificate}, {options[1]}={key}: expected a certificate and its key without a "
-            f"password, in PEM: {_reason(error)}"
+            f"{tls.options[0]}={tls.certificate}, {tls.options[1]}={tls.key}: expected a certificate and its key "
+            f"without a password, in PEM: {_reason(error)}"
         ) from error
-    return tls
 
 
 def _read(path: Path, expected: str, fix: str = "correct the path") -> bytes:

@@ -30,7 +30,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from bepa_torchrl.scale.wire.access import VERSION, VERSION_HEADER, Tls, address_text, check_version
+from bepa_torchrl.scale.wire.access import VERSION, VERSION_HEADER, Tls, address_text, check_tls, check_version
+from bepa_torchrl.scale.wire.connections import Connection
 from bepa_torchrl.scale.wire.content import MAX_BODY, Blobs, BlobStore, pack, unpack
 from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
 
@@ -38,6 +39,7 @@ _log = logging.getLogger(__name__)
 MAX_WAIT = 15.0  #: seconds that a request may wait for something
 IDLE_SECONDS = 60.0  #: without a byte of a request's body, or without a new watch, until a client is gone
 CHUNK = 1 << 20  #: bytes of streamed content
+START_SECONDS = 30.0  #: until a server that does not listen yet is an error
 _CLOSE_SECONDS = 5.0
 _CONNECTIONS = 2048  #: of all clients; further ones are answered 503
 _STATUS = {"token": 401, "version": 426, "unknown": 404, "slow": 408, "large": 413, "ended": 410, "failed": 500}
@@ -71,6 +73,18 @@ class _Watch:
     left: asyncio.Event
 
 
+class _Http(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._listens()
+
+
 Action = Callable[[Call], Mapping[str, Any]]
 #: (hash, parts of the content) → None; raises Refusal
 Receive = Callable[[bytes, AsyncIterator[bytes]], Awaitable[None]]
@@ -96,8 +110,8 @@ class WireServer:
         note: gets a line when a client comes, leaves, or is refused.
 
     Raises:
-        OSError: the address cannot be used; the message names it.
-        ValueError: no token.
+        OSError: the address cannot be used, or the server does not start in time; the message names it.
+        ValueError: no token, or a certificate and key that cannot be used.
     """
 
     def __init__(
@@ -121,6 +135,8 @@ class WireServer:
     ) -> None:
         if not token:
             raise ValueError("expected a token, got none")
+        if tls is not None:
+            check_tls(tls)
         self._actions, self._token, self._content, self._waiting = actions, b"Bearer " + token, content, waiting
         self._refusals = refusals or {}
         self._send, self._receive, self._max_body, self._note = send, receive, max_body, note
@@ -129,19 +145,13 @@ class WireServer:
         self._headers = {VERSION_HEADER: VERSION, "bepa-instance": instance, "bepa-content": content}
         self._peers: dict[str, _Watch] = {}  # by the client's name
         self._ready, self._told = threading.Event(), threading.Event()
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        try:
-            self._socket = socket.create_server(address, family=family, backlog=_CONNECTIONS)
-        except OSError as error:
-            where = address_text(address)
-            raise OSError(error.errno, f"cannot listen on {where} ({error.strerror}); set {option}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit that
+        self._failure: BaseException | None = None  # before it listened
+        self._http = _Http(self._config(tls), self._ready.set)
+        self._socket = _listener(address, option)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self.url = f"{'http' if tls is None else 'https'}://{address_text(self.address)}"
-        self._http = uvicorn.Server(self._config(tls))
-        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="wire: server", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        self._thread = threading.Thread(target=self._run, name="wire: server", daemon=True)
+        self._start(option)
 
     def peers(self) -> list[str]:
         """HOST:PORT of each client that watches this server."""
@@ -159,18 +169,19 @@ class WireServer:
 
     def _config(self, tls: Tls | None) -> uvicorn.Config:
         app = Starlette(
+            exception_handlers={404: self._unknown, 405: self._unknown},
             routes=[
                 Route("/watch", self._guarded(self._watch), methods=["POST"]),
                 Route("/blob/{name}", self._guarded(self._get), methods=["GET"]),
                 Route("/blob/{name}", self._guarded(self._put), methods=["PUT"]),
                 Route("/{kind:path}", self._guarded(self._act), methods=["GET", "POST", "PUT"]),
-            ]
+            ],
         )
         files = {} if tls is None else {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
         return uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -184,9 +195,35 @@ class WireServer:
             **files,  # type: ignore[arg-type]
         )
 
+    def _start(self, option: str) -> None:
+        """Starts the thread. Raises OSError, with the socket closed, unless it listens in time."""
+        try:
+            self._thread.start()
+            listens, problem = self._ready.wait(START_SECONDS), self._failure
+        except RuntimeError as error:  # no thread can be started
+            listens, problem = False, error
+        if listens and problem is None:
+            return
+        self._http.should_exit = True
+        self._socket.close()
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        if problem is None:
+            reason = f"not within {START_SECONDS:g} s"
+        raise OSError(f"no server at {address_text(self.address)} ({option}): {reason}") from problem
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.get_loop()  # may fail, before there is a coroutine to wait for
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._ready.is_set():
+                raise
+            self._failure = error
+            self._ready.set()
+
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set()
         await self._http.serve(sockets=[self._socket])
 
     def _end(self) -> None:
@@ -218,6 +255,14 @@ class WireServer:
                 return self._error("failed", f"{type(error).__name__}: {error}")
 
         return answer
+
+    async def _unknown(self, request: Request, _: Exception) -> Response:
+        """Answers what no route is for; the token is checked here, too: who has none is not let hold a connection."""
+
+        async def refuse(request: Request) -> Response:
+            raise Refusal("unknown", f"unknown request {request.method} {request.url.path!r}")
+
+        return await self._guarded(refuse)(request)
 
     def _check(self, request: Request) -> None:
         if not hmac.compare_digest(request.headers.get("authorization", "").encode("latin-1"), self._token):
@@ -348,6 +393,18 @@ class WireServer:
         body = json.dumps({"error": kind, "message": message})
         headers = self._headers | ({"connection": "close"} if kind in _UNREAD else {})
         return Response(body, _STATUS.get(kind, 400), headers=headers, media_type="application/json")
+
+
+def _listener(address: tuple[str, int], option: str) -> socket.socket:
+    """The socket that listens. Raises OSError if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        found = socket.create_server(address, family=family, backlog=_CONNECTIONS)
+    except OSError as error:
+        where = address_text(address)
+        raise OSError(error.errno, f"cannot listen on {where} ({error.strerror}); set {option}") from error
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit that
+    return found
 
 
 def _waits(fields: Mapping[str, Any]) -> float:

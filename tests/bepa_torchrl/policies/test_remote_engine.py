@@ -10,8 +10,9 @@ import pickle
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,9 +34,11 @@ from bepa_torchrl.policies.base import EngineSampler, Learner
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.engine import sampler as sampler_module
 from bepa_torchrl.scale.engine.arguments import check_head
-from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow
+from bepa_torchrl.scale.engine.engine_interface import EngineExited, EngineOutput, EngineRow, EngineSpec
 from bepa_torchrl.scale.engine.errors import EngineError, WeightSyncError
 from bepa_torchrl.scale.engine.http import client as client_module
+from bepa_torchrl.scale.engine.http import folders as folders_module
+from bepa_torchrl.scale.engine.http import server as server_module
 from bepa_torchrl.scale.engine.http.client import EngineClient, EngineRefusedError, EngineUnreachableError
 from bepa_torchrl.scale.engine.http.folders import manifest
 from bepa_torchrl.scale.engine.http.rows import decode_outputs, decode_rows, encode_outputs, encode_rows
@@ -46,7 +49,7 @@ from bepa_torchrl.scale.rollouts.rollout_service import RolloutService
 from bepa_torchrl.scale.wire import client as wire_client
 from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.scale.wire.content import content_hash, pack, unpack
-from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError
+from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError, Refusal
 from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
@@ -503,6 +506,138 @@ def test_a_tensor_that_did_not_change_crosses_once(tmp_path: Path, monkeypatch: 
         (header,) = set(cross("four", {"a": first["a"]}))
         assert header < 200
         assert [path.name for path in (tmp_path / "weights").iterdir()] == ["four"]
+
+
+def folder_of(path: Path, **weights: torch.Tensor) -> Path:
+    path.mkdir()
+    save_file(weights, path / "model.safetensors")
+    return path
+
+
+def send(client: EngineClient, folder: Path, contents: Sequence[bytes]) -> None:
+    places = manifest(folder)[1]
+    for content in contents:
+        path, offset, size = places[content]
+        client._wire.upload(content, size, io.BytesIO(path.read_bytes()[offset : offset + size]))
+
+
+def test_a_segment_whose_answer_was_lost_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_PAUSE", 0.01)
+    model = folder_of(tmp_path / "model", a=torch.arange(10.0), b=torch.ones(10))
+    with served(tmp_path / "weights") as server:
+        lost: set[bytes] = set()
+
+        async def losing(content: bytes, parts: AsyncIterator[bytes]) -> None:
+            await server.folders.receive(content, parts)
+            if content not in lost:
+                lost.add(content)
+                raise ConnectionError("the answer is lost")
+
+        monkeypatch.setattr(server.wire, "_receive", losing)
+        client_of(server).upload("run-weights-1", model)
+        assert len(lost) == 3
+        found = server.folders.finish("run-weights-1") / "model.safetensors"
+        assert found.read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_two_runs_upload_the_same_weights_at_once(tmp_path: Path) -> None:
+    """Neither's folder is finished before it is whole, and each segment is written to both."""
+    model = folder_of(tmp_path / "model", a=torch.full((100,), 1.5), b=torch.full((100,), 2.5))
+    files, whole = manifest(model)[0], (model / "model.safetensors").read_bytes()
+    with served(tmp_path / "weights") as server:
+        client, folders = client_of(server), server.folders
+        first = folders.expect("first", files)
+        send(client, model, first[:1])
+        second = folders.expect("second", files)
+        assert (len(first), len(second)) == (3, 3)
+        for unfinished in ("first", "second"):
+            with pytest.raises(Refusal, match=f"{unfinished} was not uploaded whole"):
+                folders.finish(unfinished)
+        send(client, model, first[1:])
+        assert (folders.finish("first") / "model.safetensors").read_bytes() == whole
+        with pytest.raises(Refusal, match="second was not uploaded whole"):
+            folders.finish("second")
+        folders.keep("first")  # the engine has loaded it; the other upload goes on
+        send(client, model, second)
+        assert (folders.finish("second") / "model.safetensors").read_bytes() == whole
+
+
+def test_an_upload_that_was_given_up_is_neither_finished_nor_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (folder_of(tmp_path / name, a=torch.full((10,), value)) for name, value in (("o", 1.0), ("n", 2.0)))
+    with served(tmp_path / "weights") as server:
+        client, folders = client_of(server), server.folders
+        client.upload("run", old)
+        folders.finish("run")
+        for _ in range(2):  # other content of the same name, which never comes
+            assert len(folders.expect("run", manifest(new)[0])) == 1
+        with pytest.raises(Refusal, match="run was not uploaded whole"):
+            folders.finish("run")
+        client.upload("run", old)
+        found = folders.finish("run") / "model.safetensors"
+        assert found.read_bytes() == (old / "model.safetensors").read_bytes()
+        client.upload("run", new)
+        folders.finish("run")
+        assert found.read_bytes() == (new / "model.safetensors").read_bytes()
+        folders.expect("other", manifest(old)[0])
+        monkeypatch.setattr(folders_module, "GIVEN_UP", 0.0)
+        folders.keep("run")
+        assert [path.name for path in folders.root.iterdir()] == ["run"]
+
+
+class SlowStart(BuiltInEngine):
+    """Waits while it is made, or while it starts, until it may go on."""
+
+    place: ClassVar[str]
+    reached: ClassVar[threading.Event]
+    go: ClassVar[threading.Event]
+    states: ClassVar[list[str]]
+
+    def __init__(self, spec: EngineSpec, start_timeout: float, stall_timeout: float) -> None:
+        super().__init__(spec, start_timeout, stall_timeout)
+        self.wait("make")
+
+    def wait(self, place: str) -> None:
+        if place == self.place:
+            self.reached.set()
+            assert self.go.wait(60.0)
+
+    def start(self, model: Path) -> None:
+        self.wait("start")
+        self.model = model.name
+        self.states.append("started")
+
+    def stop(self) -> None:
+        self.states.append("stopped")
+
+
+@pytest.mark.parametrize(("place", "waits"), [("make", True), ("start", True), ("start", False)])
+def test_an_engine_that_starts_while_the_server_is_closed_is_ended(
+    place: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it takes longer than the close waits."""
+    monkeypatch.setattr(server_module, "CLOSE_SECONDS", 60.0 if waits else 0.1)
+    for name, value in {"place": place, "reached": threading.Event(), "go": threading.Event(), "states": []}.items():
+        monkeypatch.setattr(SlowStart, name, value, raising=False)
+    model, spec = folder_of(tmp_path / "model", a=torch.ones(1)), EngineSpec("float32", 10, 1, 1, 1.0, 0, (1,), ())
+    request = {"weights": "run", "spec": asdict(spec), "start": True, "start_timeout": 1.0, "stall_timeout": 1.0}
+    with served(tmp_path / "weights", kind=SlowStart) as server, ThreadPoolExecutor(2) as threads:
+        client = client_of(server)
+        client.upload("run", model)
+        load = threads.submit(client.run, "load", request)
+        assert SlowStart.reached.wait(60.0)
+        close = threads.submit(server.close)
+        if waits:
+            until(lambda: server._worker._shutdown, "it was not closed")
+            SlowStart.go.set()
+        close.result(60.0)
+        assert not server.folders.root.exists()
+        SlowStart.go.set()
+        (job,) = server._jobs.values()
+        job.exception(60.0)
+        assert SlowStart.states[-1:] != ["started"]
+        assert isinstance(load.exception(60.0), EngineUnreachableError)
 
 
 def test_another_version_and_no_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ MakeEngine = Callable[[EngineSpec, float, float], RowEngine]
 _LARGEST = 1 << 32  #: bytes of a request for responses
 _JOBS = 16  #: whose results are kept for those who have not got them yet
 _THREADS = (32, 8)  #: simultaneous requests that wait, and others
+CLOSE_SECONDS = 30.0  #: for a job that is under way when the server is closed
 
 
 class EngineServer:
@@ -75,7 +76,10 @@ class EngineServer:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")  # one thing at a time
         self.folders = UploadedFolders(folder)
         self._jobs: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._undone: set[Future[dict[str, Any]]] = set()
+        self._closed = False
+        self._lock = threading.Lock()  # held while jobs are added, the engine changes, or it is closed
+        self._ending = threading.Lock()  # an engine is ended by one thread at a time
         jobs = {"load": self._load, "adapter": self._adapter, "generate": self._generate, "stop": self._end_engine}
         self.wire = WireServer(
             {
@@ -98,12 +102,20 @@ class EngineServer:
         self.address, self.url = self.wire.address, self.wire.url
 
     def close(self) -> None:
-        """Ends the engine, also while it samples, and the server; removes the uploaded weights."""
+        """Ends the engine, also while it samples or starts, and the server; removes the uploaded weights.
+
+        An engine that is still starting after :data:`CLOSE_SECONDS` is ended by its job as soon as it has started.
+        """
         self.wire.close()
+        with self._lock:
+            self._closed = True
         self._worker.shutdown(wait=False, cancel_futures=True)
-        self._stop()
-        self._worker.shutdown()
-        shutil.rmtree(self.folders.root, ignore_errors=True)
+        try:
+            self._stop()
+            if wait(list(self._undone), CLOSE_SECONDS).not_done:
+                _log.warning("a job has not ended within %g s; its engine is ended when it has", CLOSE_SECONDS)
+        finally:
+            shutil.rmtree(self.folders.root, ignore_errors=True)
 
     def state(self) -> dict[str, Any]:
         """What a trainer asks for first."""
@@ -118,7 +130,9 @@ class EngineServer:
             name = str(call.fields["job"])
             with self._lock:
                 if name not in self._jobs:
-                    self._jobs[name] = self._worker.submit(work, call)
+                    job = self._jobs[name] = self._worker.submit(work, call)
+                    self._undone.add(job)
+                    job.add_done_callback(self._undone.discard)
                     while len(self._jobs) > _JOBS:
                         self._jobs.popitem(last=False)
             return self._wait(call)
@@ -148,7 +162,7 @@ class EngineServer:
         model = self.folders.finish(weights)
         if start or self._engine is None or not self._engine.running or spec != self._spec:
             self._stop()
-            self._engine, self._spec = self._make_engine(spec, *timeouts), spec
+            self._use(self._make_engine(spec, *timeouts), spec)
             self._call("start", lambda engine: engine.start(model))
         else:
             self._call("sync", lambda engine: engine.reload(model))
@@ -172,12 +186,13 @@ class EngineServer:
     def _generate(self, call: Call) -> dict[str, Any]:
         """Samples rows; ``exited``: why some have no output."""
         weights, rows = str(call.fields["weights"]), decode_rows(call.fields["rows"], call.blobs)
-        if self._engine is None or weights != self._weights:
+        engine = self._engine
+        if engine is None or weights != self._weights:
             if self._weights is None:  # the server was started again: the trainer starts the engine again
                 return {"outputs": [], "exited": "it has no weights"}
             raise _of_another_run(self._weights, weights)
         try:
-            outputs = self._engine.generate(rows)
+            outputs = engine.generate(rows)
         except EngineExited as error:
             return {"outputs": encode_outputs(error.finished), "exited": str(error)}
         except (KeyError, TypeError, ValueError) as error:
@@ -190,20 +205,41 @@ class EngineServer:
             self._stop()
         return self.state()
 
+    def _use(self, engine: RowEngine, spec: EngineSpec) -> None:
+        """Makes this the engine, before it starts. Raises Refusal: the server was closed meanwhile."""
+        with self._lock:
+            if self._closed:
+                raise _has_ended()
+            self._engine, self._spec = engine, spec
+
     def _call(self, kind: str, action: Callable[[RowEngine], None]) -> None:
-        assert self._engine is not None
+        engine = self._engine
+        if engine is None:
+            raise _has_ended()
         try:
-            action(self._engine)
+            action(engine)
         except WeightSyncError as error:
             raise Refusal("sync", str(error)) from error
         except EngineError as error:
             self._stop()
             raise Refusal(kind, str(error)) from error
+        finally:
+            if self._closed:  # it may have been ended before it had started
+                self._end(engine)
 
     def _stop(self) -> None:
-        engine, self._engine, self._weights, self._model = self._engine, None, None, None
+        with self._lock:
+            engine, self._engine, self._weights, self._model = self._engine, None, None, None
         if engine is not None:
+            self._end(engine)
+
+    def _end(self, engine: RowEngine) -> None:
+        with self._ending:
             engine.stop()
+
+
+def _has_ended() -> Refusal:
+    return Refusal("ended", "the server has ended")
 
 
 def _of_another_run(has: str | None, asked: str) -> Refusal:

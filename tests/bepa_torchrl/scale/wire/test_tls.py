@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from bepa_torchrl.scale.wire import connections
 from bepa_torchrl.scale.wire.access import Tls, read_ca, read_tls
 from bepa_torchrl.scale.wire.client import WireClient
 from bepa_torchrl.scale.wire.errors import ProtocolError
@@ -145,3 +147,30 @@ def test_files_that_are_no_certificate_and_key_are_named(authority: trustme.CA, 
     for wrong in (noise, tls.key, tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=r"--tls-ca=.*: expected certificates in PEM"):
             read_ca(wrong, "--tls-ca")
+
+
+def test_a_server_whose_certificate_cannot_be_used_does_not_start(
+    serve: Serve, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """The files may have changed since the settings were read."""
+    tls = files(tmp_path, authority)
+    tls.key.write_bytes(authority.issue_cert("127.0.0.1").private_key_pem.bytes())
+    with pytest.raises(ValueError, match=r"cluster\.tls_certificate=.*, cluster\.tls_key=.*key values mismatch"):
+        serve(tls=tls)
+    tls.certificate.unlink()
+    with pytest.raises(ValueError, match=r"cluster\.tls_certificate=.*No such file or directory"):
+        serve(tls=tls)
+
+
+def test_who_sends_no_request_by_tls_is_disconnected(
+    serve: Serve, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
+    served = serve(tls=files(tmp_path, authority))
+    context = ssl.create_default_context(cadata=text(authority))
+    with (
+        socket.create_connection(served.address, 20.0) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as silent,
+        suppress(ssl.SSLError, ConnectionError),  # the end without TLS's own
+    ):
+        assert silent.recv(1) == b""

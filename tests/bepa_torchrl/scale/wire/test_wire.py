@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import http.client
 import io
 import json
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
+import uvicorn
 from cut_relay import CutRelay
 from polling import until
 
-from bepa_torchrl.scale.wire import access, client, server
+from bepa_torchrl.scale.wire import access, client, connections, server
 from bepa_torchrl.scale.wire.access import (
     VERSION,
     VERSION_HEADER,
@@ -195,6 +199,49 @@ def test_requests_cross_from_many_threads_and_content_once(
     assert sorted(found["fields"]["n"] for found in results) == list(range(8))
 
 
+def test_a_server_that_does_not_start_is_an_error_and_leaves_no_socket(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no file descriptor left for its loop, and if it is not there in time."""
+    sockets: list[socket.socket] = []
+    create = socket.create_server
+
+    def kept(*arguments: Any, **options: Any) -> socket.socket:
+        sockets.append(create(*arguments, **options))
+        return sockets[-1]
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def stall(http: uvicorn.Server, **_: Any) -> None:
+        while not http.should_exit:
+            await asyncio.sleep(0.01)
+
+    def problem() -> str:
+        found: list[str] = []
+
+        def start() -> None:
+            try:
+                serve()
+            except OSError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=start, daemon=True)
+        thread.start()
+        thread.join(30.0)
+        assert found, "it neither starts nor fails"
+        assert sockets[-1].fileno() == -1
+        return found[0]
+
+    monkeypatch.setattr(socket, "create_server", kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.events, "new_event_loop", refuse)
+        assert re.fullmatch(r"no server at 127\.0\.0\.1:\d+ \(cluster\.listen\): Too many open files", problem())
+    monkeypatch.setattr(server, "START_SECONDS", 0.2)
+    monkeypatch.setattr(uvicorn.Server, "startup", stall)
+    assert problem().endswith("(cluster.listen): not within 0.2 s")
+
+
 def test_a_store_drops_what_was_not_used_for_longest() -> None:
     store = BlobStore(10)
     a, b, c = (content_hash(bytes([n]) * 4) for n in range(3))
@@ -297,6 +344,62 @@ def test_slow_peers_have_a_deadline_on_both_sides(
         pytest.raises(BrokenConnectionError, match="took longer than 0 s"),
     ):
         connect(url).ask("echo", {})
+
+
+def closed_by_server(connection: socket.socket) -> bool:
+    """Whether the server ends the connection, before the socket's own timeout."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /echo HTTP/1.1\r\nhost: x\r\n",  # headers that never end
+        b"DELETE /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n",  # without a token, and a body never comes
+    ],
+)
+def test_who_sends_no_request_is_disconnected(sent: bytes, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
+    with socket.create_connection(serve().address, 20.0) as silent:
+        silent.sendall(sent)
+        assert closed_by_server(silent)
+
+
+def test_a_later_request_of_a_connection_has_the_same_deadline_and_an_idle_one_has_not(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = pack({"fields": {}, "needs": [], "blobs": []})
+    token = f"authorization: Bearer {TOKEN.decode()}"
+    head = f"POST /echo HTTP/1.1\r\nhost: x\r\n{token}\r\n{VERSION_HEADER}: {VERSION}\r\ncontent-length: {len(body)}"
+    with socket.create_connection(serve().address, 20.0) as connection:
+        for _ in range(2):
+            connection.sendall(f"{head}\r\n\r\n".encode() + body)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+            connection.settimeout(0.5)
+            assert not closed_by_server(connection)
+            connection.settimeout(20.0)
+        connection.sendall(head.encode())
+        assert closed_by_server(connection)
+
+
+def test_connections_without_a_request_leave_places_for_those_with_the_token(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 10)
+    served = serve()
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(served.address, 20.0)) for _ in range(20)]
+        assert all(closed_by_server(each) for each in silent[:15])
+        assert connect(served.url).ask("echo", {"a": 1})["fields"] == {"a": 1}
 
 
 def test_content_is_streamed_from_where_it_was_cut_and_checked(serve: Serve, connect: Connect) -> None:
