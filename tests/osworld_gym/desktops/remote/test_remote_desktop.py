@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.desktops.remote import lease as remote_lease
 from osworld_gym.desktops.remote.desktop import URLS, RemoteDesktop, Server, describe
-from osworld_gym.desktops.remote.lease import acquire
+from osworld_gym.desktops.remote.lease import Lease, acquire
 from osworld_gym.desktops.remote.reset_hook import MARK
 from osworld_gym.errors import DesktopError, FailureReason
 
@@ -89,6 +92,44 @@ def test_a_lease_holds_over_processes_and_ends_with_its_holder(tmp_path: Path) -
     lease.release()
     lease.release()
     other.release()
+
+
+def test_lock_files_are_for_every_user_and_the_umask_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of the whole process: other threads create files meanwhile."""
+    folder, before = tmp_path / "leases", os.umask(0o077)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda _: pytest.fail("the umask is changed"))
+            acquire(["http://a:5000"], 0.0, folder).release()
+    finally:
+        os.umask(before)
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
+    folder.chmod(0o1755)
+    acquire(["http://a:5000", "http://b:5000"], 0.0, folder).release()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1755  # it is as its creator made it, or who changed it
+
+
+def test_desktops_that_create_the_folder_at_once_get_different_servers(tmp_path: Path) -> None:
+    urls = [f"http://a{number}:5000" for number in range(6)]
+    for attempt in range(5):
+        folder, begin = tmp_path / str(attempt), threading.Barrier(len(urls), timeout=60)
+
+        def lease(folder: Path = folder, begin: threading.Barrier = begin) -> Lease:
+            begin.wait()
+            return acquire(urls, 60.0, folder)
+
+        with ThreadPoolExecutor(len(urls)) as threads:
+            leases = [future.result(60) for future in [threads.submit(lease) for _ in urls]]
+        assert sorted(each.url for each in leases) == urls
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
+        assert len(list(folder.iterdir())) == len(urls)
+        for each in leases:
+            each.release()
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 # --- resets ------------------------------------------------------------
