@@ -115,12 +115,17 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """The temporary entries that killed processes left in a folder, or that live ones write; not in its subfolders."""
+    return list(folder.glob(f".{'?' * 2 * _RANDOM}.part*"))
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary entries that killed processes left in a folder, not in its subfolders.
 
     Only for a process that holds the folder's lock, so that no other process is writing.
     """
-    for path in folder.glob(f".{'?' * 2 * _RANDOM}.part*"):
+    for path in leftovers(folder):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -28,7 +28,7 @@ from bepa_torchrl.experiment.method_process import finished
 from bepa_torchrl.experiment.preparation import Preparation, load_preparation, prepare, save_preparation
 from bepa_torchrl.experiment.record_size import record_estimate
 from bepa_torchrl.experiment.restarts import Restarts
-from bepa_torchrl.experiment.run_folder import continue_command, make_folder, write_settings
+from bepa_torchrl.experiment.run_folder import continue_command, locked_new_run, write_settings
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import is_rank
@@ -45,7 +45,6 @@ from bepa_torchrl.monitoring.status import PREPARING, report, run_status
 from bepa_torchrl.policies.base import Policy
 from bepa_torchrl.rollout.stages import Stages
 from bepa_torchrl.storage.ledger import Ledger
-from bepa_torchrl.storage.lock import locked
 from osworld_gym.atomic import write_text
 from osworld_gym.uitars.coords import ImageScaling
 
@@ -75,8 +74,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     if config.resume:
         write_settings(folder, config, configs)
     else:
-        make_folder(folder)
-        stack.enter_context(locked(folder))
+        stack.enter_context(locked_new_run(folder))
         _begin(folder, config, configs, checked.overrides, policy.renderer.image_scaling)
     command = continue_command(config, folder)
     limit = 0 if is_rank() else config.restarts  # ranks that have been placed are placed again from outside
@@ -137,7 +135,7 @@ def _uploading(config: Settings, folder: Path, console: Console) -> AbstractCont
 def _begin(
     folder: Path, config: Settings, configs: dict[str, Settings], overrides: Sequence[str], scaling: ImageScaling
 ) -> None:
-    """Writes the settings into the run's new folder."""
+    """Writes the settings into the run's new folder; ``config.yaml`` is the last, by which the run has begun."""
     for name, own in configs.items():
         text = own.policy.action_text
         RunRecord(folder / name).begin(settings_to_yaml(own), action_text=text, scaling=scaling)

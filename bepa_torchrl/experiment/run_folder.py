@@ -21,6 +21,7 @@ from bepa_torchrl.experiment.config import (
 )
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import by_torchrun
+from bepa_torchrl.experiment.unfinished_beginning import other_entries, remove_beginning
 from bepa_torchrl.storage.json_lines import RecordError, read_lines
 from bepa_torchrl.storage.lock import check_free, locked
 from osworld_gym.atomic import check_writable, remove_leftovers, write_text
@@ -68,12 +69,14 @@ def run_folder(config: Settings) -> Path:
 
 
 def begun(config: Settings) -> bool:
-    """Whether a new run of these settings has a folder already, and could be resumed. Raises as :func:`run_folder`."""
+    """Whether a new run of these settings has begun, so that it could be resumed. Raises as :func:`run_folder`."""
     return not config.resume and (run_folder(config) / "config.yaml").exists()
 
 
 def check_new_run(folder: Path) -> None:
     """Checks that a run's folder does not exist and can be made; nothing is left behind.
+
+    A folder in which a process was killed before it had begun its run counts as one that does not exist.
 
     Raises:
         FolderInUseError, RecordError: it exists. ConfigError: it cannot be made.
@@ -81,7 +84,7 @@ def check_new_run(folder: Path) -> None:
     try:
         if folder.exists():
             check_free(folder)
-            raise RecordError(f"{folder} exists and is not overwritten; give another name=, or go on with resume=true")
+            _check_not_begun(folder)
         check_writable(folder.parent)
     except OSError as error:
         raise ConfigError(
@@ -90,12 +93,31 @@ def check_new_run(folder: Path) -> None:
         ) from error
 
 
-def make_folder(folder: Path) -> None:
-    """Makes the folder of a new run. Raises as :func:`check_new_run`."""
+def _check_not_begun(folder: Path) -> None:
+    """Raises RecordError if a folder has more than what a process leaves that is killed before its run has begun."""
+    if not (others := other_entries(folder)):
+        return
+    fix = "go on with resume=true"
+    if "config.yaml" not in others:
+        fix = f"move it away: it has {', '.join(others)[:200]}, and no run to go on with"
+    raise RecordError(f"{folder} exists and is not overwritten; give another name=, or {fix}")
+
+
+@contextmanager
+def locked_new_run(folder: Path) -> Iterator[None]:
+    """Makes and locks the folder of a new run; one that was not begun before is taken over. As :func:`check_new_run`.
+
+    Raises:
+        FolderInUseError, RecordError: another process has made it meanwhile. ConfigError: it cannot be made.
+    """
     try:
         folder.mkdir(parents=True)
-    except FileExistsError:  # another process created it while this one loaded the model
+    except FileExistsError:
         check_new_run(folder)
+    with locked(folder):
+        _check_not_begun(folder)  # no other process begins while it is locked
+        remove_beginning(folder)
+        yield
 
 
 @contextmanager
@@ -106,6 +128,8 @@ def locked_run(folder: Path) -> Iterator[None]:
         RecordError: there is no run in it. FolderInUseError: another process has locked it.
     """
     if not (folder / "config.yaml").exists():
+        if folder.is_dir() and not other_entries(folder):
+            raise RecordError(f"nothing to resume in {folder}: its run has not begun; start it without resume=true")
         raise RecordError(f"nothing to resume in {folder}: there is no run of that name; check name= and runs=")
     with locked(folder):
         remove_leftovers(folder)

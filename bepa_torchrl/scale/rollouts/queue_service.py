@@ -63,6 +63,9 @@ class QueueService:
         """Extends leases; returns the tickets whose lease has ended."""
         return self._do(lambda: self._queue.renew_all(tickets))
 
+    def leased(self, ticket: str) -> Lease:
+        return self._do(lambda: self._queue.leased(ticket))
+
     def complete(self, ticket: str, result: Any) -> None:
         self._do(lambda: self._queue.complete(ticket, result))
 

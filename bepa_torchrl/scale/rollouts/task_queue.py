@@ -205,6 +205,12 @@ class TaskQueue:
         lease.deadline = now + self.lease_seconds
         self._workers.record_heartbeat(lease.worker, now)
 
+    def leased(self, ticket: str) -> Lease:
+        """The lease of a ticket, as it was given. Raises StaleTicketError if it has ended."""
+        lease = self._active(ticket)
+        group, slot = lease.group, lease.slot
+        return Lease(ticket, group.number, slot, group.task, group.attempts[slot], group.evaluation)
+
     def complete(self, ticket: str, result: Any) -> None:
         """Stores the slot's result. Raises StaleTicketError if the lease has ended; the result is then not used."""
         lease = self._active(ticket)

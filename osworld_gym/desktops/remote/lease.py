@@ -8,10 +8,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from osworld_gym.atomic import new_folder
 from osworld_gym.desktops.container.owner import Owner
 from osworld_gym.errors import DesktopError, FailureReason
 
@@ -73,16 +76,30 @@ def _try(url: str, folder: Path) -> Lease | None:
 
 def _open(path: Path) -> int:
     """Opens or creates the lock file. Lock files are never removed: a lock on a removed file has no effect."""
-    old = os.umask(0)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        path.parent.mkdir(mode=0o1777, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            return os.open(path, flags | os.O_CREAT, 0o666)
+        return os.open(path, flags)
+    except FileNotFoundError:
+        _create(path)
+        return os.open(path, flags)
+
+
+def _create(path: Path) -> None:
+    """Creates the lock file, and its folder, unless another process does so.
+
+    Both appear with the permissions for every user, without the process's umask, which is that of all its threads.
+    """
+    if not path.parent.is_dir():
+        with suppress(FileExistsError), new_folder(path.parent) as folder:
+            folder.chmod(0o1777)
+    descriptor, part = tempfile.mkstemp(dir=path.parent)
+    try:
+        os.fchmod(descriptor, 0o666)
+        with suppress(FileExistsError):
+            os.link(part, path)
     finally:
-        os.umask(old)
+        os.close(descriptor)
+        Path(part).unlink()
 
 
 def _holder(url: str, folder: Path) -> str:

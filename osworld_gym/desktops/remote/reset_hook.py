@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
+import tempfile
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import IO, Any
 
 import requests
 
@@ -17,6 +24,10 @@ from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason
 
 MARK = "/home/user/.osworld-gym-used"
+_SAID = 300  #: characters of what a hook has said, in an error
+_READ = 4 * _SAID  #: bytes that are read of them
+_PART = 256  #: bytes of an answer that are awaited before the deadline is looked at
+_KILL_SECONDS = 5.0  #: for a command to end after it was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,8 @@ class Hook:
     Args:
         action: a URL (``http://``, ``https://``), which gets a POST with JSON ``{"server", "seed"}``, or a command,
             split as by a shell, with ``OSWORLD_SERVER_URL`` and ``OSWORLD_SEED`` in its environment.
-        deadline: seconds that it may take.
+        deadline: seconds that it may take, the whole answer included; the command and its children are killed then,
+            unless they have left its process group.
     """
 
     action: str
@@ -38,24 +50,74 @@ class Hook:
             return self._post(url, seed)
         env = os.environ | {"OSWORLD_SERVER_URL": url, "OSWORLD_SEED": str(seed)}
         try:
-            done = subprocess.run(
-                shlex.split(self.action), env=env, capture_output=True, text=True, timeout=self.deadline, check=False
-            )
+            status, said = _run(shlex.split(self.action), env, self.deadline)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DesktopError(FailureReason.never_ready, f"reset command {self.action!r}: {error}") from error
-        if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()[-300:] or "nothing"
-            message = f"reset command {self.action!r} ended with status {done.returncode}; its output: {said}"
+        if status != 0:
+            message = f"reset command {self.action!r} ended with status {status}; its output: {said}"
             raise DesktopError(FailureReason.never_ready, message)
 
     def _post(self, url: str, seed: int) -> None:
+        """Waits for the whole answer in another thread, since ``requests`` limits only each of its parts."""
+        answers: SimpleQueue[tuple[int, str] | Exception] = SimpleQueue()
+        arguments = (self.action, {"server": url, "seed": seed}, self.deadline, answers)
+        threading.Thread(target=_answer, args=arguments, name="reset URL", daemon=True).start()
         try:
-            answer = requests.post(self.action, json={"server": url, "seed": seed}, timeout=self.deadline)
-        except requests.RequestException as error:
-            raise DesktopError(FailureReason.never_ready, f"reset URL {self.action}: {error}") from error
-        if not answer.ok:
-            message = f"reset URL {self.action} answered {answer.status_code}: {answer.text[:200]}"
-            raise DesktopError(FailureReason.never_ready, message)
+            answer = answers.get(timeout=self.deadline)
+        except Empty:
+            message = f"reset URL {self.action} timed out: no whole answer in {self.deadline:g} s"
+            raise DesktopError(FailureReason.never_ready, message) from None
+        if isinstance(answer, OSError):  # as are all errors of requests
+            raise DesktopError(FailureReason.never_ready, f"reset URL {self.action}: {answer}") from answer
+        if isinstance(answer, Exception):
+            raise answer
+        status, text = answer
+        if status >= 400:
+            raise DesktopError(FailureReason.never_ready, f"reset URL {self.action} answered {status}: {text}")
+
+
+def _run(command: list[str], env: dict[str, str], deadline: float) -> tuple[int, str]:
+    """The exit status of a command and the end of its output; programs that it leaves running are not waited for.
+
+    Raises:
+        subprocess.TimeoutExpired: after ``deadline`` seconds; its process group has been killed.
+        OSError: it cannot be started.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
+        try:
+            status = child.wait(deadline)
+        except BaseException:
+            with suppress(ProcessLookupError, PermissionError):  # those of another user cannot be killed
+                os.killpg(child.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_KILL_SECONDS)
+            raise
+        return status, _end_of(err) or _end_of(out) or "nothing"
+
+
+def _end_of(output: IO[bytes]) -> str:
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _READ))
+    return output.read(_READ).decode("utf-8", "replace").strip()[-_SAID:]
+
+
+def _answer(
+    action: str, body: dict[str, Any], deadline: float, answers: SimpleQueue[tuple[int, str] | Exception]
+) -> None:
+    """Puts the status and the beginning of a URL's answer into ``answers`` at its end, or the error."""
+    end = monotonic() + deadline
+    try:
+        with requests.post(action, json=body, timeout=deadline, stream=True) as answer:
+            text = b""
+            for part in answer.iter_content(_PART):
+                text += part[: _READ - len(text)]
+                if monotonic() > end:
+                    return  # nobody waits any more
+            answers.put((answer.status_code, text.decode("utf-8", "replace")[:_SAID]))
+    except Exception as error:  # noqa: BLE001  raised by the thread that waits
+        answers.put(error)
 
 
 def leave_mark(desktop: Desktop) -> None:

@@ -129,5 +129,6 @@ def test_a_missing_cluster_is_an_error_before_anything_is_written(
 
 def test_an_existing_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.yaml").touch()
     assert train.main([*ON_RAY, f"runs={tmp_path}", "name=x", "policy=tiny"]) == 2
     assert "x exists and is not overwritten; give another name=" in capsys.readouterr().err

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import shutil
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +27,18 @@ from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import convert_all, load_preparation
-from bepa_torchrl.experiment.run_folder import run_folder
+from bepa_torchrl.experiment.run_folder import begun, check_new_run, locked_new_run, locked_run, run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import TraceError
 from bepa_torchrl.methods import METHODS
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
+from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.lock import FolderInUseError, locked
 from bepa_torchrl.testing import small_checkpoint
 from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.uitars.coords import ImageScaling
 
 QUICK = (
     "experiment=smoke",
@@ -330,10 +336,101 @@ def test_what_ends_a_run_is_one_line_with_the_command_that_continues_it(
 
 def test_a_run_is_not_overwritten(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").touch()
     assert main(["name=mine", f"runs={tmp_path}", f"policy.checkpoint={checkpoint}"]) == 2
     assert (
         "mine exists and is not overwritten; give another name=, or go on with resume=true" in capsys.readouterr().err
     )
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_at(flush: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process is killed when it flushes a file or folder for the n-th time; nothing is removed after it."""
+    flushes = itertools.count()
+
+    def fsync(_: int) -> None:
+        if next(flushes) == flush:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        yield
+
+
+def test_a_run_that_is_killed_while_its_folder_is_made_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the run has begun, its folder is as if it were not there: by ``begun``, too, for ranks that start again."""
+    configs = {name: load_config([f"runs={tmp_path}", f"algo={name}"]) for name in ("bepa", "grpo")}
+
+    def begin(name: str) -> None:
+        with locked_new_run(tmp_path / name):
+            phases._begin(tmp_path / name, configs["bepa"], configs, ["a=1"], ImageScaling(1, 1))
+
+    (tmp_path / "0").mkdir()  # killed before the first write
+    for flush in itertools.count():
+        name = str(flush)
+        try:
+            with killed_at(flush, monkeypatch):
+                begin(name)
+        except Killed:
+            if (tmp_path / name / "config.yaml").exists():
+                continue  # in the last flush
+        else:
+            break
+        assert not begun(load_config([f"runs={tmp_path}", f"name={name}"]))
+        check_new_run(tmp_path / name)
+        with pytest.raises(RecordError, match="its run has not begun; start it without resume=true"):
+            locked_run(tmp_path / name).__enter__()
+        begin(name)
+        found = sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
+        files = ("config.yaml", "record.json")
+        methods = [path for method in configs for path in (method, *(f"{method}/{file}" for file in files))]
+        assert found == sorted([".lock", "config.yaml", "overrides.json", *methods])
+        with pytest.raises(RecordError, match="exists and is not overwritten; give another name=, or go on with res"):
+            begin(name)
+    assert flush == 12  # two of each of six files
+
+
+@pytest.mark.parametrize("other", ["notes.txt", "prepared/", "bepa/iterations.jsonl", "mine/config.yaml", "bepa/x/"])
+def test_a_folder_with_anything_else_is_not_taken_over(other: str, tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    path = folder / other
+    (path if other.endswith("/") else path.parent).mkdir(parents=True)
+    if not other.endswith("/"):
+        path.touch()
+    (folder / "overrides.json").touch()
+    fix = f"or move it away: it has {other.split('/')[0]}, and no run to go on with"
+    with pytest.raises(RecordError, match=fix):
+        check_new_run(folder)
+    with pytest.raises(RecordError, match=fix):
+        locked_new_run(folder).__enter__()
+    with pytest.raises(RecordError, match="there is no run of that name; check name= and runs="):
+        locked_run(folder).__enter__()
+    assert (folder / "overrides.json").exists()
+    assert path.exists()
+
+
+def test_links_are_not_taken_over(tmp_path: Path) -> None:
+    """What they lead to is not the run's."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "x" / "bepa").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="it has bepa, and no run to go on with"):
+        check_new_run(tmp_path / "x")
+
+
+def test_a_folder_that_another_process_is_making_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with locked(tmp_path / "x"):
+        for begin in (check_new_run, lambda folder: locked_new_run(folder).__enter__()):
+            with pytest.raises(FolderInUseError):
+                begin(tmp_path / "x")
 
 
 @pytest.mark.slow

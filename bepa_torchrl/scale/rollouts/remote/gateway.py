@@ -91,7 +91,12 @@ class RolloutGateway:
         return [] if reply is None else [str(ticket) for ticket in reply["ended"]]
 
     def complete(self, ticket: str, result: Any) -> None:
-        """Sends a result. Raises StaleTicketError: its lease has ended, or the trainer could not be reached in time."""
+        """Sends a result; without a usable one the lease is failed.
+
+        Raises:
+            StaleTicketError: the lease has ended, also by the trainer's refusal of the result, or the trainer could not
+                be reached in time.
+        """
         try:
             fields, blobs = _encoded(result)
             self._link.request("complete", {"ticket": ticket, **fields}, blobs, patience=_RESULT_PATIENCE)
@@ -100,6 +105,7 @@ class RolloutGateway:
         except StaleTicketError:
             raise
         except (ValueError, TypeError) as error:  # it cannot be encoded, is too long, or is refused
+            _log.warning("the result of the lease %s is not used: %s", ticket, error)
             self.fail(ticket, str(error))
 
     def fail(self, ticket: str, reason: str, result: Any = None) -> None:

@@ -2,6 +2,8 @@
 
 A request may come again after a lost answer. Each is safe then: a lease that its client did not get is given back or
 expires, and the second result of a ticket is refused by the queue.
+
+A result that is not that of its lease is refused here, and its slot is played again: the trainer would end with it.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from bepa_torchrl.scale.rollouts.env_worker import QueueClient, RolloutPlan
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS
 from bepa_torchrl.scale.rollouts.queue_state import DesktopDemand
+from bepa_torchrl.scale.rollouts.remote.checks import check_result
 from bepa_torchrl.scale.rollouts.remote.plans import encode_lease, encode_plan
 from bepa_torchrl.scale.rollouts.remote.results import decode_result
 from bepa_torchrl.scale.rollouts.remote.weights import PublishedWeights, WeightsTag
-from bepa_torchrl.scale.rollouts.task_queue import StaleTicketError
+from bepa_torchrl.scale.rollouts.task_queue import Lease, StaleTicketError
 from bepa_torchrl.scale.wire.access import Tls
 from bepa_torchrl.scale.wire.errors import ProtocolError
 from bepa_torchrl.scale.wire.server import Call, WireServer
@@ -33,6 +36,7 @@ _WAITING, _REQUESTS = MAX_WORKERS + 32, 64
 class ServedQueue(QueueClient, Protocol):
     """What rollout clusters use of :class:`bepa_torchrl.scale.rollouts.queue_service.QueueService`."""
 
+    def leased(self, ticket: str) -> Lease: ...
     def release(self, worker: str, reason: str) -> int: ...
     def resize(self, worker: str, desktops: int) -> None: ...
     def demand(self) -> DesktopDemand: ...
@@ -67,7 +71,7 @@ class QueueServer:
         tls: Tls | None = None,
         note: Callable[[str], None] = _log.warning,
     ) -> None:
-        self._queue, self._weights = queue, weights
+        self._queue, self._weights, self._plan = queue, weights, plan
         self._tasks = {task.id: task for task in plan.tasks}
         run = {"plan": encode_plan(plan), "settings": settings}
         content = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
@@ -130,17 +134,39 @@ class QueueServer:
         return {"ended": ended}
 
     def _complete(self, call: Call) -> dict[str, Any]:
-        ticket, result = self._ticket(call), self._result(call)
-        if result is None:
-            raise ProtocolError(
-                "expected the result of an episode, or the outcome of one of an evaluation; got neither"
-            )
+        ticket = self._ticket(call)
+        lease = self._queue.leased(ticket)
+        with self._refusing(lease):
+            result = self._result(call)
+            if result is None:
+                raise ProtocolError(
+                    "expected the result of an episode, or the outcome of one of an evaluation; got neither"
+                )
+            check_result(result, lease, self._plan, failed=False)
         self._queue.complete(ticket, result)
         return {}
 
     def _fail(self, call: Call) -> dict[str, Any]:
-        self._queue.fail(self._ticket(call), str(call.fields["reason"]), self._result(call))
+        ticket, reason = self._ticket(call), str(call.fields["reason"])
+        lease = self._queue.leased(ticket)
+        with self._refusing(lease):
+            result = self._result(call)
+            if result is not None:
+                check_result(result, lease, self._plan, failed=True)
+        self._queue.fail(ticket, reason, result)
         return {}
+
+    @contextmanager
+    def _refusing(self, lease: Lease) -> Iterator[None]:
+        """Ends the lease if its result is refused in the block: its slot waits again, for another worker if any."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"its result is refused: {type(error).__name__}: {error}"
+            _log.warning("slot %d of %d, attempt %d: %s", lease.slot, lease.group, lease.attempt, reason)
+            with suppress(StaleTicketError):
+                self._queue.fail(lease.ticket, reason)
+            raise
 
     def _result(self, call: Call) -> Any:
         """The result of an episode, or the outcome of one of an evaluation; None without one."""

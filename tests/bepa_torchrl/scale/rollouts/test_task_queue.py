@@ -57,9 +57,11 @@ def test_a_late_result_of_an_expired_lease_is_refused() -> None:
     clock.now = 19.0
     (second,) = tasks.lease("other")
     assert (second.group, second.slot, second.attempt) == (first.group, first.slot, 2)
-    for late in (lambda: tasks.complete(first.ticket, "late"), lambda: tasks.renew(first.ticket)):
+    assert tasks.leased(second.ticket) == second
+    late_calls = (tasks.renew, tasks.leased, lambda ticket: tasks.complete(ticket, "late"))
+    for late in late_calls:
         with pytest.raises(StaleTicketError, match=r"the lease 0-1 has ended: another worker got its slot"):
-            late()
+            late(first.ticket)
     tasks.complete(second.ticket, "result")
     with pytest.raises(StaleTicketError):
         tasks.complete(second.ticket, "twice")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +25,8 @@ from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.desktops.remote import lease as remote_lease
 from osworld_gym.desktops.remote.desktop import URLS, RemoteDesktop, Server, describe
-from osworld_gym.desktops.remote.lease import acquire
-from osworld_gym.desktops.remote.reset_hook import MARK
+from osworld_gym.desktops.remote.lease import Lease, acquire
+from osworld_gym.desktops.remote.reset_hook import MARK, Hook
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.task import Task
@@ -155,6 +160,44 @@ def test_what_a_gateway_answers_is_no_missing_file_and_no_failed_command(start: 
         assert verify(task, desktop, stop=StopReason.finished).score == 0.0
 
 
+def test_lock_files_are_for_every_user_and_the_umask_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of the whole process: other threads create files meanwhile."""
+    folder, before = tmp_path / "leases", os.umask(0o077)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda _: pytest.fail("the umask is changed"))
+            acquire(["http://a:5000"], 0.0, folder).release()
+    finally:
+        os.umask(before)
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
+    folder.chmod(0o1755)
+    acquire(["http://a:5000", "http://b:5000"], 0.0, folder).release()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1755  # it is as its creator made it, or who changed it
+
+
+def test_desktops_that_create_the_folder_at_once_get_different_servers(tmp_path: Path) -> None:
+    urls = [f"http://a{number}:5000" for number in range(6)]
+    for attempt in range(5):
+        folder, begin = tmp_path / str(attempt), threading.Barrier(len(urls), timeout=60)
+
+        def lease(folder: Path = folder, begin: threading.Barrier = begin) -> Lease:
+            begin.wait()
+            return acquire(urls, 60.0, folder)
+
+        with ThreadPoolExecutor(len(urls)) as threads:
+            leases = [future.result(60) for future in [threads.submit(lease) for _ in urls]]
+        assert sorted(each.url for each in leases) == urls
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
+        assert len(list(folder.iterdir())) == len(urls)
+        for each in leases:
+            each.release()
+    assert len(list(tmp_path.iterdir())) == 5
+
+
 # --- resets ------------------------------------------------------------
 
 
@@ -263,6 +306,68 @@ def test_a_hook_that_fails_is_never_ready(start: Start, hook: str, said: str) ->
     options: dict[str, Any] = {"reset_by": hook, "reset_deadline": 0.5} | SIZE
     with RemoteDesktop([start().url], **options) as desktop, pytest.raises(DesktopError, match=said) as caught:
         desktop.reset(0)
+    assert caught.value.reason is FailureReason.never_ready
+
+
+def test_the_deadline_of_a_command_is_that_of_its_children(tmp_path: Path) -> None:
+    """The child holds a pipe, whose other end ends with it."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    def ended() -> bool:
+        try:
+            return os.read(reader, 100) == b""
+        except BlockingIOError:
+            return False
+
+    command = f"sleep 600 > {tmp_path}/pipe 2>/dev/null & wait"
+    with pytest.raises(DesktopError, match="timed out") as caught:
+        Hook(shlex.join(["sh", "-c", command]), 1.0).call("http://a:5000", 1)
+    assert caught.value.reason is FailureReason.never_ready
+    until(ended, "the child of the command still runs")
+    os.close(reader)
+
+
+def test_a_command_that_leaves_a_program_running_has_ended(tmp_path: Path) -> None:
+    """The program has the command's output, too."""
+    command = f"sleep 600 & echo $! > {tmp_path}/pid"
+    try:
+        Hook(shlex.join(["sh", "-c", command]), 30.0).call("http://a:5000", 1)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # which fails if it has ended
+
+
+@pytest.mark.parametrize("begin", [b"Content-Length: 100\r\n\r\n", b"X: "], ids=["body", "header"])
+def test_the_deadline_of_a_url_is_that_of_its_whole_answer(begin: bytes) -> None:
+    """The answer comes in parts, for longer than the deadline, each of which comes at once."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n" + begin)
+                for _ in range(100):
+                    connection.sendall(b".")
+                    ended.wait(0.05)
+                connection.sendall(b"\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with pytest.raises(DesktopError, match=r"timed out: no whole answer in 0\.5 s") as caught:
+                Hook(f"http://127.0.0.1:{server.getsockname()[1]}/reset", 0.5).call("http://a:5000", 1)
+        finally:
+            ended.set()
+            thread.join(60)
+    assert caught.value.reason is FailureReason.never_ready
+
+
+def test_a_url_that_answers_an_error_is_never_ready(start: Start) -> None:
+    hook = Hook(f"{start().url}/no-such-path", 30.0)
+    with pytest.raises(DesktopError, match="no-such-path answered 404: ") as caught:
+        hook.call("http://a:5000", 1)
     assert caught.value.reason is FailureReason.never_ready
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,14 @@ from repository import ROOT
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
-from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list
+from bepa_torchrl.data.step_rows import Turn, episode_rows, row_list, stack_rows
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector, RolloutSeeds
 from bepa_torchrl.scale.rollouts.async_collector import AsyncGroupCollector
 from bepa_torchrl.scale.rollouts.env_worker import RolloutPlan
 from bepa_torchrl.scale.rollouts.queue_service import MAX_WORKERS, QueueService
 from bepa_torchrl.scale.rollouts.remote import gateway as gateway_module
-from bepa_torchrl.scale.rollouts.remote import queue_server
+from bepa_torchrl.scale.rollouts.remote import queue_server, rollout_side
 from bepa_torchrl.scale.rollouts.remote.collector import served_collector
 from bepa_torchrl.scale.rollouts.remote.gateway import RolloutGateway
 from bepa_torchrl.scale.rollouts.remote.link import TrainerLink
@@ -48,6 +50,8 @@ from osworld_gym.types import StopReason, Verdict
 TOKEN = b"a token of this test"
 GROUPS, SIZE = 2, 3
 PLAN = RolloutPlan(tuple(lamp_task(n) for n in range(5)), RolloutSeeds(3, "group"), 1.0, 2)
+SHOT = b"\x89PNG\r\n\x1a\n"
+OUTCOME: dict[str, Any] = {"success": True, "stop": "finished", "failure": None, "versions": [0, 0]}
 
 
 def at(relay: CutRelay) -> Access:
@@ -219,6 +223,18 @@ def test_a_lease_waits_for_the_weights_of_its_admission(gateways: Gateways) -> N
         assert [(lease.group, lease.slot, lease.task) for lease in leases] == [(0, 0, [0, 0]), (0, 1, [0, 0])]
 
 
+def played(lease: Any, score: float = 1.0) -> EpisodeResult:
+    """An episode of the lease, without rows."""
+    job = PLAN.job(lease.group, lease.slot, lease.task)
+    return EpisodeResult(job, None, StopReason.finished, Verdict(score))
+
+
+def failed(lease: Any) -> EpisodeResult:
+    """An episode of the lease that failed in every attempt."""
+    job = PLAN.job(lease.group, lease.slot, lease.task)
+    return EpisodeResult(job, None, StopReason.env_error, None, FailureReason.hung, (FailureReason.died,))
+
+
 def loaded(gateway: RolloutGateway, served: Served, version: int = 0) -> None:
     served.weights.publish([], version)
     gateway.next_weights(WeightsTag(served.weights.run, version), (), 0.0)
@@ -233,7 +249,7 @@ def test_the_late_result_of_a_lease_that_expired_is_refused(gateways: Gateways) 
         (second,) = gateway.lease("w", 1, 30.0)  # waits for the expiry
         assert gateway.renew([late.ticket]) == [late.ticket]
         with pytest.raises(StaleTicketError, match="has ended"):
-            gateway.complete(late.ticket, {"outcome": 1})
+            gateway.complete(late.ticket, played(late))
         assert second.attempt == 2
 
 
@@ -244,12 +260,131 @@ def test_a_result_reaches_the_queue_once(gateways: Gateways) -> None:
         served.queue.admit([0, 0], 1)
         (lease,) = gateway.lease("w", 1, 30.0)
         assert gateway.renew([lease.ticket]) == []
-        gateway.complete(lease.ticket, {"outcome": 1})
+        gateway.complete(lease.ticket, played(lease))
         with pytest.raises(StaleTicketError):  # as after a reply that was lost
-            gateway.complete(lease.ticket, {"outcome": 2})
+            gateway.complete(lease.ticket, played(lease, 0.0))
         group = served.queue.next_group(1.0)
         assert group is not None
-        assert group.results == ({"outcome": 1},)
+        assert group.results == (played(lease),)
+
+
+def changed(lease: Any, **changes: Any) -> EpisodeResult:
+    """The result of the lease's episode, with another job."""
+    return replace(played(lease), job=replace(played(lease).job, **changes))
+
+
+def one_row(lease: Any, key: str, value: Any) -> EpisodeResult:
+    """The result of the lease's episode, with another entry in its only row."""
+    result = result_of(lease, SHOT)
+    row_list(result.rows)[0].set(key, value)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (lambda _: OUTCOME, "expected an episode of group 0, got the outcome of one of an evaluation"),
+        (lambda lease: changed(lease, slot=7), "result of slot 0 of group 0, .*, got one of slot 7 of group 0"),
+        (lambda lease: changed(lease, group_id=3), "got one of slot 0 of group 3"),
+        (lambda lease: changed(lease, task=PLAN.tasks[1]), "task lamp-0, with its seeds, got one .*, task lamp-1"),
+        (lambda lease: changed(lease, key=(1, 2, 3)), "with its seeds"),
+        (lambda lease: one_row(lease, K.GROUP_ID, torch.tensor(1)), "row 0 to be one of its episode, got group_id 1"),
+        (lambda lease: one_row(lease, K.N_STEPS, torch.tensor(2)), "got n_steps 2"),
+        (lambda lease: replace(played(lease), rows=stack_rows([])), "rows of an episode with a response, got 0"),
+        (lambda lease: replace(played(lease), replayed=1), "at most 0 replayed steps, got 1"),
+        (lambda lease: replace(played(lease), stop=StopReason.env_error), "got none with env_error"),
+        (lambda lease: replace(played(lease), failure=FailureReason.hung), "got hung with finished"),
+        (lambda lease: failed(lease), "expected 'fail' with env_error only, got 'complete'"),
+    ],
+)
+def test_what_is_not_the_result_of_its_lease_is_refused_and_its_slot_played_again(
+    gateways: Gateways, wrong: Callable[[Any], Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        with pytest.raises(StaleTicketError):  # the refusal has ended the lease
+            gateway.complete(lease.ticket, wrong(lease))
+        assert re.search(problem, caplog.text), caplog.text
+        (again,) = gateway.lease("w", 1, 30.0)
+        assert again.attempt == 2
+        gateway.complete(again.ticket, result_of(again, SHOT))
+        group = served.queue.next_group(0.0)
+        assert group is not None
+        assert (group.results[0].job, group.reasons) == (played(again).job, {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"success": True}, "with failure, stop, success, versions, these differ: failure, stop, versions"),
+        (OUTCOME | {"task_id": "t"}, "these differ: task_id"),
+        (OUTCOME | {"success": 1}, "expected true or false as success, got '1'"),
+        (OUTCOME | {"stop": "won"}, "'won' is not a valid StopReason"),
+        (OUTCOME | {"stop": "env_error", "failure": "hung"}, "no success of an episode that ended with env_error"),
+        (OUTCOME | {"versions": [1]}, "no versions or the first and the last one, got '.1.'"),
+        (EpisodeResult(PLAN.job(0, 0, [0, 0]), None, StopReason.finished, Verdict(1.0)), "got an episode of a group"),
+    ],
+)
+def test_what_is_not_the_outcome_of_an_evaluations_episode_is_refused(
+    gateways: Gateways, wrong: Any, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit_evaluation([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        with pytest.raises(StaleTicketError):
+            gateway.complete(lease.ticket, wrong)
+        assert re.search(problem, caplog.text), caplog.text
+        (again,) = gateway.lease("w", 1, 30.0)
+        gateway.complete(again.ticket, OUTCOME)
+        evaluation = served.queue.next_evaluation(0.0)
+        assert evaluation is not None
+        assert evaluation.results == (OUTCOME,)
+
+
+def test_a_failure_of_another_slot_does_not_end_as_the_result_of_this_one(gateways: Gateways) -> None:
+    """Its lease ends nevertheless, so that the slot is played again."""
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        for wrong in (lambda lease: replace(failed(lease), job=changed(lease, slot=7).job), played):
+            (lease,) = gateway.lease("w", 1, 30.0)
+            with pytest.raises(ProtocolError):
+                gateway.fail(lease.ticket, "w: hung in every attempt", wrong(lease))
+        (lease,) = gateway.lease("w", 1, 30.0)
+        assert lease.attempt == 3
+
+
+def test_the_trainer_gets_its_batch_although_the_first_results_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refused results cost their slots one attempt each, and nothing else."""
+    monkeypatch.setattr(rollout_side, "_WORKER_POLL", 0.2)  # which the end waits for
+    with trainer() as (collector, relay, _):
+        wrong, refused = RolloutGateway(at(relay), wait=60.0), list[str]()
+
+        def send_wrong_results() -> None:
+            tag = None
+            while tag is None and (found := wrong.next_weights(None, (), 30.0)) is not None:
+                tag = found.tag
+            wrong.next_weights(tag, (), 0.0)
+            for lease in wrong.lease("wrong", GROUPS * SIZE, 30.0):
+                with suppress(StaleTicketError):
+                    wrong.complete(lease.ticket, OUTCOME)
+                refused.append(lease.ticket)
+            wrong.close()
+            play(at(relay))
+
+        player = threading.Thread(target=send_wrong_results)
+        player.start()
+        assert versions_of(collector, 1) == lock_step(1)
+        assert collector.queue.describe()["requeued"] >= len(refused) > 0
+        collector.shutdown()
+        player.join(60.0)
+        assert not player.is_alive()
 
 
 def test_what_cannot_be_sent_ends_its_lease_with_the_reason(gateways: Gateways) -> None:
@@ -274,16 +409,14 @@ def test_an_episode_that_failed_crosses_with_its_reason_and_goes_to_another_work
         served.queue.admit([0, 0], 1)
         assert gateway.lease("b", 0, 0.0) == []  # a worker that will be there soon
         (lease,) = gateway.lease("a", 1, 30.0)
-        job = PLAN.job(lease.group, lease.slot, lease.task)
-        failed = EpisodeResult(job, None, StopReason.env_error, None, FailureReason.hung, (FailureReason.died,))
-        gateway.fail(lease.ticket, "a: hung in every attempt", failed)
+        gateway.fail(lease.ticket, "a: hung in every attempt", failed(lease))
         assert gateway.lease("a", 1, 0.0) == []
         (lease,) = gateway.lease("b", 1, 30.0)
-        gateway.fail(lease.ticket, "b: hung in every attempt", failed)
+        gateway.fail(lease.ticket, "b: hung in every attempt", failed(lease))
         group = served.queue.next_group(30.0)
         assert group is not None
-        assert group.results == (failed,)
-        assert group.failures == {0: (failed,)}
+        assert group.results == (failed(lease),)
+        assert group.failures == {0: (failed(lease),)}
         assert group.reasons[0].startswith("b: hung in every attempt (attempt 2")
 
 
@@ -311,7 +444,7 @@ def test_workers_that_wait_for_leases_do_not_hold_up_results(
         for thread in threads:
             thread.start()
         until(lambda: len(asked) == 3, "not all of them wait")
-        gateway.complete(lease.ticket, {"outcome": 1})
+        gateway.complete(lease.ticket, played(lease))
         assert served.queue.next_group(0.0) is not None
         waits.set()
         for thread in threads:
