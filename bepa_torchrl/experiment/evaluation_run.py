@@ -22,8 +22,9 @@ from typing import Any
 
 from bepa_torchrl.evaluation.outcomes import NOT_JUDGED, Outcome, Result, is_feasible, write_outcomes
 from bepa_torchrl.evaluation.success_rate import evaluation_job
-from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
+from bepa_torchrl.experiment.config import settings_to_yaml
 from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
+from bepa_torchrl.experiment.evaluation_folder import claim
 from bepa_torchrl.experiment.factory import make_env
 from bepa_torchrl.experiment.machine_checks import MachineCheck, play_check, without_oracle
 from bepa_torchrl.experiment.osworld_layout import executed, write_layout
@@ -194,18 +195,6 @@ def _known_or_not(
         return outcome
     reason = f"not executable: {against[task.id]}" if task.id in against else "not played"
     return Outcome(task.id, task.domain, attempt, Result.no_result, None, feasible=is_feasible(task), reason=reason)
-
-
-def claim(folder: Path, identity: str) -> None:
-    """Makes the folder that of one evaluation. Raises ConfigError if it has one of something else."""
-    path = folder / "settings.yaml"
-    if path.exists():
-        if path.read_text(encoding="utf-8") != identity:
-            raise ConfigError(f"{folder} has an evaluation with other settings ({path}); give another --out")
-        return
-    if any(folder.glob("*.jsonl")):
-        raise ConfigError(f"{folder} is not an evaluation's folder, and not empty; give another --out")
-    write_text(path, identity)
 
 
 def _played(folder: Path, to_judge: Callable[[str], bool]) -> dict[tuple[str, int], Outcome]:
