@@ -30,7 +30,7 @@ from bepa_torchrl.experiment.machine_checks import MachineCheck, play_check, wit
 from bepa_torchrl.experiment.osworld_layout import executed, write_layout
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.tasks import Tasks, not_executable
+from bepa_torchrl.experiment.tasks import Tasks, list_facts, not_executable
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
@@ -228,7 +228,7 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
     every: Sequence[Task] = [*tasks.train, *tasks.held_out]
     return {
         "suite": name,
-        "list": Path(env.train_split).name,
+        **list_facts(settings, tasks),
         "edition": tasks.suite.fingerprint(every) | {"hashes": {task.id: task.content_hash for task in every}},
         "digest": tasks.suite.digest,
         "policy": policy.checkpoint,

@@ -37,6 +37,20 @@ def test_a_lost_episode_is_in_no_share_but_in_the_denominators() -> None:
     assert card["passes"] == [{"pass": 0, "success": 1, "failure": 2, "no_result": 1, "score": pytest.approx(1 / 3)}]
 
 
+def test_a_part_of_a_list_is_not_called_the_edition() -> None:
+    outcomes = [outcome("a", WIN), outcome("b", NONE, reason="lost")]
+    facts = {"suite": "s", "policy": "p", "list": "the first 2 of 9 (env.train_limit=2)"}
+    card = make_card(outcomes, facts | {"limited": {"tasks": 2, "of": 9}})
+    assert card["denominators"]["limited"] == {"tasks": 2, "score": 0.5, "of": 9}
+    assert "listed" not in card["denominators"]
+    for page in (markdown(card), html(card)):
+        assert "p on the first 2 of 9 tasks of s" in page
+        assert "the first 2 of 9 tasks; no result counts as a failure" in page
+        assert "the first 2 of 9 (env.train_limit=2)" in page
+        assert "edition" not in page
+    assert "all tasks of the edition" in markdown(make_card(outcomes, {"list": "all"}))
+
+
 def test_the_tasks_of_google_drive_are_left_out_of_the_second_denominator() -> None:
     drive = min(DRIVE_TASKS)
     card = make_card([outcome("a", WIN), outcome(drive, NONE, reason="not executable: Drive")], {})

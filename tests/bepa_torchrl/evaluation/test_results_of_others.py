@@ -231,3 +231,11 @@ def test_recordings_of_an_expert_are_never_scored(
         assert out == ""
         assert f"got recordings of an expert, such as {tmp_path / 'recorded' / 'traces'}" in told
         assert f"`bepa experts check {reader}{folder}`" in told
+
+
+def test_a_part_of_a_suite_is_named_with_results_of_others(tmp_path: Path, card: Card) -> None:
+    write_run(tmp_path / "runs", good(), task="sim-toggle-on-00")
+    found = card(tmp_path / "runs", "suite=sim", "env.train_limit=2")
+    assert found["list"] == "the first 2 of 199 (env.train_limit=2)"
+    assert found["denominators"]["limited"]["of"] == 199
+    assert read_outcomes(tmp_path / "card")[1]["limited"] == {"tasks": 2, "of": 199}
