@@ -128,6 +128,19 @@ def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
         compare([outcome("a", WIN)], [outcome("b", WIN)])
 
 
+def test_a_comparison_claims_no_difference_that_is_impossible() -> None:
+    """Twenty equal tasks, then two: no width of 0, and neither 0.0 nor 140.1 points."""
+    equal = [outcome(str(number), WIN) for number in range(20)]
+    text = "\n".join(comparison_lines(compare(equal, equal)))
+    assert "difference +0.0 points, 95 % interval -16.1 to +16.1 (paired)" in text
+    assert "this design shows differences of 36.6 points and more (power 80 %)" in text
+    few = compare([outcome("a", WIN), outcome("b", LOSS)], [outcome("a", LOSS), outcome("b", WIN)])
+    assert few["smallest_difference"] is None
+    assert "that this design shows cannot be said from 2 tasks; it takes 6 or more" in "\n".join(comparison_lines(few))
+    again = [*equal, *(outcome(str(number), WIN, 1) for number in range(20))]
+    assert "cannot be said from these 20 tasks" in "\n".join(comparison_lines(compare(again, again)))
+
+
 def test_a_task_with_several_passes_is_solved_by_more_than_half_of_them() -> None:
     first = [outcome("a", WIN), outcome("a", LOSS, 1)]
     second = [outcome("a", WIN), outcome("a", WIN, 1), outcome("a", LOSS, 2)]
