@@ -242,22 +242,23 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
     """The card of results that another agent's runner wrote."""
     from bepa_torchrl.evaluation.osworld_results import read_results, result_folders
-    from bepa_torchrl.experiment.tasks import make_tasks
+    from bepa_torchrl.experiment.tasks import list_facts, make_tasks
     from osworld_gym.desktops.identity import NOT_KNOWN
 
     if options.out is not None:
         check_new(options.out, "--out")
     if options.steps is not None and options.steps < 1:
         raise ValueError(f"--steps: expected 1 or more, got {options.steps}")
-    suite = None
+    suite, of_list = None, {}
     if name is not None:
         from bepa_torchrl.experiment.config import with_changes
 
         settings, _ = _settings(options, name, overrides)
         tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
+        of_list = list_facts(settings, tasks)
     outcomes = read_results(options.source, suite)
-    facts: dict[str, Any] = {"suite": name or "tasks of the folder", "policy": options.source}
+    facts: dict[str, Any] = {"suite": name or "tasks of the folder", **of_list, "policy": options.source}
     folders = result_folders(options.source)
     if len(folders) > 1:  # passes, or different agents: only who made them knows
         facts["folders"] = folders

@@ -49,7 +49,8 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
     Args:
         outcomes: of all tasks of the suite's edition, in any order; a task without any result is listed with one
             ``no_result`` per pass.
-        facts: how they were measured: suite, policy, step budget, sampling, machine, versions.
+        facts: how they were measured: suite, policy, step budget, sampling, machine, versions; ``limited`` if the tasks
+            are the first of a longer list.
 
     Returns:
         ``score`` and ``interval`` (mean over the tasks that have a result of each task's success rate, None without
@@ -65,7 +66,7 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         "schema": SCHEMA,
         **_rate(tasks),
         "mean_score": _mean(tasks, lambda episodes: [outcome.score or 0.0 for outcome in episodes]),
-        "denominators": denominators(outcomes),
+        "denominators": denominators(outcomes, facts.get("limited")),
         "passes": _passes(outcomes),
         **_at_k(tasks),
         "domains": _groups(outcomes, lambda outcome: outcome.domain),
@@ -85,22 +86,29 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
     }
 
 
-def denominators(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def denominators(outcomes: Sequence[Outcome], limited: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The numbers of tasks, and the score over each denominator that is in use.
 
     ``listed``: all tasks of the edition, those without a result counted as failures, as tables that store a crash as 0
-    do. ``without_drive``: the same without OSWorld's eight Google Drive tasks. ``ran``: those that have a result.
+    do; ``limited`` in its place, and the number that they are the first ``of``, if a limit leaves tasks out.
+    ``without_drive``: the same without OSWorld's eight Google Drive tasks. ``ran``: those that have a result.
+
+    Args:
+        outcomes: of all tasks, in any order.
+        limited: ``tasks`` and ``of``; None: they are all tasks of the edition.
     """
     listed = list(dict.fromkeys(outcome.task for outcome in outcomes))
     tasks = by_task(outcomes)
     wins = {task: float(np.mean(successes(episodes))) for task, episodes in tasks.items()}
-    sets = {"listed": listed, "ran": list(tasks)}
+    sets = {"listed" if limited is None else "limited": listed, "ran": list(tasks)}
     if any(task in DRIVE_TASKS for task in listed):
         sets["without_drive"] = [task for task in listed if task not in DRIVE_TASKS]
-    scores = {
+    scores: dict[str, Any] = {
         name: {"tasks": len(ids), "score": _share(sum(wins.get(task, 0.0) for task in ids), len(ids))}
         for name, ids in sets.items()
     }
+    if limited is not None:
+        scores["limited"]["of"] = limited["of"]
     return scores | {
         "tasks_without_result": len(listed) - len(tasks),
         "episodes": len(outcomes),

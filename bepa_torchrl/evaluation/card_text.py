@@ -49,6 +49,7 @@ def tables(card: Mapping[str, Any]) -> Iterator[Table]:
     sets = {name: value for name, value in card["denominators"].items() if isinstance(value, Mapping)}
     names = {
         "listed": "all tasks of the edition; no result counts as a failure",
+        "limited": f"{_first(card)}; no result counts as a failure",
         "without_drive": "the same without the eight tasks of Google Drive",
         "ran": "tasks that have a result",
     }
@@ -74,7 +75,14 @@ def tables(card: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _title(card: Mapping[str, Any]) -> str:
-    return f"{card.get('policy', 'policy')} on {card.get('suite', 'suite')}"
+    suite = card.get("suite", "suite")
+    return f"{card.get('policy', 'policy')} on {f'{_first(card)} of {suite}' if card.get('limited') else suite}"
+
+
+def _first(card: Mapping[str, Any]) -> str:
+    """Which tasks a limited evaluation is of; empty if it has no limit."""
+    limited = card.get("limited")
+    return "" if limited is None else f"the first {limited['tasks']} of {limited['of']} tasks"
 
 
 def _sentence(card: Mapping[str, Any]) -> str:
@@ -134,7 +142,7 @@ def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     derived = {
         "score", "interval", "tasks", "mean_score", "denominators", "passes", "pass_at_k", "all_pass_at_k", "domains",
         "categories", "feasible", "infeasible", "stops", "no_result", "schema", "edition", "agreement",
-        "efficiency_quality",
+        "efficiency_quality", "limited",
     }  # fmt: skip
     area = card.get("efficiency_quality")
     if area is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bepa_torchrl.evaluation.outcomes import Outcome, by_task, successes
-from bepa_torchrl.evaluation.statistics import mcnemar, paired_difference, smallest_difference
+from bepa_torchrl.evaluation.statistics import FEWEST_PAIRS, mcnemar, paired_difference, smallest_difference
 
 #: facts that two evaluations should share; a comparison names those that differ
 SAME = ("suite", "digest", "steps_budget", "temperature", "provider", "machine", "machine_hash")
@@ -29,9 +29,10 @@ def compare(
 
     Returns:
         ``tasks`` in common, those that ``only_first`` and ``only_second`` have a result of, ``first`` and ``second``
-        (scores on the common tasks), ``difference`` (second - first), ``interval`` (paired bootstrap over tasks and
-        passes), ``mcnemar`` (``only_first``, ``only_second``, ``p``), ``smallest_difference`` (that these tasks and
-        passes would show with a power of 80 %), ``gained`` and ``lost`` tasks, and ``differing_facts``.
+        (scores on the common tasks), ``difference`` (second - first), ``interval`` (by
+        :func:`~bepa_torchrl.evaluation.statistics.paired_difference`), ``mcnemar`` (``only_first``, ``only_second``,
+        ``p``), ``smallest_difference`` (that these tasks and passes would show with a power of 80 %; None if nobody can
+        say), ``gained`` and ``lost`` tasks, and ``differing_facts``.
 
     Raises:
         ValueError: no task has a result in both.
@@ -70,13 +71,13 @@ def compare(
 def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as lines of text."""
     low, high = (f"{100 * value:+.1f}" for value in comparison["interval"])
-    test, smallest = comparison["mcnemar"], comparison["smallest_difference"]
+    test = comparison["mcnemar"]
     lines = [
         f"first   {100 * comparison['first']:.1f} %",
         f"second  {100 * comparison['second']:.1f} %, on the {comparison['tasks']} tasks that both have a result of",
-        f"difference {100 * comparison['difference']:+.1f} points, 95 % interval {low} to {high} (paired bootstrap)",
+        f"difference {100 * comparison['difference']:+.1f} points, 95 % interval {low} to {high} (paired)",
         f"McNemar: {test['only_second']} tasks gained, {test['only_first']} lost, p = {test['p']:.3g}",
-        f"this design shows differences of {100 * smallest:.1f} points and more (power 80 %)",
+        _design(comparison["tasks"], comparison["smallest_difference"]),
     ]
     left = comparison["only_first"] + comparison["only_second"]
     lines += [f"{left} tasks have a result in one of them only, and are left out"] if left else []
@@ -85,3 +86,14 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     for name, (one, other) in comparison["differing_facts"].items():
         lines.append(f"not the same {name}: {one} and {other}")
     return lines
+
+
+def _design(tasks: int, smallest: float | None) -> str:
+    """What the design could have seen."""
+    if smallest is not None:
+        return f"this design shows differences of {100 * smallest:.1f} points and more (power 80 %)"
+    if tasks < FEWEST_PAIRS:
+        why = f"{tasks} tasks; it takes {FEWEST_PAIRS} or more that both have a result of"
+    else:
+        why = f"these {tasks} tasks, which all differ alike, or too much"
+    return f"the smallest difference that this design shows cannot be said from {why}"

@@ -99,8 +99,11 @@ def make_record(card: Mapping[str, Any], *, created: int) -> dict[str, Any]:
     """The record of a card that has a score, without the reference to its rows.
 
     Who publishes it is not known here: ``source_organization_name`` and ``evaluator_relationship`` are to be filled in.
+    A part of a suite has a name of its own, so that its score is not taken for one on the suite.
     """
-    suite, model = _name(card["suite"]), model_id(card.get("policy"))
+    limited, model = card.get("limited"), model_id(card.get("policy"))
+    first = "" if limited is None else f"-first-{limited['tasks']}-of-{limited['of']}"
+    suite = _name(f"{card['suite']}{first}")
     record = {
         "schema_version": SCHEMA,
         "evaluation_id": f"{suite}/{model}/{created}",
@@ -128,7 +131,7 @@ def _result(suite: str, card: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "evaluation_result_id": _RESULT,
         "evaluation_name": suite,
-        "source_data": {"dataset_name": suite, "source_type": "other"} | _texts(card, ("digest",)),
+        "source_data": {"dataset_name": suite, "source_type": "other"} | _texts(card, ("digest", "list")),
         "metric_config": {
             "metric_id": _RESULT,
             "metric_unit": "proportion",

@@ -15,15 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible
+from bepa_torchrl.experts.readers import records
 from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
 from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
 from bepa_torchrl.experts.readers.run_folder import REPLACED
 from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.storage.run_folders import training_runs
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suite import Suite
 
 RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
+_LAYOUT = f"<domain>/<task id>/{RESULT} as OSWorld's runner writes it"
 
 
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
@@ -38,9 +41,11 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
             None: the folder's tasks alone.
 
     Raises:
-        TraceError: there is no run in the folder.
+        TraceError: there is no run in the folder; or it is, has or belongs to a training run's, or has recordings of an
+            expert, whose success says nothing about an agent.
     """
     _, folder = split_source(source)
+    _check_agents(source, folder)
     tasks = {} if suite is None else {task.id: task for task in suite.tasks}
     outcomes: list[Outcome] = []
     seen: dict[str, int] = {}
@@ -58,6 +63,26 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
                 )
             )
     return outcomes
+
+
+def _check_agents(source: str, folder: Path) -> None:
+    """Raises TraceError if what is in the folder is a training run's, or an expert's."""
+    runs = training_runs(folder)
+    if runs:
+        run, more = runs[0], f", and {len(runs) - 1} others" if len(runs) > 1 else ""
+        trained = next((path for path in sorted(run.glob("*/policy")) if path.is_dir()), run / "METHOD" / "policy")
+        raise TraceError(
+            f"--from {source}: expected results of an agent, {_LAYOUT}, got the training run {run}{more}, whose traces "
+            f"are its expert's; evaluate its policy with `bepa eval policy.checkpoint={trained} --out FOLDER`, or see "
+            f"how it went with `bepa status {run}`"
+        )
+    recording = next(records.recordings(folder), None)
+    if recording is not None:
+        raise TraceError(
+            f"--from {source}: expected results of an agent, {_LAYOUT}, got recordings of an expert, such as "
+            f"{recording}; they are no results: `bepa experts check {source}` shows them, and an agent's results must "
+            "be in a folder without them"
+        )
 
 
 def result_folders(source: str) -> list[str]:

@@ -17,6 +17,7 @@ from scipy import stats
 
 RESAMPLES = 10_000
 LEVEL = 0.95  #: of every interval
+FEWEST_PAIRS = 6  #: that must differ, all in the same way, for a p-value of at most 0.05 by McNemar: 2 (1/2)^6 = 0.031
 Rates = NDArray[np.float64]  #: ``[S, K]``: success rate of each task under each seed, in [0, 1]
 
 
@@ -193,7 +194,9 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estimate:
     """The mean over tasks of ``second - first``, with a bootstrap interval: the same drawn tasks on both sides.
 
-    Within a drawn task the episodes of each side are drawn for themselves.
+    Within a drawn task the episodes of each side are drawn for themselves. If no episode differs, or all do in the same
+    way, a bootstrap has no width: then it is Tango's score interval of as many pairs (Statistics in Medicine 17, 1998),
+    ±z² / (n + z²) where none of n differs, and from (n - z²) / (n + z²) to 1 where all are gained.
 
     Raises:
         ValueError: different numbers of tasks, or as :func:`success_interval`.
@@ -204,19 +207,36 @@ def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estima
     _check(second)
     generator, tasks = _draws(len(first), seed)
     means = _resampled_means(second, generator, tasks) - _resampled_means(first, generator, tasks)
-    return _percentiles(_mean(second) - _mean(first), means)
+    middle, bound = _mean(second) - _mean(first), wilson(0, len(first)).high  # z² / (n + z²)
+    if means.min() < means.max() or middle not in (-1.0, 0.0, 1.0):
+        return _percentiles(middle, means)
+    low, high = {-1.0: (-1.0, 2 * bound - 1), 0.0: (-bound, bound), 1.0: (1 - 2 * bound, 1.0)}[middle]
+    return Estimate(middle, low, high)
 
 
-def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) -> float:
-    """The difference of means that this design would find with the given power, by the normal approximation.
+def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) -> float | None:
+    """The difference of means that this design would find with the given power, in (0, 1]; None if nobody can say.
 
-    It follows from the standard deviation of the tasks' differences, and is infinite for a single task.
+    It is the larger of two. The normal approximation, (z_0.975 + z_power) s / √n, follows from the standard deviation s
+    of the n tasks' differences. With one episode per task, the exact McNemar test sets a bound that depends on n alone:
+    even if no task is lost, :data:`FEWEST_PAIRS` must be gained for a p-value of at most 0.05, which happens with the
+    given power if the share d of tasks that are gained has P(Bin(n, d) ≥ 6) = power.
+
+    Nobody can say with fewer than :data:`FEWEST_PAIRS` tasks; where several episodes per task differ alike in all
+    tasks, so that s is 0; and where it would exceed 1.
+
+    Raises:
+        ValueError: different numbers of tasks.
     """
     differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)])
-    if len(differences) < 2:
-        return float("inf")
+    number = len(differences)
+    if number < FEWEST_PAIRS:
+        return None
     quantiles = stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(power)
-    return float(quantiles * differences.std(ddof=1) / sqrt(len(differences)))
+    found = float(quantiles * differences.std(ddof=1) / sqrt(number))
+    if all(len(scores) == 1 for scores in (*first, *second)):  # the quantile of a beta distribution is that d
+        found = max(found, float(stats.beta.ppf(power, FEWEST_PAIRS, number - FEWEST_PAIRS + 1)))
+    return found if 0.0 < found <= 1.0 else None
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

@@ -22,14 +22,15 @@ from typing import Any
 
 from bepa_torchrl.evaluation.outcomes import NOT_JUDGED, Outcome, Result, is_feasible, write_outcomes
 from bepa_torchrl.evaluation.success_rate import evaluation_job
-from bepa_torchrl.experiment.config import ConfigError, settings_to_yaml
+from bepa_torchrl.experiment.config import settings_to_yaml
 from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
+from bepa_torchrl.experiment.evaluation_folder import claim
 from bepa_torchrl.experiment.factory import make_env
 from bepa_torchrl.experiment.machine_checks import MachineCheck, play_check, without_oracle
 from bepa_torchrl.experiment.osworld_layout import executed, write_layout
 from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
-from bepa_torchrl.experiment.tasks import Tasks, not_executable
+from bepa_torchrl.experiment.tasks import Tasks, list_facts, not_executable
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
@@ -196,18 +197,6 @@ def _known_or_not(
     return Outcome(task.id, task.domain, attempt, Result.no_result, None, feasible=is_feasible(task), reason=reason)
 
 
-def claim(folder: Path, identity: str) -> None:
-    """Makes the folder that of one evaluation. Raises ConfigError if it has one of something else."""
-    path = folder / "settings.yaml"
-    if path.exists():
-        if path.read_text(encoding="utf-8") != identity:
-            raise ConfigError(f"{folder} has an evaluation with other settings ({path}); give another --out")
-        return
-    if any(folder.glob("*.jsonl")):
-        raise ConfigError(f"{folder} is not an evaluation's folder, and not empty; give another --out")
-    write_text(path, identity)
-
-
 def _played(folder: Path, to_judge: Callable[[str], bool]) -> dict[tuple[str, int], Outcome]:
     """The episodes of earlier processes that have a result, or can be judged; the others leave the record."""
     path = folder / EPISODES
@@ -239,7 +228,7 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
     every: Sequence[Task] = [*tasks.train, *tasks.held_out]
     return {
         "suite": name,
-        "list": Path(env.train_split).name,
+        **list_facts(settings, tasks),
         "edition": tasks.suite.fingerprint(every) | {"hashes": {task.id: task.content_hash for task in every}},
         "digest": tasks.suite.digest,
         "policy": policy.checkpoint,

@@ -21,7 +21,7 @@ from bepa_torchrl.evaluation.grounding.items import Item, Question
 from bepa_torchrl.evaluation.grounding.scores import Scored, score_item, score_question
 from bepa_torchrl.experiment.config import settings_to_yaml
 from bepa_torchrl.experiment.evaluated_policy import EvaluatedPolicy, HostedModel, evaluated_policy
-from bepa_torchrl.experiment.evaluation_run import claim
+from bepa_torchrl.experiment.evaluation_folder import claim
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines

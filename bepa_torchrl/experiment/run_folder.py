@@ -230,7 +230,7 @@ def changed_settings(
             if _changeable(key) and key in new:
                 changes[key] = new[key]
             else:
-                refused.append(f"{key}: {_shown(old, key)} → {_shown(new, key)}")
+                refused.append(f"{key}: {shown(old, key)} → {shown(new, key)}")
     if refused:
         names = ", ".join(f"{name}*" if name.endswith(".") else name for name in CHANGEABLE)
         raise RecordError(
@@ -270,5 +270,6 @@ def _changeable(key: str) -> bool:
     return any(key.startswith(name) if name.endswith(".") else key == name for name in CHANGEABLE)
 
 
-def _shown(settings: Mapping[str, Any], key: str) -> str:
+def shown(settings: Mapping[str, Any], key: str) -> str:
+    """The value of a key as a message has it."""
     return str(settings[key]) if key in settings else "(not set)"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.config import ConfigError, check
@@ -58,7 +59,7 @@ def make_tasks(settings: Settings) -> Tasks:
 
 def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
     """The tasks of a split, a tag or a list file; with ``env.runnable`` only those that can run here."""
-    tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+    tasks = _listed(suite, name)
     against = not_executable(settings, tasks)
     able = tuple(task for task in tasks if task.id not in against)
     if len(able) < len(tasks):
@@ -66,6 +67,32 @@ def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
         out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
         _log.warning("%s cannot run here and are left out: %s", out, reasons)
     return able
+
+
+def _listed(suite: Suite, name: str) -> tuple[Task, ...]:
+    """All tasks of a split, a tag or a list file."""
+    return listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+
+
+def list_facts(settings: Settings, tasks: Tasks) -> dict[str, Any]:
+    """Which tasks an evaluation is of, for its card.
+
+    Returns:
+        ``list``: the name of the list; and if a limit leaves out a part of it, in words and as ``limited``, the numbers
+        of ``tasks`` and those that they are the first ``of``.
+    """
+    env = settings.env
+    parts = [(env.train_split, "env.train_limit", env.train_limit)]
+    if env.held_out_split is not None:
+        parts.append((env.held_out_split, "env.held_out_limit", env.held_out_limit))
+    sizes = [len(_listed(tasks.suite, split)) for split, _, _ in parts]
+    cut = [f"{key}={n}" for (_, key, n), size in zip(parts, sizes, strict=True) if n is not None and n < size]
+    name = Path(env.train_split).name
+    if not cut:
+        return {"list": name}
+    number, whole = len(tasks.train) + len(tasks.held_out), sum(sizes)
+    words = f"the first {number} of {whole} ({', '.join(cut)})"
+    return {"list": words if name == "all" else f"{name}: {words}", "limited": {"tasks": number, "of": whole}}
 
 
 def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:

@@ -21,7 +21,8 @@ from bepa_torchrl.evaluation.web.agreement import agreement
 from bepa_torchrl.evaluation.web.judge import MOST_PICTURES, THRESHOLD, judge_name, judge_trajectory
 from bepa_torchrl.evaluation.web.trajectories import Trajectory, TrajectoryError, problems, read_trajectory
 from bepa_torchrl.experiment.config import ConfigError
-from bepa_torchrl.experiment.evaluation_run import EPISODES, claim
+from bepa_torchrl.experiment.evaluation_folder import claim
+from bepa_torchrl.experiment.evaluation_run import EPISODES
 from bepa_torchrl.rollout.stages import StageProgress
 from bepa_torchrl.storage.json_lines import json_line, read_lines
 from bepa_torchrl.storage.lock import locked

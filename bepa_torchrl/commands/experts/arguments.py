@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bepa_torchrl.commands.arguments import check_new
+from bepa_torchrl.failures import BAD_INPUT, exit_code
 
 if TYPE_CHECKING:
     from bepa_torchrl.endpoint import ChatModel
@@ -136,11 +137,15 @@ def beside(folder: Path, name: str) -> Path:
 
 @contextmanager
 def noting(options: argparse.Namespace) -> Iterator[None]:
-    """Adds the command line, which goes on where it was interrupted, to an exception that ends it."""
+    """Adds the command line, which goes on where it was interrupted, to an exception that ends it.
+
+    Bad input gets none: the same command would be refused again.
+    """
     try:
         yield
     except BaseException as error:
-        error.add_note(f"continue with: {shlex.join(['bepa', *options.arguments])}")
+        if exit_code(error) != BAD_INPUT:
+            error.add_note(f"continue with: {shlex.join(['bepa', *options.arguments])}")
         raise
 
 

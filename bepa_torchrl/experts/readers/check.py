@@ -12,6 +12,7 @@ from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader, 
 from bepa_torchrl.experts.readers.run import USES, Outcome, Run
 from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from bepa_torchrl.storage.run_folders import training_runs
 from osworld_gym.tasks.task import Task
 
 
@@ -50,9 +51,15 @@ class CheckedRun:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """All runs of the sources, in their order."""
+    """All runs of the sources, in their order.
+
+    Args:
+        runs: the runs.
+        training_runs: folders of `bepa train` among the sources, of which only the expert's traces are logs.
+    """
 
     runs: tuple[CheckedRun, ...]
+    training_runs: tuple[str, ...] = ()
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -68,7 +75,8 @@ class Checked:
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {"runs": [run.to_json() for run in self.runs], "totals": self.totals}
+        runs = [run.to_json() for run in self.runs]
+        return {"runs": runs, "totals": self.totals, "training_runs": [*self.training_runs]}
 
     def lines(self) -> Iterator[str]:
         """The report: a line per run under its source, the totals, and the reasons why runs were skipped."""
@@ -87,6 +95,8 @@ class Checked:
         reasons = Counter(run.problems[0] for run in self.runs if run.skipped)
         for reason, count in reasons.most_common():
             yield f"skipped {count}: {reason}"
+        for folder in self.training_runs:
+            yield f"{folder} is a training run: its caches, checkpoints and episodes are no logs, and are left out"
 
 
 def check_sources(sources: Sequence[str], tasks: Iterable[Task] | None = None) -> Checked:
@@ -101,16 +111,25 @@ def check_sources(sources: Sequence[str], tasks: Iterable[Task] | None = None) -
         TraceError: a source does not exist, or no run is in any of them.
     """
     known = None if tasks is None else {task.id: task for task in tasks}
-    runs = []
+    runs: list[CheckedRun] = []
+    trained: list[Path] = []  # training runs in which, or in a part of which, the sources are
+    whole: list[Path] = []
     for source in sources:
         name, folder = split_source(source)
         runs += _check(source, name or AUTO, folder, known)
+        trained += (found := training_runs(folder))
+        whole += [run for run in found if run.is_relative_to(folder)]
+    if not runs and trained:
+        raise TraceError(
+            f"{', '.join(sources)}: no run of an expert found, but the training run {trained[0]}; its expert's traces "
+            f"are in {trained[0] / 'prepared' / 'experts'}, and `bepa status {trained[0]}` shows the run itself"
+        )
     if not runs:
         raise TraceError(
             f"{', '.join(sources)}: no run found; expected folders <task id>/traj.jsonl of OSWorld's runners, "
             "trajectories of AgentNet (*.jsonl) or ATIF (trajectory.json), or traces of `bepa record`"
         )
-    return Checked(tuple(runs))
+    return Checked(tuple(runs), tuple(str(run) for run in dict.fromkeys(whole)))
 
 
 def _check(source: str, name: str, folder: Path, known: dict[str, Task] | None) -> list[CheckedRun]:

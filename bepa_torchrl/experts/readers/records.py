@@ -16,10 +16,25 @@ def scan(root: Path) -> list[Run]:
     return [_run(path, root) for path in _files(root)]
 
 
+def recordings(root: Path) -> Iterator[Path]:
+    """The files of those traces below a folder that can be read."""
+    for path in _files(root):
+        try:
+            read_trace_file(path)
+        except TraceError:
+            continue
+        yield path
+
+
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.json")):
-        if path.parent.parent.name == "traces" and (path.parents[2] / "images").is_dir():
+        if path.parent.parent.name == "traces" and (path.parents[2] / "images").is_dir() and not _is_of_cache(path):
             yield path
+
+
+def _is_of_cache(path: Path) -> bool:
+    """Whether the file has the rows of a cached trace (:mod:`bepa_torchrl.storage.row_codec`), which are no log."""
+    return path.name == "rows.json" and (path.parent / "tensors.safetensors").exists()
 
 
 def _run(path: Path, root: Path) -> Run:

@@ -8,6 +8,7 @@ Data files of another edition, missing images, answers in another scale, endpoin
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.evaluation.outcomes import Result, read_outcomes
+from bepa_torchrl.experiment.config import ConfigError
+from bepa_torchrl.experiment.evaluation_folder import claim
 
 ID = "11111111-2222-3333-4444-55555555555"
 
@@ -101,3 +104,29 @@ def test_the_machine_is_on_the_card(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "b" / "facts.json").write_text("[]")
     assert main(["eval", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     assert "facts.json: expected a JSON object, got list; evaluate again" in capsys.readouterr().err
+
+
+def test_a_folder_of_other_settings_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What differs is named; the same command would be refused again, so that it is not what to continue with."""
+    arguments = ["eval", "suite=sim", "--passes", "1", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "env.train_limit=2", "--nothing"]) == 0
+    monkeypatch.setattr("bepa_torchrl.experiment.evaluated_policy.make_policy", lambda *_, **__: pytest.fail("loaded"))
+    changed = ["env.train_limit=3", "policy.max_new_tokens=7", "--temperature", "0.5"]
+    capsys.readouterr()
+    assert main([*arguments, *changed]) == 2
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("bepa eval: "))
+    assert "env.train_limit: 2 → 3; " in told
+    assert re.search(r"policy\.max_new_tokens: \d+ → 7; ", told)
+    assert "; temperature 0 → temperature 0.5; played by nothing → (not given); give another --out" in told
+    assert "continue with" not in told
+
+
+def test_many_other_settings_are_counted(tmp_path: Path) -> None:
+    claim(tmp_path, "".join(f"key{number}: 1\n" for number in range(12)))
+    with pytest.raises(ConfigError, match=r"key0: 1 → 2; .*key7: 1 → 2; 4 more; give another --out"):
+        claim(tmp_path, "".join(f"key{number}: 2\n" for number in range(12)))
+    (tmp_path / "settings.yaml").write_text("- [")
+    with pytest.raises(ConfigError, match=r"settings\.yaml: expected the settings of an evaluation, got"):
+        claim(tmp_path, "key: 1\n")

@@ -37,6 +37,20 @@ def test_a_lost_episode_is_in_no_share_but_in_the_denominators() -> None:
     assert card["passes"] == [{"pass": 0, "success": 1, "failure": 2, "no_result": 1, "score": pytest.approx(1 / 3)}]
 
 
+def test_a_part_of_a_list_is_not_called_the_edition() -> None:
+    outcomes = [outcome("a", WIN), outcome("b", NONE, reason="lost")]
+    facts = {"suite": "s", "policy": "p", "list": "the first 2 of 9 (env.train_limit=2)"}
+    card = make_card(outcomes, facts | {"limited": {"tasks": 2, "of": 9}})
+    assert card["denominators"]["limited"] == {"tasks": 2, "score": 0.5, "of": 9}
+    assert "listed" not in card["denominators"]
+    for page in (markdown(card), html(card)):
+        assert "p on the first 2 of 9 tasks of s" in page
+        assert "the first 2 of 9 tasks; no result counts as a failure" in page
+        assert "the first 2 of 9 (env.train_limit=2)" in page
+        assert "edition" not in page
+    assert "all tasks of the edition" in markdown(make_card(outcomes, {"list": "all"}))
+
+
 def test_the_tasks_of_google_drive_are_left_out_of_the_second_denominator() -> None:
     drive = min(DRIVE_TASKS)
     card = make_card([outcome("a", WIN), outcome(drive, NONE, reason="not executable: Drive")], {})
@@ -112,6 +126,19 @@ def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
     assert "not the same steps_budget: 15 and 50" in comparison_lines(found)
     with pytest.raises(ValueError, match="no task in common"):
         compare([outcome("a", WIN)], [outcome("b", WIN)])
+
+
+def test_a_comparison_claims_no_difference_that_is_impossible() -> None:
+    """Twenty equal tasks, then two: no width of 0, and neither 0.0 nor 140.1 points."""
+    equal = [outcome(str(number), WIN) for number in range(20)]
+    text = "\n".join(comparison_lines(compare(equal, equal)))
+    assert "difference +0.0 points, 95 % interval -16.1 to +16.1 (paired)" in text
+    assert "this design shows differences of 36.6 points and more (power 80 %)" in text
+    few = compare([outcome("a", WIN), outcome("b", LOSS)], [outcome("a", LOSS), outcome("b", WIN)])
+    assert few["smallest_difference"] is None
+    assert "that this design shows cannot be said from 2 tasks; it takes 6 or more" in "\n".join(comparison_lines(few))
+    again = [*equal, *(outcome(str(number), WIN, 1) for number in range(20))]
+    assert "cannot be said from these 20 tasks" in "\n".join(comparison_lines(compare(again, again)))
 
 
 def test_a_task_with_several_passes_is_solved_by_more_than_half_of_them() -> None:

@@ -60,6 +60,10 @@ def test_an_evaluation_writes_a_valid_record(tmp_path: Path) -> None:
     assert len(rows[0]["messages"]) == 1 + rows[0]["evaluation"]["num_turns"]
     assert main(["eval", *settings, "--passes", "2", "--card", "--out", str(out)]) == 0  # again: one file of rows
     assert len([*out.glob("data/**/*_samples.jsonl")]) == 1
+    name = "sim-first-3-of-199"
+    assert (result["evaluation_name"], result["source_data"]["dataset_name"]) == (name, name)
+    assert result["source_data"]["additional_details"]["list"] == "the first 3 of 199 (env.train_limit=3)"
+    assert "edition" not in (out / "card.md").read_text()
 
 
 @pytest.mark.parametrize(

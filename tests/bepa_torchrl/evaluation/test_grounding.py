@@ -168,7 +168,8 @@ def test_the_tiny_policy_is_asked_once_per_item(tmp_path: Path, capsys: pytest.C
     assert after[:2] == [line for line in before if '"right":null' not in line]
     assert json.loads((out / "card.json").read_text())["denominators"]["no_result"] == 0
     assert main([*arguments, "policy.max_new_tokens=7"]) == 2
-    assert "an evaluation with other settings" in capsys.readouterr().err
+    assert ": policy.max_new_tokens: " in (told := capsys.readouterr().err)
+    assert " → 7; give another --out" in told
     assert main(["eval", "suite=screenspot_v2", "--out", str(tmp_path / "x")]) == 2
     assert "requires --data FOLDER" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from expert_logs import CLICK, OTHER, TASK, good, line, owl, plan, s2, write_run
+from run_folders import recorded_expert, training_run
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.evaluation.outcomes import read_outcomes
@@ -188,3 +189,53 @@ def test_a_folder_without_runs_is_one_line(
     assert main(["eval", "--from", str(tmp_path / "runs")]) == 2
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("bepa eval: ")
+
+
+# --- what is no result of an agent -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["", "check", "check/prepared", "check/prepared/experts", "check/bepa"])
+def test_a_training_run_is_no_result_of_an_agent(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its traces are the expert's. The refusal names how to evaluate its policy, and nothing is written."""
+    training_run(tmp_path / "runs" / "check")
+    write_run(tmp_path / "runs" / "agent", good())  # beside it, results that could be scored
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "--from", f"runs/{part}", "--card", "--out", "out"]) == 2
+    out, told = capsys.readouterr()
+    assert out == ""
+    assert "got the training run runs/check, whose traces are its expert's" in told
+    assert "`bepa eval policy.checkpoint=runs/check/bepa/policy --out FOLDER`" in told
+    assert "`bepa status runs/check`" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_in_a_folder_of_ones_own_in_a_run_s_are_read(tmp_path: Path, card: Card) -> None:
+    run = training_run(tmp_path / "check")
+    write_run(run / "agent", good())
+    assert card(run / "prepared" / ".." / "agent")["score"] == 1.0
+    assert main(["eval", "--from", str(run / "agent" / "..")]) == 2
+
+
+@pytest.mark.parametrize("reader", ["", "records:", "auto:"])
+def test_recordings_of_an_expert_are_never_scored(
+    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither alone nor beside results of an agent: only what the oracle solved is recorded."""
+    recorded_expert(tmp_path / "recorded")
+    write_run(tmp_path, good())
+    for folder in (tmp_path / "recorded", tmp_path):
+        assert main(["eval", "--from", f"{reader}{folder}"]) == 2
+        out, told = capsys.readouterr()
+        assert out == ""
+        assert f"got recordings of an expert, such as {tmp_path / 'recorded' / 'traces'}" in told
+        assert f"`bepa experts check {reader}{folder}`" in told
+
+
+def test_a_part_of_a_suite_is_named_with_results_of_others(tmp_path: Path, card: Card) -> None:
+    write_run(tmp_path / "runs", good(), task="sim-toggle-on-00")
+    found = card(tmp_path / "runs", "suite=sim", "env.train_limit=2")
+    assert found["list"] == "the first 2 of 199 (env.train_limit=2)"
+    assert found["denominators"]["limited"]["of"] == 199
+    assert read_outcomes(tmp_path / "card")[1]["limited"] == {"tasks": 2, "of": 199}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_tests import examples
 
 from bepa_torchrl.evaluation.statistics import (
+    FEWEST_PAIRS,
     Estimate,
     all_pass_at_k,
     bootstrap,
@@ -149,17 +155,53 @@ def test_mcnemar_counts_the_pairs_that_differ() -> None:
 
 def test_a_paired_difference_uses_the_same_tasks_on_both_sides() -> None:
     first, second = [[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]
+    half = paired_difference([*first, [0.0, 0.0]], [*second, [1.0, 1.0]])  # a task gained of three
+    assert (half.mean, half.low, half.high) == (pytest.approx(1 / 3), 0.0, 1.0)  # unpaired, it would be from -2/3
     same = paired_difference(first, second)
-    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)  # unpaired, it would be ±1
+    assert (same.mean, -same.low) == (0.0, same.high)
+
+
+def test_a_paired_difference_that_all_tasks_share_has_an_interval() -> None:
+    """Tango's score interval, z² = 3.841459: ±z² / (20 + z²), and from (3 - z²) / (3 + z²) to 1."""
+    square = 1.959964**2
+    same = paired_difference([[1.0]] * 20, [[1.0]] * 20)
+    assert (same.mean, same.low, same.high) == pytest.approx((0.0, -square / (20 + square), square / (20 + square)))
     gain = paired_difference([[0.0, 0.0]] * 3, [[1.0, 1.0]] * 3)
-    assert (gain.mean, gain.low, gain.high) == (1.0, 1.0, 1.0)
+    assert (gain.mean, gain.low, gain.high) == pytest.approx((1.0, (3 - square) / (3 + square), 1.0))
+    loss = paired_difference([[1.0]] * 3, [[0.0]] * 3)
+    assert (loss.mean, loss.low, loss.high) == pytest.approx((-1.0, -1.0, -gain.low))
 
 
 def test_the_smallest_difference_by_hand() -> None:
-    """Differences 0, 0, 1, 1 of four tasks: deviation √(1/3), so (1.95996 + 0.84162) √(1/3) / 2."""
-    first, second = [[0.0]] * 4, [[0.0], [0.0], [1.0], [1.0]]
-    assert smallest_difference(first, second) == pytest.approx((1.959964 + 0.841621) * np.sqrt(1 / 3) / 2, rel=1e-5)
-    assert smallest_difference([[0.0]], [[1.0]]) == float("inf")
+    """Of 40 tasks 10 are gained and 10 lost: deviation √(20/39), so (1.95996 + 0.84162) √(20/39) / √40."""
+    first, second = [[0.0]] * 30 + [[1.0]] * 10, [[1.0]] * 10 + [[0.0]] * 30
+    assert smallest_difference(first, second) == pytest.approx((1.959964 + 0.841621) * np.sqrt(1 / 78), rel=1e-5)
+
+
+@pytest.mark.parametrize("gained", [0, 1, 20])
+def test_the_smallest_difference_is_one_that_the_mcnemar_test_finds(gained: int) -> None:
+    """6 of n tasks must be gained; with a share of 0.36646 at least 6 of 20 are with a probability of 0.8."""
+    assert mcnemar(0, FEWEST_PAIRS - 1) > 0.05 >= mcnemar(0, FEWEST_PAIRS)
+    found = smallest_difference([[0.0]] * 20, [[1.0]] * gained + [[0.0]] * (20 - gained))
+    assert found is not None
+    missed = sum(comb(20, k) * found**k * (1 - found) ** (20 - k) for k in range(FEWEST_PAIRS))
+    assert (found, missed) == (pytest.approx(0.36646, abs=1e-4), pytest.approx(0.2))
+
+
+def test_the_smallest_difference_that_nobody_can_say() -> None:
+    """Fewer than 6 tasks; several passes that differ in nothing; a deviation for which it would be above 1."""
+    assert smallest_difference([[0.0], [1.0]], [[1.0], [0.0]]) is None
+    assert smallest_difference([[0.0]] * 5, [[1.0]] * 5) is None
+    assert smallest_difference([[0.0, 1.0]] * 20, [[0.0, 1.0]] * 20) is None
+    low, high = [0.0, 0.0], [1.0, 1.0]
+    assert smallest_difference([low, high] * 3, [high, low] * 3) is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=50))
+@examples(50)
+def test_the_smallest_difference_is_possible(pairs: list[tuple[bool, bool]]) -> None:
+    found = smallest_difference([[float(a)] for a, _ in pairs], [[float(b)] for _, b in pairs])
+    assert found is None if len(pairs) < FEWEST_PAIRS else found is None or 0 < found <= 1
 
 
 def test_the_efficiency_quality_area_by_hand() -> None:

@@ -28,7 +28,8 @@ def test_the_oracle_scores_1_and_doing_nothing_0(tmp_path: Path, capsys: pytest.
         assert main([*SIM, f"--{check}", "--passes", "2", "--out", out]) == 0
         cards[check] = json.loads(capsys.readouterr().out)
         assert main([*SIM, "--passes", "2", "--out", out]) == 2  # the folder is not a policy's
-        assert "an evaluation with other settings" in capsys.readouterr().err
+        assert f"an evaluation with other settings ({out}/settings.yaml)" in (told := capsys.readouterr().err)
+        assert f": played by {check} → (not given); give another --out" in told
     assert {check: (card["score"], card["policy"]) for check, card in cards.items()} == {
         "oracle": (1.0, "oracle"),
         "nothing": (0.0, "nothing"),

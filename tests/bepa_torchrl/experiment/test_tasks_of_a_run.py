@@ -10,7 +10,7 @@ import pytest
 
 from bepa_torchrl.experiment.checks.tasks import task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
-from bepa_torchrl.experiment.tasks import make_tasks
+from bepa_torchrl.experiment.tasks import list_facts, make_tasks
 from osworld_gym.errors import TaskError
 
 ACCOUNT = {"type": "googledrive", "parameters": {"settings_file": "x", "operation": ["delete"], "args": [{}]}}
@@ -68,3 +68,28 @@ def test_a_method_without_its_expert_is_refused_with_the_fix(checkout: Path) -> 
     check(with_changes(config, {"algo.name": "grpo"}), task_checks(make_tasks(config)))
     config = load_config([*settings, f"expert.logs=[{checkout}]"])
     check(config, task_checks(make_tasks(config)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        (["env.train_split=all"], {"list": "all"}),
+        (["env.train_split=all", "env.train_limit=500"], {"list": "all"}),
+        (
+            ["env.train_split=all", "env.train_limit=2"],
+            {"list": "the first 2 of 199 (env.train_limit=2)", "limited": {"tasks": 2, "of": 199}},
+        ),
+    ],
+)
+def test_a_card_names_the_list_and_its_limit(settings: list[str], facts: dict[str, object]) -> None:
+    config = load_config(["env=sim", "env.held_out_split=null", "env.train_limit=null", *settings])
+    assert list_facts(config, make_tasks(config)) == facts
+
+
+def test_a_card_names_both_limits() -> None:
+    config = load_config(["env=sim", "env.train_split=train", "env.train_limit=3", "env.held_out_limit=1"])
+    tasks = make_tasks(config)
+    whole = len(tasks.suite.split("train")) + len(tasks.suite.split(config.env.held_out_split or ""))
+    facts = list_facts(config, tasks)
+    assert facts["list"] == f"train: the first 4 of {whole} (env.train_limit=3, env.held_out_limit=1)"
+    assert facts["limited"] == {"tasks": 4, "of": whole}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from expert_logs import TASK, good, write_run
 from repository import ROOT
+from run_folders import training_run
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.experts import READERS, check_sources, convert_trace, plan_from_trace
@@ -123,6 +124,31 @@ def test_bad_input_is_one_line(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_training_run_is_named_once_and_its_expert_s_traces_are_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The rows of its caches are JSON below ``traces``, and no log."""
+    run = training_run(tmp_path / "check")
+    named = f"{run} is a training run: its caches, checkpoints and episodes are no logs, and are left out"
+    code, out, _ = check(capsys, str(tmp_path))
+    assert (code, out.count("training run"), "rows" in out) == (0, 1, False)
+    assert out.splitlines()[-1] == named
+    assert "1 runs of 1 tasks: success 1," in out
+    found = json.loads(check(capsys, str(run), "--json")[1])
+    assert (len(found["runs"]), found["training_runs"]) == (1, [str(run)])
+    assert named not in check(capsys, str(run / "prepared" / "experts"))[1]
+
+
+def test_a_part_of_a_training_run_without_logs_names_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = training_run(tmp_path / "check")
+    code, out, err = check(capsys, str(run / "bepa"))
+    assert (code, out) == (2, "")
+    assert f"no run of an expert found, but the training run {run}; its expert's traces" in err
+    assert f"are in {run / 'prepared' / 'experts'}" in err
 
 
 def test_reading_logs_needs_no_torch() -> None:
