@@ -52,6 +52,17 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
     )
 
 
+def solved_by_experts(settings: Settings, tasks: Tasks) -> None:
+    """``expert.logs`` solved a training task. Raises TraceError otherwise, or if they cannot be read.
+
+    It reads the logs, so it is made once for a run, and not for each of its methods.
+    """
+    from bepa_torchrl.experts.sources import check_solved
+
+    if settings.expert.logs:
+        check_solved(settings.expert.logs, tasks.train)
+
+
 def plans_to_distil(settings: Settings, tasks: Tasks) -> str | None:
     """``loss.distill_weight`` has plans: of logs, or of the training tasks' oracles."""
     weight = settings.loss.distill_weight
