@@ -74,6 +74,12 @@ def test_eval_keeps_episodes_and_writes_a_card(
     assert json.loads(capsys.readouterr().out)["interval"] == [0.0, 0.0]
 
 
+def test_record_plays_the_simulated_desktops_tasks_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["record", str(tmp_path / "recorded"), "--suite", "sim", "--split", "template:slide", "--desktops", "1"]
+    assert main(command) == 0
+    assert "8 episodes recorded" in capsys.readouterr().out
+
+
 def test_bad_input_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     convert = ["experts", "convert"]
     assert main([*convert, str(tmp_path / "none"), "--out", str(tmp_path / "out"), *QUICK]) == 2
@@ -169,6 +175,11 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["experts", "check", "x", "--split", "train"], "--split=train is one of a suite; add --suite NAME"),
         (["record", "/dev/null"], "bepa record: /dev/null exists and is not overwritten; give another folder"),
         (["record", "/dev/null/x"], "bepa record: /dev/null/x cannot be made (Not a directory); give another folder"),
+        (
+            ["record", "x", "--suite", "sim", "--provider", "local"],
+            "bepa record: the tasks of suite sim run on provider sim, got local; fix: --provider sim, or another --su",
+        ),
+        (["record", "x", "--provider", "sim"], "run on a desktop with programs, such as provider local, got sim; fix"),
         (["record", "x", "--desktops", "0"], "bepa record: --desktops: expected 1 or more, got 0"),
         (["rollouts", "--connect", "127.0.0.1:1", "--wait", "nan"], "--wait: expected a number of seconds of at least"),
         (["experts", "plan", "nowhere", "--out", "y"], "bepa experts plan: 'nowhere': there is no folder nowhere"),

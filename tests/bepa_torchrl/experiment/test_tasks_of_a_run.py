@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bepa_torchrl.experiment.checks.tasks import task_checks
+from bepa_torchrl.experiment.checks.tasks import task_checks, tasks_of_provider
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.tasks import make_tasks
 from osworld_gym.errors import TaskError
@@ -58,6 +58,27 @@ def test_a_list_file_and_a_label_choose_tasks(checkout: Path) -> None:
 def test_no_task_is_both_trained_on_and_held_out(checkout: Path) -> None:
     with pytest.raises(ConfigError, match="share 1 tasks, first 'c'"):
         chosen(checkout, "env.held_out_split=small")
+
+
+def provider_problem(provider: str, *suite: str) -> str | None:
+    config = with_changes(load_config([*suite]), {"env.provider": provider})
+    return tasks_of_provider(config, make_tasks(config))
+
+
+def test_a_provider_that_the_tasks_do_not_run_on_is_refused_with_the_fix(checkout: Path) -> None:
+    for provider in ("local", "container", "vm", "remote"):
+        said = f"the tasks of suite sim run on provider sim, got {provider}; fix: env.provider=sim, or another"
+        assert (provider_problem(provider) or "").startswith(said)
+        assert provider_problem(provider, "env=local") is None
+    for provider in ("sim", "one_of_another_package"):
+        assert provider_problem(provider) is None
+    wrong = provider_problem("sim", "env=local") or ""
+    assert "with programs, such as provider local, got sim; fix: env.provider=local, or another env.suite" in wrong
+    own = ("env=osworld", f"env.suite={checkout}", "env.runnable=false")
+    assert (provider_problem("sim", *own) or "").startswith(f"1 of the 4 tasks of suite {checkout} run on a desktop")
+    config = load_config(["env.provider=local"])
+    with pytest.raises(ConfigError, match="the tasks of suite sim run on provider sim, got local"):
+        check(config, task_checks(make_tasks(config)))
 
 
 def test_a_method_without_its_expert_is_refused_with_the_fix(checkout: Path) -> None:
