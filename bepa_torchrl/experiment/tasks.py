@@ -13,6 +13,7 @@ from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.config import ConfigError, check
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts.seed import Seed, read_seed
+from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
@@ -45,20 +46,24 @@ def make_tasks(settings: Settings) -> Tasks:
     check(settings, (preflight.task_lists,))
     env = settings.env
     suite = load_suite(env.suite)
-    train = _select(settings, suite, env.train_split)[: env.train_limit]
-    held_out = () if env.held_out_split is None else _select(settings, suite, env.held_out_split)[: env.held_out_limit]
+    train = _select(settings, suite, "train_split")[: env.train_limit]
+    held_out = () if env.held_out_split is None else _select(settings, suite, "held_out_split")[: env.held_out_limit]
     if not train:
         raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} is empty")
     both = {task.id for task in train} & {task.id for task in held_out}
     if both:
         names = f"env.train_split={env.train_split} and env.held_out_split={env.held_out_split}"
-        raise ConfigError(f"{names} share {len(both)} tasks, first {min(both)!r}")
+        raise ConfigError(
+            f"{names} share {len(both)} tasks, first {min(both)!r}; fix: env.held_out_split=null, for no held-out "
+            "tasks, or splits or lists without a common task"
+        )
     return Tasks(suite, train, held_out)
 
 
-def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
-    """The tasks of a split, a tag or a list file; with ``env.runnable`` only those that can run here."""
-    tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+def _select(settings: Settings, suite: Suite, key: str) -> tuple[Task, ...]:
+    """The tasks of the split, tag or list file ``env.KEY``; with ``env.runnable`` only those that can run here."""
+    name = str(getattr(settings.env, key))
+    tasks = listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else _split(suite, key, name)
     against = not_executable(settings, tasks)
     able = tuple(task for task in tasks if task.id not in against)
     if len(able) < len(tasks):
@@ -66,6 +71,16 @@ def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
         out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
         _log.warning("%s cannot run here and are left out: %s", out, reasons)
     return able
+
+
+def _split(suite: Suite, key: str, name: str) -> tuple[Task, ...]:
+    """The tasks of a split or tag. Raises TaskError with the setting if there is none."""
+    try:
+        return suite.split(name)
+    except TaskError as error:
+        none = ", or null for no held-out tasks" if key == "held_out_split" else ""
+        fix = f"fix: env.{key}=NAME of one of these or of a tag, env.{key}=FILE.json with a list of tasks{none}"
+        raise TaskError(f"env.{key}={name}: {error}; {fix}") from error
 
 
 def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:

@@ -48,15 +48,19 @@ def test_a_list_file_and_a_label_choose_tasks(checkout: Path) -> None:
     lists = (f"env.train_split={checkout}/mine.json", "env.held_out_split=small")
     assert chosen(checkout, *lists) == (["b", "a"], ["c"])
     assert chosen(checkout, *lists, "env.train_limit=1") == (["b"], ["c"])
-    with pytest.raises(TaskError, match=f"no split 'none' in suite '{checkout}', nor such a tag"):
+    with pytest.raises(TaskError, match=f"env.train_split=none: no split 'none' in suite '{checkout}', nor such a tag"):
         chosen(checkout, "env.train_split=none")
+    with pytest.raises(TaskError, match=r"it has: all, test; fix: env.train_split=NAME .* with a list of tasks$"):
+        chosen(checkout, "env.train_split=train", "env.held_out_split=held_out")
+    with pytest.raises(TaskError, match=r"fix: env.held_out_split=NAME .*, or null for no held-out tasks$"):
+        chosen(checkout, "env.held_out_split=held_out")
     (checkout / "mine.json").write_text(json.dumps({"os": ["z"]}))
     with pytest.raises(TaskError, match="1 listed tasks have no file, the first is 'z'"):
         chosen(checkout, *lists)
 
 
 def test_no_task_is_both_trained_on_and_held_out(checkout: Path) -> None:
-    with pytest.raises(ConfigError, match="share 1 tasks, first 'c'"):
+    with pytest.raises(ConfigError, match=r"share 1 tasks, first 'c'; fix: env.held_out_split=null"):
         chosen(checkout, "env.held_out_split=small")
 
 
