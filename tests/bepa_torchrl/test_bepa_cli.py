@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from closed_pipe import run_unread
 from forked_commands import LARGE, ForkedCommands, forked_commands
+from huggingface_hub import constants
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
@@ -100,9 +102,62 @@ def test_doctor_names_versions_and_what_a_run_uses(capsys: pytest.CaptureFixture
     assert lines["policy"] == "tiny: found"
 
 
-def test_doctor_fails_on_what_a_run_would_lack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "policy.checkpoint=/no/such/folder"]) == 2
-    assert "bepa doctor: policy.checkpoint=/no/such/folder: expected a checkpoint folder" in capsys.readouterr().err
+def test_doctor_says_where_a_repository_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 0
+    said = "owner/name: not in the local Hugging Face cache: it is downloaded at the start, which was not tried"
+    assert said in capsys.readouterr().out
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 2
+    assert "offline mode is on (HF_HUB_OFFLINE); fix: `hf download owner/name`" in capsys.readouterr().err
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 0
+    assert "owner/name: found in the local Hugging Face cache" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["policy.checkpoint=/no/such/folder"], "policy.checkpoint=/no/such/folder: expected a checkpoint folder"),
+        (["env.suite=SUITE"], "env.train_split=train: no split 'train' in suite"),
+        (["env.suite=SUITE", "env.train_split=test"], "env.held_out_split=held_out: no split 'held_out' in suite"),
+        (
+            ["env.suite=SUITE", "env.train_split=test", "env.held_out_split=null", "experiment=smoke"],
+            "collect.groups=2 requires 2 different training tasks, there are 1",
+        ),
+        (["env.provider=local"], "the tasks of suite sim run on provider sim, got local; fix: env.provider=sim, or"),
+        (
+            ["compare=[luffy]", "collect.group_size=2"],
+            "compare=[luffy]: collect.group_size=2: luffy requires at least 3",
+        ),
+    ],
+)
+def test_doctor_fails_on_what_a_run_would_lack(
+    settings: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usable = SimpleNamespace(close=lambda: None)  # also provider=local, whatever this machine has
+    monkeypatch.setattr("bepa_torchrl.experiment.preflight.make_desktop", lambda *_, **__: usable)
+    task = load_suite("sim").tasks[0]
+    path = tmp_path / "examples" / task.domain / f"{task.id}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(task.to_json()))
+    given = [each.replace("SUITE", str(tmp_path)) for each in settings]
+    for command in (["doctor"], ["train", f"runs={tmp_path / 'runs'}"]):
+        assert main([*command, *given]) == 2
+        assert f"bepa {command[0]}: {said}" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 # --- what is imported -----------------------------------------------------------------------------------------------
