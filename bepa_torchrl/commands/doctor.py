@@ -18,10 +18,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Prints what was found.
+    """Prints what was found, after the checks that ``bepa train`` makes before it loads the policy.
 
     Raises:
-        ConfigError, CheckpointError, TaskError: the settings name something that is not there.
+        ConfigError, TaskError, TraceError: the settings name something that is not there, or contradict each other.
         DesktopError: the desktop cannot be used on this machine.
     """
     from bepa_torchrl.failures import BAD_INPUT
@@ -34,16 +34,29 @@ def doctor(options: argparse.Namespace) -> int:
         print(problem)
         return BAD_INPUT
     from bepa_torchrl.experiment.checks import COMMAND
-    from bepa_torchrl.experiment.config import check, load_config
-    from osworld_gym.tasks.suites.registry import load_suite
+    from bepa_torchrl.experiment.config import check, load_methods
+    from bepa_torchrl.experiment.launcher import checked_tasks
 
-    settings = load_config(options.overrides, config_dir=options.config_dir)
+    configs = load_methods(options.overrides, config_dir=options.config_dir)
+    settings = next(iter(configs.values()))
     check(settings, COMMAND)
-    splits = ", ".join(f"{name} {len(ids)}" for name, ids in load_suite(settings.env.suite).splits.items())
+    suite = checked_tasks(settings, configs.values()).suite
+    splits = ", ".join(f"{name} {len(ids)}" for name, ids in suite.splits.items())
     print(f"{'desktop':14} {settings.env.provider}: usable (`osworld-gym doctor` tries every provider)")
     print(f"{'suite':14} {settings.env.suite}: {splits}")
-    print(f"{'policy':14} {settings.policy.checkpoint}: found")
+    print(f"{'policy':14} {settings.policy.checkpoint}: {_found(settings.policy.checkpoint)}")
     return 0
+
+
+def _found(checkpoint: str) -> str:
+    """Where a checkpoint is that has passed the checks."""
+    from bepa_torchrl.checkpoints.hub import is_cached, is_repository
+
+    if not is_repository(checkpoint):
+        return "found"
+    if is_cached(checkpoint):
+        return "found in the local Hugging Face cache"
+    return "not in the local Hugging Face cache: it is downloaded at the start, which was not tried"
 
 
 def _version(package: str) -> str:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,12 +198,15 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
     if options.out is not None and not options.out.is_dir():
         check_new(options.out, "--out")
     from bepa_torchrl.experiment.checks import COMMAND, HOSTED
+    from bepa_torchrl.experiment.checks.tasks import tasks_of_provider
     from bepa_torchrl.experiment.tasks import make_tasks
     from osworld_gym.tasks.evaluation.judging import is_judged
 
     temperature = temperature_of(options, float(passes > 1))
     check(settings, COMMAND if options.policy_model is None else HOSTED)
     tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+    if not settings.env.runnable:  # otherwise they are tasks without a result
+        check(settings, (partial(tasks_of_provider, tasks=tasks),))
     if any(map(is_judged, tasks.train)):
         raise ValueError(
             f"env.suite={settings.env.suite}: a judge scores its tasks; play them with suite={WEB} --data FILE"

@@ -22,7 +22,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds per task (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     add_import(parser)
-    parser.add_argument("--provider", default="local", help="default: local")
+    parser.add_argument("--provider", help="default: sim for the tasks of the simulated desktop, otherwise local")
     parser.add_argument(
         "--screen", type=screen_size, default=(640, 360), metavar="WxH", help="not for sim (default: 640x360)"
     )
@@ -35,6 +35,7 @@ def record(options: argparse.Namespace) -> int:
     from bepa_torchrl.experts.recording import Episode, record_all
     from bepa_torchrl.failures import INFRASTRUCTURE
     from osworld_gym.desktops.registry import make_desktop
+    from osworld_gym.tasks.providers import SIM, check_tasks_of_provider, default_provider
     from osworld_gym.tasks.suites.registry import load_suite
 
     if options.seeds < 1 or options.first_seed < 0:
@@ -44,10 +45,12 @@ def record(options: argparse.Namespace) -> int:
     if not options.folder.is_dir():
         check_new(options.folder, "folder")
     tasks = load_suite(options.suite).split(options.split)
+    provider = options.provider or default_provider(tasks)
+    check_tasks_of_provider(options.suite, tasks, provider)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     episodes = [Episode(task, style, s) for s in seeds for style in options.style or ["native"] for task in tasks]
-    size = {} if options.provider == "sim" else dict(zip(("width", "height"), options.screen, strict=True))
-    make = partial(make_desktop, options.provider, **size)
+    size = {} if provider == SIM else dict(zip(("width", "height"), options.screen, strict=True))
+    make = partial(make_desktop, provider, **size)
     done = record_all(options.folder, episodes, make, desktops=options.desktops, note=_say)
     for name in done.unsolved:
         print(f"bepa record: the oracle did not solve {name}; it is not stored", file=sys.stderr)

@@ -16,14 +16,14 @@ With ``storage=URL`` the folder is also uploaded (:mod:`bepa_torchrl.experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks import MACHINE
-from bepa_torchrl.experiment.checks.tasks import task_checks
+from bepa_torchrl.experiment.checks.tasks import solved_by_experts, task_checks
 from bepa_torchrl.experiment.config import ConfigError, check, load_methods, read_settings
 from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
 from bepa_torchrl.experiment.settings import Settings
@@ -68,7 +68,7 @@ def run_loaded(configs: dict[str, Settings], overrides: Sequence[str], *, consol
     """Runs the experiment; returns the exit code: 0, or that of the first method process that failed.
 
     The processes of methods and ranks read these settings from the run's folder. An exception that ends a run with a
-    folder has a note with the command that continues it.
+    folder has a note with the command that continues it, or, after bad input, that another name is needed.
 
     Args:
         configs: the settings of each method, that of ``algo`` first.
@@ -153,11 +153,29 @@ def check_run(
 
             check_new_in_store(config, folder.name)
     check(config, MACHINE)
-    tasks = make_tasks(config)
-    against_tasks = task_checks(tasks, prepared=(folder / "prepared").exists())
-    for own in configs.values():
-        check(own, against_tasks)
+    tasks = checked_tasks(config, configs.values(), prepared=(folder / "prepared").exists())
     return CheckedRun(folder, config, configs, tuple(overrides), tasks)
+
+
+def checked_tasks(config: Settings, configs: Iterable[Settings], *, prepared: bool = False) -> Tasks:
+    """The tasks of a run, checked against its settings.
+
+    Args:
+        config: the settings of the run.
+        configs: the settings of each method.
+        prepared: as of :func:`bepa_torchrl.experiment.checks.tasks.task_checks`.
+
+    Raises:
+        ConfigError, TaskError: as :func:`make_tasks`, or the settings do not go with the tasks. TraceError: the expert
+            cannot be used, or solved none of the tasks.
+    """
+    tasks = make_tasks(config)
+    against_tasks = task_checks(tasks, prepared=prepared)
+    for own in configs:
+        check(own, against_tasks)
+    if not prepared:
+        solved_by_experts(config, tasks)
+    return tasks
 
 
 def overrides_on_torchrun(overrides: Sequence[str], ranks: int) -> list[str]:

@@ -33,7 +33,7 @@ from bepa_torchrl.experiment.run_record import RunRecord
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import is_rank
 from bepa_torchrl.experiment.tasks import Tasks, run_seed
-from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED
+from bepa_torchrl.failures import BAD_INPUT, INFRASTRUCTURE, INTERRUPTED, exit_code
 from bepa_torchrl.methods import method_named
 from bepa_torchrl.monitoring.before_after import BASE, draw_before_after
 from bepa_torchrl.monitoring.curves import draw_curves
@@ -79,7 +79,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     command = continue_command(config, folder)
     limit = 0 if is_rank() else config.restarts  # ranks that have been placed are placed again from outside
     restarts = Restarts(limit, partial(console.print, soft_wrap=True, markup=False, highlight=False))
-    with _noting(command), _uploading(config, folder, console) as uploader:
+    with _noting(command, folder), _uploading(config, folder, console) as uploader:
         prepared = restarts.run(partial(prepared_run, config, folder, policy, checked.tasks, console))
         console.print(record_estimate(config, folder, len(checked.tasks.train)), soft_wrap=True)
         scaling = policy.renderer.image_scaling
@@ -114,12 +114,13 @@ def _trained(
 
 
 @contextmanager
-def _noting(command: str) -> Iterator[None]:
-    """Adds the command that continues the run to an exception that ends it."""
+def _noting(command: str, folder: Path) -> Iterator[None]:
+    """Adds what to do next to an exception that ends the run. After bad input, a resume would fail in the same way."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"continue with: {command}")
+        again = f"start a run with other settings by another name=, since {folder} exists"
+        error.add_note(again if exit_code(error) == BAD_INPUT else f"continue with: {command}")
         raise
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.checkpoints import SHIPPED, checkpoint_folder
+from bepa_torchrl.checkpoints.hub import OFFLINE, is_cached, is_offline, is_repository, not_cached
 from bepa_torchrl.experiment.settings import EngineSettings, Settings
 from bepa_torchrl.experiment.started_by import by_ray, cluster_address, is_rank
 from osworld_gym.desktops.registry import make_desktop
@@ -100,7 +101,7 @@ def task_lists(settings: Settings) -> str | None:
 
 
 def checkpoint(settings: Settings) -> str | None:
-    """The checkpoint's folder is complete. A Hugging Face repository is checked when the policy is loaded."""
+    """The checkpoint's folder is complete. A repository of the hub may be downloaded when the policy is loaded."""
     name = settings.policy.checkpoint
     if name in SHIPPED:
         try:
@@ -110,8 +111,10 @@ def checkpoint(settings: Settings) -> str | None:
         return None
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        if name.count("/") == 1 and not name.startswith((".", "~", os.sep)):
-            return None  # a repository: owner/name
+        if is_repository(name):
+            if not is_offline() or is_cached(name):
+                return None
+            return f"policy.checkpoint={name}: {not_cached(name, OFFLINE)}"
         return (
             f"policy.checkpoint={name}: expected a checkpoint folder, no such folder; "
             "fix: policy.checkpoint=FOLDER, or a Hugging Face repository OWNER/NAME"

@@ -14,6 +14,7 @@ from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.config import ConfigError, check
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experts.seed import Seed, read_seed
+from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
@@ -46,20 +47,24 @@ def make_tasks(settings: Settings) -> Tasks:
     check(settings, (preflight.task_lists,))
     env = settings.env
     suite = load_suite(env.suite)
-    train = _select(settings, suite, env.train_split)[: env.train_limit]
-    held_out = () if env.held_out_split is None else _select(settings, suite, env.held_out_split)[: env.held_out_limit]
+    train = _select(settings, suite, "train_split")[: env.train_limit]
+    held_out = () if env.held_out_split is None else _select(settings, suite, "held_out_split")[: env.held_out_limit]
     if not train:
         raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} is empty")
     both = {task.id for task in train} & {task.id for task in held_out}
     if both:
         names = f"env.train_split={env.train_split} and env.held_out_split={env.held_out_split}"
-        raise ConfigError(f"{names} share {len(both)} tasks, first {min(both)!r}")
+        raise ConfigError(
+            f"{names} share {len(both)} tasks, first {min(both)!r}; fix: env.held_out_split=null, for no held-out "
+            "tasks, or splits or lists without a common task"
+        )
     return Tasks(suite, train, held_out)
 
 
-def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
-    """The tasks of a split, a tag or a list file; with ``env.runnable`` only those that can run here."""
-    tasks = _listed(suite, name)
+def _select(settings: Settings, suite: Suite, key: str) -> tuple[Task, ...]:
+    """The tasks of the split, tag or list file ``env.KEY``; with ``env.runnable`` only those that can run here."""
+    name = str(getattr(settings.env, key))
+    tasks = _listed(suite, key, name)
     against = not_executable(settings, tasks)
     able = tuple(task for task in tasks if task.id not in against)
     if len(able) < len(tasks):
@@ -69,9 +74,9 @@ def _select(settings: Settings, suite: Suite, name: str) -> tuple[Task, ...]:
     return able
 
 
-def _listed(suite: Suite, name: str) -> tuple[Task, ...]:
-    """All tasks of a split, a tag or a list file."""
-    return listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else suite.split(name)
+def _listed(suite: Suite, key: str, name: str) -> tuple[Task, ...]:
+    """All tasks of the split, tag or list file ``env.KEY``."""
+    return listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else _split(suite, key, name)
 
 
 def list_facts(settings: Settings, tasks: Tasks) -> dict[str, Any]:
@@ -82,17 +87,29 @@ def list_facts(settings: Settings, tasks: Tasks) -> dict[str, Any]:
         of ``tasks`` and those that they are the first ``of``.
     """
     env = settings.env
-    parts = [(env.train_split, "env.train_limit", env.train_limit)]
+    parts = [("train", env.train_split, env.train_limit)]
     if env.held_out_split is not None:
-        parts.append((env.held_out_split, "env.held_out_limit", env.held_out_limit))
-    sizes = [len(_listed(tasks.suite, split)) for split, _, _ in parts]
-    cut = [f"{key}={n}" for (_, key, n), size in zip(parts, sizes, strict=True) if n is not None and n < size]
+        parts.append(("held_out", env.held_out_split, env.held_out_limit))
+    sizes = [len(_listed(tasks.suite, f"{part}_split", name)) for part, name, _ in parts]
+    cut = [
+        f"env.{part}_limit={n}" for (part, _, n), size in zip(parts, sizes, strict=True) if n is not None and n < size
+    ]
     name = Path(env.train_split).name
     if not cut:
         return {"list": name}
     number, whole = len(tasks.train) + len(tasks.held_out), sum(sizes)
     words = f"the first {number} of {whole} ({', '.join(cut)})"
     return {"list": words if name == "all" else f"{name}: {words}", "limited": {"tasks": number, "of": whole}}
+
+
+def _split(suite: Suite, key: str, name: str) -> tuple[Task, ...]:
+    """The tasks of a split or tag. Raises TaskError with the setting if there is none."""
+    try:
+        return suite.split(name)
+    except TaskError as error:
+        none = ", or null for no held-out tasks" if key == "held_out_split" else ""
+        fix = f"fix: env.{key}=NAME of one of these or of a tag, env.{key}=FILE.json with a list of tasks{none}"
+        raise TaskError(f"env.{key}={name}: {error}; {fix}") from error
 
 
 def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:

@@ -91,8 +91,33 @@ def successful_traces(sources: Sequence[str], tasks: Sequence[Task], *, images: 
         raise TraceError("expected a source, NAME:FOLDER or FOLDER of expert logs or traces, got settings only; add it")
     solved = [trace for source in sources for trace in read_source(source, tasks, successes=True, images=images)]
     if not solved:
-        raise TraceError(
-            f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks (`bepa experts check` lists "
-            "all); add the logs of successful runs (expert.logs), or choose tasks that it solved (env.train_split)"
-        )
+        raise _unsolved(sources, tasks)
     return solved
+
+
+def check_solved(sources: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Checks what :func:`successful_traces` requires, as far as no screenshot has to be loaded for it.
+
+    Raises:
+        TraceError: a source cannot be read or has no run of these tasks, or no run solved one.
+    """
+    successes = [_has_success(source, tasks) for source in sources]
+    if not any(successes):
+        raise _unsolved(sources, tasks)
+
+
+def _has_success(source: str, tasks: Sequence[Task]) -> bool:
+    from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
+
+    reader, folder = split_source(source)
+    read = find_reader(reader or AUTO)
+    if isinstance(read, RunReader) and (reader or not (folder / "traces").is_dir()):
+        return read.solved(folder, tasks)
+    return bool(read_source(source, tasks, successes=True, images=False))
+
+
+def _unsolved(sources: Sequence[str], tasks: Sequence[Task]) -> TraceError:
+    return TraceError(
+        f"{', '.join(sources)}: no run that solved one of the {len(tasks)} tasks (`bepa experts check` lists "
+        "all); add the logs of successful runs (expert.logs), or choose tasks that it solved (env.train_split)"
+    )

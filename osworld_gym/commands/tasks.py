@@ -14,6 +14,7 @@ from osworld_gym.desktops.registry import PROVIDERS, check_provider, make_deskto
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.checks import check_task
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
+from osworld_gym.tasks.providers import check_tasks_of_provider
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.osworld.requirements import KNOWN_ISSUES, Machine, files_of, reasons_against
@@ -153,6 +154,7 @@ def _check(arguments: argparse.Namespace) -> int:
     provider = arguments.provider or (suite.name if suite.name in PROVIDERS else None)
     if provider is None:
         raise TaskError(f"suite {suite.name!r} has no default provider; fix: name one with --provider")
+    check_tasks_of_provider(suite.name, tasks, provider)
     failed = 0
     with make_desktop(provider) as desktop:
         for task in tasks:

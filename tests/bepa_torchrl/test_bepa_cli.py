@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from closed_pipe import run_unread
 from forked_commands import LARGE, ForkedCommands, forked_commands
+from huggingface_hub import constants
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
@@ -75,6 +77,12 @@ def test_eval_keeps_episodes_and_writes_a_card(
     assert interval == pytest.approx([-0.390334, 0.390334], abs=1e-6)  # no episode differs: z² / (6 + z²)
 
 
+def test_record_plays_the_simulated_desktops_tasks_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["record", str(tmp_path / "recorded"), "--suite", "sim", "--split", "template:slide", "--desktops", "1"]
+    assert main(command) == 0
+    assert "8 episodes recorded" in capsys.readouterr().out
+
+
 def test_bad_input_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     convert = ["experts", "convert"]
     assert main([*convert, str(tmp_path / "none"), "--out", str(tmp_path / "out"), *QUICK]) == 2
@@ -95,9 +103,62 @@ def test_doctor_names_versions_and_what_a_run_uses(capsys: pytest.CaptureFixture
     assert lines["policy"] == "tiny: found"
 
 
-def test_doctor_fails_on_what_a_run_would_lack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "policy.checkpoint=/no/such/folder"]) == 2
-    assert "bepa doctor: policy.checkpoint=/no/such/folder: expected a checkpoint folder" in capsys.readouterr().err
+def test_doctor_says_where_a_repository_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 0
+    said = "owner/name: not in the local Hugging Face cache: it is downloaded at the start, which was not tried"
+    assert said in capsys.readouterr().out
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 2
+    assert "offline mode is on (HF_HUB_OFFLINE); fix: `hf download owner/name`" in capsys.readouterr().err
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
+    assert main(["doctor", "policy.checkpoint=owner/name"]) == 0
+    assert "owner/name: found in the local Hugging Face cache" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["policy.checkpoint=/no/such/folder"], "policy.checkpoint=/no/such/folder: expected a checkpoint folder"),
+        (["env.suite=SUITE"], "env.train_split=train: no split 'train' in suite"),
+        (["env.suite=SUITE", "env.train_split=test"], "env.held_out_split=held_out: no split 'held_out' in suite"),
+        (
+            ["env.suite=SUITE", "env.train_split=test", "env.held_out_split=null", "experiment=smoke"],
+            "collect.groups=2 requires 2 different training tasks, there are 1",
+        ),
+        (["env.provider=local"], "the tasks of suite sim run on provider sim, got local; fix: env.provider=sim, or"),
+        (
+            ["compare=[luffy]", "collect.group_size=2"],
+            "compare=[luffy]: collect.group_size=2: luffy requires at least 3",
+        ),
+    ],
+)
+def test_doctor_fails_on_what_a_run_would_lack(
+    settings: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usable = SimpleNamespace(close=lambda: None)  # also provider=local, whatever this machine has
+    monkeypatch.setattr("bepa_torchrl.experiment.preflight.make_desktop", lambda *_, **__: usable)
+    task = load_suite("sim").tasks[0]
+    path = tmp_path / "examples" / task.domain / f"{task.id}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(task.to_json()))
+    given = [each.replace("SUITE", str(tmp_path)) for each in settings]
+    for command in (["doctor"], ["train", f"runs={tmp_path / 'runs'}"]):
+        assert main([*command, *given]) == 2
+        assert f"bepa {command[0]}: {said}" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 # --- what is imported -----------------------------------------------------------------------------------------------
@@ -170,6 +231,11 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["experts", "check", "x", "--split", "train"], "--split=train is one of a suite; add --suite NAME"),
         (["record", "/dev/null"], "bepa record: /dev/null exists and is not overwritten; give another folder"),
         (["record", "/dev/null/x"], "bepa record: /dev/null/x cannot be made (Not a directory); give another folder"),
+        (
+            ["record", "x", "--suite", "sim", "--provider", "local"],
+            "bepa record: the tasks of suite sim run on provider sim, got local; fix: --provider sim, or another --su",
+        ),
+        (["record", "x", "--provider", "sim"], "run on a desktop with programs, such as provider local, got sim; fix"),
         (["record", "x", "--desktops", "0"], "bepa record: --desktops: expected 1 or more, got 0"),
         (["rollouts", "--connect", "127.0.0.1:1", "--wait", "nan"], "--wait: expected a number of seconds of at least"),
         (["experts", "plan", "nowhere", "--out", "y"], "bepa experts plan: 'nowhere': there is no folder nowhere"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from bepa_torchrl.commands.arguments import check_new
@@ -33,6 +34,7 @@ def self_roll(options: argparse.Namespace) -> int:
         settings = with_changes(settings, {"expert.plans": options.plans})
     check_new(options.out, "--out")
     from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.checks.tasks import tasks_of_provider
     from bepa_torchrl.experiment.tasks import make_tasks
     from bepa_torchrl.experts.plans import read_plans
     from bepa_torchrl.experts.sources import successful_traces
@@ -41,6 +43,7 @@ def self_roll(options: argparse.Namespace) -> int:
         read_plans(Path(settings.expert.plans).expanduser())
     check(settings, COMMAND)
     tasks = make_tasks(settings)
+    check(settings, (partial(tasks_of_provider, tasks=tasks),))
     traces = successful_traces(sources, tasks.train)
     # large packages, after what can be checked without them
     from rich.console import Console

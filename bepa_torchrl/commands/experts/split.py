@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,9 +118,10 @@ def _self_rolled(folder: Path | None, tasks: Tasks) -> list[str]:
 def _pass_k(settings: Settings, tasks: Tasks, kept: Path) -> dict[str, tuple[int, int]]:
     """The base policy's successes and valid episodes per task; finished episodes are kept in a folder."""
     from bepa_torchrl.experiment.checks import COMMAND
+    from bepa_torchrl.experiment.checks.tasks import tasks_of_provider
     from bepa_torchrl.experiment.config import check
 
-    check(settings, COMMAND)
+    check(settings, (*COMMAND, partial(tasks_of_provider, tasks=tasks)))
     from rich.console import Console
 
     from bepa_torchrl.experiment.config import settings_to_dict

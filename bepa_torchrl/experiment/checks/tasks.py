@@ -10,6 +10,7 @@ from bepa_torchrl.experiment.checks.check import Check, method_of
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import SeedSource
 from osworld_gym.tasks.evaluation.judging import is_judged
+from osworld_gym.tasks.providers import SIM, wrong_provider
 
 if TYPE_CHECKING:
     from bepa_torchrl.experiment.tasks import Tasks
@@ -26,7 +27,17 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
     """
     of_experts = (expert_sources, plans_to_distil, known_attempts)
     expert = () if prepared else tuple(partial(each, tasks=tasks) for each in of_experts)
-    return (partial(judge_of_tasks, tasks=tasks), *expert, partial(enough_tasks, tasks=tasks))
+    always = (tasks_of_provider, judge_of_tasks)
+    return (*(partial(each, tasks=tasks) for each in always), *expert, partial(enough_tasks, tasks=tasks))
+
+
+def tasks_of_provider(settings: Settings, tasks: Tasks) -> str | None:
+    """The tasks run on ``env.provider``."""
+    env = settings.env
+    problem = wrong_provider(env.suite, (*tasks.train, *tasks.held_out), env.provider)
+    if problem is None:
+        return None
+    return f"{problem}; fix: env.provider={'local' if env.provider == SIM else SIM}, or another env.suite"
 
 
 def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
@@ -50,6 +61,17 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
         f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
         "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
     )
+
+
+def solved_by_experts(settings: Settings, tasks: Tasks) -> None:
+    """``expert.logs`` solved a training task. Raises TraceError otherwise, or if they cannot be read.
+
+    It reads the logs, so it is made once for a run, and not for each of its methods.
+    """
+    from bepa_torchrl.experts.sources import check_solved
+
+    if settings.expert.logs:
+        check_solved(settings.expert.logs, tasks.train)
 
 
 def plans_to_distil(settings: Settings, tasks: Tasks) -> str | None:

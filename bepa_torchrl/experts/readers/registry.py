@@ -56,14 +56,7 @@ class RunReader:
         Raises:
             TraceError: there is no run of these tasks, or none that can be read.
         """
-        known = {task.id: task for task in tasks}
-        scanned = self.scan(folder)
-        runs = [(task, run) for run in scanned if (task := known.get(task_of(run, known))) is not None]
-        if not runs:
-            raise TraceError(
-                f"{folder}: no run of any of the {len(known)} tasks ({len(scanned)} other runs found); name the folder "
-                "of each run by its task's id, as in <task id>/traj.jsonl, or choose the suite and split of these runs"
-            )
+        runs = self._runs(folder, tasks)
         traces, reasons = [], []
         failed = 0
         for task, run in runs:
@@ -81,6 +74,26 @@ class RunReader:
                 raise TraceError(f"{message}; `bepa experts check {self.name}:{folder}` lists them")
             _log.warning("%s", message)
         return traces
+
+    def solved(self, folder: Path, tasks: Iterable[Task]) -> bool:
+        """Whether a run solved one of the tasks; no screenshot is loaded.
+
+        Raises:
+            TraceError: there is no run of these tasks.
+        """
+        return any(not run.skipped and run.outcome == Outcome.success for _, run in self._runs(folder, tasks))
+
+    def _runs(self, folder: Path, tasks: Iterable[Task]) -> list[tuple[Task, Run]]:
+        """The runs of the tasks, each with its task. Raises TraceError if there is none."""
+        known = {task.id: task for task in tasks}
+        scanned = self.scan(folder)
+        runs = [(task, run) for run in scanned if (task := known.get(task_of(run, known))) is not None]
+        if not runs:
+            raise TraceError(
+                f"{folder}: no run of any of the {len(known)} tasks ({len(scanned)} other runs found); name the folder "
+                "of each run by its task's id, as in <task id>/traj.jsonl, or choose the suite and split of these runs"
+            )
+        return runs
 
 
 def task_of(run: Run, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils import logging as hf_logging
 from transformers.utils.hub import cached_file
 
+from bepa_torchrl.checkpoints.hub import is_repository, not_available
 from bepa_torchrl.policies.finite import not_finite
 from bepa_torchrl.policies.out_of_memory import placement_advice
 from bepa_torchrl.policies.transformers.opencua import model as opencua
@@ -157,7 +158,8 @@ def _load(kind: Any, source: str, expected: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError, HFValidationError, SafetensorError) as error:
-        raise CheckpointError(f"{source}: {expected} could not be read: {_first_line(error)}") from error
+        whole = f"; fix: `hf download {source}` gets all files" if is_repository(source) else ""
+        raise CheckpointError(f"{source}: {expected} could not be read: {_first_line(error)}{whole}") from error
 
 
 def _load_tokenizer(source: str, *, published: bool) -> Any:
@@ -250,7 +252,11 @@ def _first_line(error: BaseException) -> str:
 
 def _load_config(source: str) -> PretrainedConfig:
     """The config of a vision-language model that can be loaded."""
-    if os.sep in source and not Path(source).is_dir():
+    if is_repository(source):
+        problem = not_available(source)
+        if problem is not None:
+            raise CheckpointError(f"{source}: {problem}")
+    elif os.sep in source and not Path(source).is_dir():
         raise CheckpointError(f"{source}: no such folder; pass a checkpoint folder or the name of a hub repository")
     config = _load(AutoConfig, source, "config.json", **_NO_CODE)
     if config.model_type not in MODEL_TYPES:

@@ -25,6 +25,8 @@ INFEASIBLE = "infeasible"
 RULES = frozenset({"rule", "rule_relativeTime"})
 GOLD = frozenset({"cloud_file", "pdf_from_url", "googledrive_file"})
 NOT_FROM_DESKTOP = RULES | GOLD | {"info_from_website", "gotoRecreationPage_and_get_html_content"}
+#: how a metric or getter of the user's own becomes known
+OWN = "one of your own is known with --import MODULE, or the setting import=[MODULE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class Check:
         """Error text that names the metric, option or getter that our evaluators lack; empty if they have all."""
         if self.func not in METRICS:
             known = ", ".join(sorted([*METRICS, INFEASIBLE]))
-            return f"evaluator.func names unknown metric {self.func!r}; known: {known}"
+            return f"evaluator.func names unknown metric {self.func!r} ({OWN}); known: {known}"
         for key, config in (("result", self.result), ("expected", self.expected)):
             if config is not None and config["type"] not in GETTERS:
                 known = ", ".join(sorted(GETTERS))
-                return f"evaluator.{key} names unknown getter {config['type']!r}; known: {known}"
+                return f"evaluator.{key} names unknown getter {config['type']!r} ({OWN}); known: {known}"
         return self._unknown_option()
 
     def _unknown_option(self) -> str:

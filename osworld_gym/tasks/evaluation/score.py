@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.evaluation.check import NOT_FROM_DESKTOP, Check, our_score
+from osworld_gym.tasks.evaluation.check import NOT_FROM_DESKTOP, OWN, Check, our_score
 from osworld_gym.tasks.evaluation.getters import one_or_many
 from osworld_gym.tasks.evaluation.official_pool import (
     INSTALL_OFFICIAL,
@@ -127,9 +127,10 @@ def score(run: TaskRun, check: Check, evaluators: Evaluators) -> Verdict:
 def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float:
     server = run.desktop.server
     if server is None:
+        which = check.unknown_to_us() or f"metric {check.func!r} with evaluators=official"
         raise TaskError(
-            f"task {run.task.id!r}: metric {check.func!r} is one of OSWorld's and requires a guest server, which this "
-            "provider does not have"
+            f"task {run.task.id!r}: {which}; OSWorld's own evaluators require a guest server, which this provider "
+            "does not have"
         )
     pool = evaluators.official or shared_official()
     metrics, getters = pool.known()
@@ -143,7 +144,7 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
         if name not in names:
             raise TaskError(
                 f"task {run.task.id!r}: OSWorld's evaluators at {pool.location.folder} do not know {name!r}; newer "
-                "tasks require a newer checkout: set OSWORLD_ROOT"
+                f"tasks require a newer checkout: set OSWORLD_ROOT; {OWN}"
             )
     address = urlsplit(server[0])
     chrome, vlc = run.desktop.forwarded(9222), run.desktop.forwarded(8080)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.checks import COMMAND
@@ -51,7 +52,27 @@ def test_a_checkpoint_folder_must_be_whole(tmp_path: Path) -> None:
                 (folder / name).write_text(text)
         with pytest.raises(ConfigError, match=message):
             check_machine(f"policy.checkpoint='{folder}'")
-    check_machine("policy.checkpoint=owner/name")  # a repository is read when the policy is loaded
+
+
+def test_a_repository_must_be_in_the_cache_in_offline_mode_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    check_machine("policy.checkpoint=owner/name")  # it is downloaded when the policy is loaded
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["policy.checkpoint=owner/name", f"runs={tmp_path / 'runs'}"], prog="bepa train") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "policy.checkpoint=owner/name: the hub repository of this name is not in the local Hugging Face" in line
+    assert "offline mode is on (HF_HUB_OFFLINE); fix: `hf download owner/name`" in line
+    assert not (tmp_path / "runs").exists()
+    snapshot = tmp_path / "hub" / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
+    check_machine("policy.checkpoint=owner/name")
 
 
 def test_a_missing_system_package_is_named_before_the_folder_is_made(

@@ -30,7 +30,7 @@ from bepa_torchrl.experiment.preparation import convert_all, load_preparation
 from bepa_torchrl.experiment.run_folder import begun, check_new_run, locked_new_run, locked_run, run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
-from bepa_torchrl.experts import TraceError
+from bepa_torchrl.experts import READERS, TraceError
 from bepa_torchrl.methods import METHODS
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.storage import FolderError
@@ -281,6 +281,21 @@ def test_bad_input_is_one_line_with_the_fix_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_logs_that_solved_no_task_are_found_before_the_folder_is_made(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(READERS, "nothing", lambda _folder, _tasks: [])
+    logs, runs = tmp_path / "logs", tmp_path / "runs"
+    logs.mkdir()
+    settings = [*QUICK, f"policy.checkpoint={checkpoint}", f"expert.logs=[nothing:{logs}]", f"runs={runs}", "name=x"]
+    for more in ([], ["algo=grpo", "compare=[]"]):
+        assert main([*settings, *more]) == 2
+        error = capsys.readouterr().err
+        assert "no run that solved one of the 4 tasks" in error
+        assert "resume" not in error
+        assert not (runs / "x").exists()
+
+
 def test_the_launcher_keeps_no_weights_while_methods_train(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +313,18 @@ def test_the_launcher_keeps_no_weights_while_methods_train(
     overrides = [*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=run"]
     assert program.run(overrides, console=Console(quiet=True)) == 1
     assert alive == [False]
+
+
+def test_bad_input_during_a_run_asks_for_another_name(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(*_: object) -> None:
+        raise TraceError("no trace can be used")
+
+    monkeypatch.setattr(phases, "prepared_run", end)
+    assert main([*QUICK, f"policy.checkpoint={checkpoint}", f"runs={tmp_path}", "name=bad"]) == 2
+    said = f"start a run with other settings by another name=, since {tmp_path}/bad exists"
+    assert capsys.readouterr().err == f"bepa train: no trace can be used; {said}\n"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bepa_torchrl.experiment.checks.tasks import task_checks
+from bepa_torchrl.experiment.checks.tasks import task_checks, tasks_of_provider
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
 from bepa_torchrl.experiment.tasks import list_facts, make_tasks
 from osworld_gym.errors import TaskError
@@ -48,16 +48,41 @@ def test_a_list_file_and_a_label_choose_tasks(checkout: Path) -> None:
     lists = (f"env.train_split={checkout}/mine.json", "env.held_out_split=small")
     assert chosen(checkout, *lists) == (["b", "a"], ["c"])
     assert chosen(checkout, *lists, "env.train_limit=1") == (["b"], ["c"])
-    with pytest.raises(TaskError, match=f"no split 'none' in suite '{checkout}', nor such a tag"):
+    with pytest.raises(TaskError, match=f"env.train_split=none: no split 'none' in suite '{checkout}', nor such a tag"):
         chosen(checkout, "env.train_split=none")
+    with pytest.raises(TaskError, match=r"it has: all, test; fix: env.train_split=NAME .* with a list of tasks$"):
+        chosen(checkout, "env.train_split=train", "env.held_out_split=held_out")
+    with pytest.raises(TaskError, match=r"fix: env.held_out_split=NAME .*, or null for no held-out tasks$"):
+        chosen(checkout, "env.held_out_split=held_out")
     (checkout / "mine.json").write_text(json.dumps({"os": ["z"]}))
     with pytest.raises(TaskError, match="1 listed tasks have no file, the first is 'z'"):
         chosen(checkout, *lists)
 
 
 def test_no_task_is_both_trained_on_and_held_out(checkout: Path) -> None:
-    with pytest.raises(ConfigError, match="share 1 tasks, first 'c'"):
+    with pytest.raises(ConfigError, match=r"share 1 tasks, first 'c'; fix: env.held_out_split=null"):
         chosen(checkout, "env.held_out_split=small")
+
+
+def provider_problem(provider: str, *suite: str) -> str | None:
+    config = with_changes(load_config([*suite]), {"env.provider": provider})
+    return tasks_of_provider(config, make_tasks(config))
+
+
+def test_a_provider_that_the_tasks_do_not_run_on_is_refused_with_the_fix(checkout: Path) -> None:
+    for provider in ("local", "container", "vm", "remote"):
+        said = f"the tasks of suite sim run on provider sim, got {provider}; fix: env.provider=sim, or another"
+        assert (provider_problem(provider) or "").startswith(said)
+        assert provider_problem(provider, "env=local") is None
+    for provider in ("sim", "one_of_another_package"):
+        assert provider_problem(provider) is None
+    wrong = provider_problem("sim", "env=local") or ""
+    assert "with programs, such as provider local, got sim; fix: env.provider=local, or another env.suite" in wrong
+    own = ("env=osworld", f"env.suite={checkout}", "env.runnable=false")
+    assert (provider_problem("sim", *own) or "").startswith(f"1 of the 4 tasks of suite {checkout} run on a desktop")
+    config = load_config(["env.provider=local"])
+    with pytest.raises(ConfigError, match="the tasks of suite sim run on provider sim, got local"):
+        check(config, task_checks(make_tasks(config)))
 
 
 def test_a_method_without_its_expert_is_refused_with_the_fix(checkout: Path) -> None:

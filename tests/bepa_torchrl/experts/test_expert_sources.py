@@ -23,6 +23,7 @@ from bepa_torchrl.experts import (
     successful_traces,
 )
 from bepa_torchrl.experts.readers import registry
+from bepa_torchrl.experts.sources import check_solved
 from osworld_gym.errors import ExtensionError
 from osworld_gym.tasks.task import Task
 
@@ -55,6 +56,30 @@ def test_a_folder_alone_is_traces_or_logs_of_any_family(tmp_path: Path) -> None:
     read = read_source(str(tmp_path), [ONE])
     assert [trace.origin for trace in read] == [str(tmp_path)]
     assert [replace(trace, origin="") for trace in read] == READERS["agent_s2"](tmp_path, [ONE])
+
+
+@pytest.mark.parametrize("reader", ["", "agent_s2:", "function:"])
+def test_a_source_that_solved_nothing_is_found_without_its_screenshots(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(READERS, "function", lambda folder, tasks: find_reader("agent_s2")(folder, tasks))
+    source = f"{reader}{logs(tmp_path, {'one': '0.0', 'two': '1.0'})}"
+    if reader != "function:":
+        for path in tmp_path.rglob("*.png"):
+            path.unlink()
+    check_solved([source], [ONE, TWO])
+    with pytest.raises(TraceError, match="no run that solved one of the 1 tasks"):
+        check_solved([source], [ONE])
+    with pytest.raises(TraceError, match=r"choose the suite and split of these|no run of any of the 1 tasks"):
+        check_solved([source, source], [OTHER])
+
+
+def test_saved_traces_that_solved_nothing_are_found(tmp_path: Path) -> None:
+    traces = READERS["agent_s2"](logs(tmp_path / "logs", {"one": "0.0", "two": "1.0"}), [ONE, TWO])
+    save_traces(traces, tmp_path / "saved")
+    check_solved([str(tmp_path / "saved")], [ONE, TWO])
+    with pytest.raises(TraceError, match="no run that solved one of the 1 tasks"):
+        check_solved([str(tmp_path / "saved")], [ONE])
 
 
 @pytest.fixture

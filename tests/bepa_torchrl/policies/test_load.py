@@ -3,12 +3,16 @@
 import json
 import logging
 import shutil
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants, errors
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, LlamaConfig
 
+from bepa_torchrl.checkpoints.hub import is_cached
 from bepa_torchrl.failures import BAD_INPUT, exit_code
 from bepa_torchrl.policies.transformers.checkpoint import CheckpointError, load_checkpoint
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
@@ -89,6 +93,61 @@ def error_of(path, **options):
 
 def test_no_such_folder(tmp_path):
     assert "no such folder" in error_of(tmp_path / "nothing")
+
+
+@pytest.fixture
+def repository(saved, tmp_path, monkeypatch):
+    """A repository in the hub's local cache, in offline mode: its name, and the folder of its files."""
+    files = tmp_path / "hub" / "models--owner--small" / "snapshots" / "abc"
+    shutil.copytree(saved, files)
+    (files.parents[1] / "refs").mkdir()
+    (files.parents[1] / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    return "owner/small", files
+
+
+def test_a_repository_is_loaded_from_the_cache(repository, policy):
+    name, files = repository
+    loaded = load_checkpoint(name)
+    weights = policy.model.state_dict()
+    assert all(torch.equal(weights[key], weight) for key, weight in loaded.model.state_dict().items())
+    assert is_cached(name)
+    (files / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors", "b": "more"}}')
+    assert not is_cached(name)
+    (files / "model.safetensors.index.json").unlink()
+    (files / "model.safetensors").unlink()
+    assert not is_cached(name)
+    assert error_of(name).endswith("; fix: `hf download owner/small` gets all files")
+    (files / "config.json").unlink()
+    assert "not in the local Hugging Face cache, and offline mode is on" in error_of(name)
+
+
+REFUSED: Any = SimpleNamespace(headers={}, request=None)  # the part of a response that these errors read
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.LocalEntryNotFoundError("x"), "and the hub could not be reached (no route); fix: `hf download no/mo"),
+        (errors.RepositoryNotFoundError("x", response=REFUSED), "the hub has no such repository, or it is a private"),
+        (errors.GatedRepoError("x", response=REFUSED), "accepted accounts only; fix: ask for access at https://hugg"),
+        (errors.RemoteEntryNotFoundError("x", response=REFUSED), "the hub's repository has no config.json"),
+    ],
+)
+def test_why_a_repository_cannot_be_had(error, said, tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise error from OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert said in error_of("no/model")
+
+
+def test_a_name_that_the_hub_does_not_accept():
+    assert "no such folder, and no name of a hub repository" in error_of("no/model..name")
 
 
 def test_unknown_attention(saved):

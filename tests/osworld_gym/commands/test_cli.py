@@ -105,6 +105,10 @@ def test_doctor_without_a_provider_has_a_line_on_each(
             "import: cannot import 'no_such_module' (ModuleNotFoundError",
         ),
         (["tasks", "list", "--hashes", "--provider", "sim"], "whether tasks can run; leave --provider, --runnable"),
+        (
+            ["tasks", "check", "--provider", "local"],
+            "the tasks of suite sim run on provider sim, got local; fix: --pro",
+        ),
         (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
     ],
 )

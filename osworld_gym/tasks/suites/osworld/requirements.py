@@ -24,6 +24,7 @@ from osworld_gym.tasks.evaluation.judging import is_judged
 from osworld_gym.tasks.evaluation.official_pool import OfficialLocation, OfficialNames, find_official
 from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS
 from osworld_gym.tasks.evaluation.verify import read_evaluator
+from osworld_gym.tasks.providers import is_simulated
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, gold_file, setup_file
 from osworld_gym.tasks.setup.run import HOST_STEPS, IMPOSSIBLE
 from osworld_gym.tasks.task import Task
@@ -117,8 +118,8 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         provider: ``sim``; ``local``, with this machine's applications; ``container``, with our image's; for other
             providers, applications are not checked.
     """
-    if _is_simulated(task) != (provider == "sim"):
-        return [f"it is {'a' if _is_simulated(task) else 'no'} task of the simulated desktop"]
+    if is_simulated(task) != (provider == "sim"):
+        return [f"it is {'a' if is_simulated(task) else 'no'} task of the simulated desktop"]
     if provider == "sim":
         return []
     reasons = [*_steps(task), *_accounts(task), *_files(task, machine), *_evaluators(task, machine)]
@@ -144,10 +145,6 @@ def files_of(task: Task) -> list[TaskFile]:
         if config["type"] == "cloud_file":
             files += [gold_file(task.id, url, dest) for url, dest in one_or_many(config)]
     return list(dict.fromkeys(files))
-
-
-def _is_simulated(task: Task) -> bool:
-    return any(step["type"] == "sim" for step in task.config)
 
 
 def _all_steps(task: Task) -> list[Mapping[str, Any]]:

@@ -6,6 +6,7 @@ from file_desktop import FileDesktop
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation.metrics import METRICS
+from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
 from osworld_gym.tasks.evaluation.osworld import CHOICES
 from osworld_gym.tasks.evaluation.osworld.metrics import archives
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official
@@ -204,10 +205,23 @@ def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):
         one = task(**(A_IS_1 | {"func": func}))
         with pytest.raises(TaskError, match=r"OSWorld's evaluators are not installed; fix: .*install-official"):
             verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators(backend))
-    with pytest.raises(TaskError, match="unknown metric 'compare_table'; known: check_auto"):
+    with pytest.raises(TaskError, match=r"unknown metric 'compare_table' \(one of your own .*\); known: check_auto"):
         verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators("ours"))
     with pytest.raises(ValueError, match="must be one of auto, ours, official, got 'theirs'"):
         Evaluators("theirs")
+
+
+def test_an_unknown_metric_is_not_taken_for_one_of_osworlds(tmp_path):
+    """A module that was not imported, on a desktop without a server, while OSWorld's evaluators are installed."""
+    pool = OfficialEvaluators(OfficialLocation(tmp_path, "python"))
+    said = r"names unknown metric 'level' \(one of your own is known with --import MODULE.*evaluators require a guest"
+    with pytest.raises(TaskError, match=said):
+        verify(
+            task(**(A_IS_1 | {"func": "level"})),
+            FileDesktop({"/a": b"1"}),
+            stop=StopReason.finished,
+            evaluators=Evaluators(official=pool),
+        )
 
 
 def test_an_exited_desktop_keeps_its_reason():
@@ -220,9 +234,12 @@ def test_an_exited_desktop_keeps_its_reason():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"func": "compare_dreams"}, r"unknown metric 'compare_dreams'; known: .*exact_match"),
+        (
+            {"func": "compare_dreams"},
+            r"unknown metric 'compare_dreams' \(one of your own .*--import .*\); known: .*exact_",
+        ),
         ({"func": ["infeasible"], "result": [file("/a")], "expected": None}, r"'infeasible' must be the only metric"),
-        ({"result": {"type": "dream"}}, r"unknown getter 'dream'; known: .*vm_file"),
+        ({"result": {"type": "dream"}}, r"unknown getter 'dream' \(one of your own .*\); known: .*vm_file"),
         ({"expected": {"type": "cloud"}}, r"evaluator.expected names unknown getter 'cloud'"),
         ({"func": []}, r"evaluator.func must be the name of a metric, or a list of at least one"),
         ({"func": ["exact_match"]}, r"evaluator.result must be a list of 1"),
