@@ -5,7 +5,7 @@ import pytest
 from file_desktop import FileDesktop
 from metric_cases import CASES, PICTURE, docx, p
 
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation import osworld
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
@@ -121,9 +121,12 @@ def test_wrong_rules_are_the_evaluators_failure(files, func, rules, message):
         )
 
 
-def test_options_that_the_metric_does_not_have_are_the_evaluators_failure(files):
+def test_options_that_the_metric_does_not_have_are_the_tasks_fault(files, monkeypatch, tmp_path):
+    """OSWorld's evaluators may have them: without these it cannot be scored."""
+    monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path))
+    monkeypatch.delenv("OSWORLD_ROOT", raising=False)
     evaluator = {"func": "compare_text_file", "result": file("/a"), "expected": gold("gold.png")}
-    with pytest.raises(DesktopError, match="unexpected keyword argument 'loud'"):
+    with pytest.raises(TaskError, match="unexpected keyword argument 'loud'; OSWorld's evaluators are not installed"):
         verdict(files, FileDesktop({"/a": b"x"}), **evaluator, options={"loud": True})
 
 
