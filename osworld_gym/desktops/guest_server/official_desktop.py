@@ -89,7 +89,7 @@ class OfficialDesktop(GuestDesktop):
             self._act(batch)
             self._await_still(2 * QUIET if batch.then is Then.waited else QUIET, STILL)
         self._unsettled = False
-        if cut:
+        if cut := min(cut, len(actions)):  # a text may be several batches
             self.cut_actions += cut
             LOG.warning("%d of %d actions were cut off: %g s, %d characters each", cut, len(actions), WORK, TYPED)
 
