@@ -203,7 +203,7 @@ class _reading:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, KeyError):
             raise SuiteFileError(f"{self.where}: key {error} is missing; is it another edition?") from error
         if isinstance(error, TypeError | ValueError | AttributeError):
