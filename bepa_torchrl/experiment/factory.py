@@ -17,7 +17,6 @@ from torchrl.record.loggers import Logger
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.endpoint import Endpoint
-from bepa_torchrl.evaluation.web.verifier import WebJudge
 from bepa_torchrl.experiment.config import with_changes
 from bepa_torchrl.experiment.loss_and_optimizer import advantage_std, make_method_loss, make_optimizer, scored_rows
 from bepa_torchrl.experiment.preflight import engine_access
@@ -50,6 +49,7 @@ from osworld_gym.uitars.coords import ImageScaling
 from osworld_gym.vector import DesktopVector
 
 if TYPE_CHECKING:
+    from bepa_torchrl.evaluation.web.verifier import WebJudge
     from bepa_torchrl.scale.engine.sampler import VLLMSampler
     from bepa_torchrl.scale.sharding.leader import Leader
 
@@ -169,6 +169,8 @@ def make_judge(settings: Settings) -> WebJudge | None:
     judge = settings.judge
     if judge.model is None:
         return None
+    from bepa_torchrl.evaluation.web.verifier import WebJudge  # most runs have no judge
+
     return WebJudge(
         Endpoint(
             judge.model,
