@@ -60,8 +60,8 @@ def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
     steps, count = [int(row[keys.STEP]) for row in rows], int(rows[0][keys.N_STEPS])
     if steps != list(range(count)):
         raise ValueError(
-            f"a trace is a whole episode in order, whose prompts are rendered from its steps 0 to {count - 1}; this one "
-            f"of {task_ids} has steps {steps}; pass every row of one episode, sorted by {keys.STEP!r}"
+            f"a trace is a whole episode in order, whose prompts are rendered from its steps 0 to {count - 1}; this "
+            f"one of {task_ids} has steps {steps}; pass every row of one episode, sorted by {keys.STEP!r}"
         )
     episode_return = float(rows[0][keys.RETURN])
     if episode_return != 1.0:

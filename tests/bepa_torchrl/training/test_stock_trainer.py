@@ -51,7 +51,7 @@ def test_group_stepper_takes_no_step_on_a_batch_that_completes_no_group() -> Non
         optimization_stepper=stepper,
         progress_bar=False,
     )
-    trainer.register_op("batch_process", lambda rows: sizes.append(len(rows)) or rows)
+    trainer.register_op("pre_steps_log", lambda rows: sizes.append(len(rows)))
     trainer.train()
     assert sizes == [0, 4, 0, 4]
     assert [output["rows"] for output in stepper.outputs] == [4.0, 4.0]
