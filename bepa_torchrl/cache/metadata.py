@@ -43,19 +43,26 @@ def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
         serial: number of traces put into the cache before it.
 
     Raises:
-        ValueError: not ``[S]`` with S >= 1, rows of several tasks, or an episode that did not succeed.
+        ValueError: not ``[S]`` with S >= 1, rows of several tasks, other than the whole episode, or one that did not
+            succeed.
         KeyError: a row lacks one of the keys that describe its origin.
     """
     if trace.batch_dims != 1 or len(trace) == 0:
         raise ValueError(f"a trace is a non-empty stack of rows [S]; got batch size {list(trace.batch_size)}")
     rows = trace.unbind(0)
-    required = (keys.TASK_ID, keys.SOURCE, keys.POLICY_VERSION, keys.RETURN)
+    required = (keys.TASK_ID, keys.SOURCE, keys.POLICY_VERSION, keys.RETURN, keys.STEP, keys.N_STEPS)
     missing = sorted({key for row in rows for key in required if key not in row})
     if missing:
         raise KeyError(f"the rows of a trace require {', '.join(required)}; missing: {', '.join(missing)}")
     task_ids = {row[keys.TASK_ID] for row in rows}
     if len(task_ids) != 1:
         raise ValueError(f"a trace belongs to one task; its rows name {sorted(task_ids)}")
+    steps, count = [int(row[keys.STEP]) for row in rows], int(rows[0][keys.N_STEPS])
+    if steps != list(range(count)):
+        raise ValueError(
+            f"a trace is a whole episode in order, whose prompts are rendered from its steps 0 to {count - 1}; this "
+            f"one of {task_ids} has steps {steps}; pass every row of one episode, sorted by {keys.STEP!r}"
+        )
     episode_return = float(rows[0][keys.RETURN])
     if episode_return != 1.0:
         raise ValueError(f"only successes (return 1) are cached; this trace of {task_ids} has {episode_return:g}")

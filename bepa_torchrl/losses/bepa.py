@@ -22,6 +22,7 @@ from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
 from bepa_torchrl.losses.rows import (
     check_batch,
+    entry,
     padded,
     per_row,
     response_lengths,
@@ -225,8 +226,8 @@ class BEPALoss(LossModule):
         lengths = response_lengths(rows, k.action)
         out = F.row_denominators(
             lengths,
-            rows.get(k.group).reshape(-1),
-            rows.get(k.slot).reshape(-1),
+            entry(rows, k.group).reshape(-1),
+            entry(rows, k.slot).reshape(-1),
             aggregation=self.aggregation,
             unit=self.unit,
             max_length=self.max_length,
@@ -238,7 +239,7 @@ class BEPALoss(LossModule):
         if not self.anchor_weight:
             return torch.zeros(len(rows), dtype=torch.bool)
         k = self.tensor_keys
-        returns, off_policy, group = (rows.get(key).reshape(-1) for key in (k.episode_return, k.off_policy, k.group))
+        returns, off_policy, group = (entry(rows, key).reshape(-1) for key in (k.episode_return, k.off_policy, k.group))
         return F.anchor_rows(returns, off_policy.bool(), group)
 
     def anchor_weights(self, rows: TensorDictBase) -> Tensor:
@@ -309,8 +310,8 @@ class BEPALoss(LossModule):
         if not self.distill_weight:
             return torch.zeros(len(rows), dtype=torch.bool)
         k = self.tensor_keys
-        off_policy = rows.get(k.off_policy).reshape(-1).bool()
-        finite = [bool(torch.isfinite(row.get(k.plan_log_prob)).all()) for row in rows.unbind(0)]
+        off_policy = entry(rows, k.off_policy).reshape(-1).bool()
+        finite = [bool(torch.isfinite(entry(row, k.plan_log_prob)).all()) for row in rows.unbind(0)]
         chosen: Tensor = torch.tensor(finite) & ~off_policy
         return chosen
 
@@ -323,7 +324,7 @@ class BEPALoss(LossModule):
         """Which of all rows of one optimiser step have a term whatever their advantage, ``[R]`` bool."""
         every = self.anchor_rows(rows) | self.distill_rows(rows)
         if self.kl_weight or self.entropy_weight:
-            every = every | ~rows.get(self.tensor_keys.off_policy).reshape(-1).bool()
+            every = every | ~entry(rows, self.tensor_keys.off_policy).reshape(-1).bool()
         return every
 
     def _rollout_weight(self, inputs: LossInputs) -> Tensor:

@@ -42,10 +42,21 @@ def check_batch(rows: TensorDictBase, tokens: NestedKey) -> None:
         )
 
 
+def entry(rows: TensorDictBase, key: NestedKey) -> Tensor:
+    """An entry of a batch of rows, or of one row. Raises KeyError if it is missing."""
+    return _present(rows, key, rows.get(key, None))
+
+
+def _present(rows: TensorDictBase, key: NestedKey, value: Tensor | None) -> Tensor:
+    if value is None:
+        raise KeyError(f"rows require {key!r}; they have {sorted(map(str, rows.keys(True, True)))}")
+    return value
+
+
 def response_lengths(rows: TensorDictBase, key: NestedKey) -> Tensor:
-    """Response tokens of each row, ``[R]`` int64. Raises as :func:`check_batch`."""
+    """Response tokens of each row, ``[R]`` int64. Raises as :func:`check_batch` and :func:`entry`."""
     check_batch(rows, key)
-    return torch.tensor([row.get(key).shape[0] for row in rows.unbind(0)])
+    return torch.tensor([entry(row, key).shape[0] for row in rows.unbind(0)])
 
 
 def padded(rows: TensorDictBase, key: NestedKey, *, fill: float) -> Tensor:
@@ -55,9 +66,7 @@ def padded(rows: TensorDictBase, key: NestedKey, *, fill: float) -> Tensor:
         KeyError: the rows do not have the key.
     """
     value: Tensor | None = rows.get(key, None, as_padded_tensor=True, padding_side="left", padding_value=fill)
-    if value is None:
-        raise KeyError(f"rows require {key!r}; they have {sorted(map(str, rows.keys(True, True)))}")
-    return value
+    return _present(rows, key, value)
 
 
 def per_row(rows: TensorDictBase, key: NestedKey, shape: tuple[int, ...], fix: str) -> Tensor:

@@ -206,6 +206,7 @@ class _EpisodeRunner:
         self.results: dict[int, EpisodeResult] = {}
 
     def run(self) -> list[EpisodeResult]:
+        self.vector.drain()  # does nothing unless an exception interrupted an earlier run
         with self._prefetching(), self.answers:
             while len(self.results) < len(self.jobs):
                 self._start()

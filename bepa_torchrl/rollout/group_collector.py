@@ -10,7 +10,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from tensordict import TensorDictBase
@@ -160,8 +160,8 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         postproc: applied to each batch before it is yielded.
 
     Raises:
-        ValueError: a group size below 2, no task, more groups than tasks, an unknown ``env_seed``, or ``further``
-            without ``has_signal``.
+        ValueError: a group size below 2, no task, no group, more groups than tasks, negative ``retries``, an unknown
+            ``env_seed``, or ``further`` without ``has_signal``.
     """
 
     def __init__(
@@ -190,6 +190,8 @@ class GroupRolloutCollector(WholeEpisodeCollector):
             )
         if env_seed not in ("group", "slot"):
             raise ValueError(f"env_seed must be 'group' or 'slot', got {env_seed!r}")
+        if groups < 1 or retries < 0:
+            raise ValueError(f"a batch requires groups >= 1, and retries >= 0; got {groups} and {retries}")
         if groups > len(tasks) > 0:
             raise ValueError(
                 f"{groups} groups require {groups} different tasks, got {len(tasks)}; lower collect.groups"
@@ -338,6 +340,13 @@ class GroupRolloutCollector(WholeEpisodeCollector):
             )
         else:
             self.schedule.requeue(number)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> NoReturn:
+        """Raises NotImplementedError: tasks, desktops and samples depend on the constructor's ``seed``."""
+        raise NotImplementedError(
+            f"the rollouts depend on the constructor's seed, which is {self.rollout_seeds.seed}, got seed={seed} and "
+            f"static_seed={static_seed}; pass {type(self).__name__} seed={seed}, and a Trainer none"
+        )
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Shuts the collector down; also closes the desktops unless ``close_env=False`` in the constructor."""

@@ -253,9 +253,13 @@ class GroupStepper(OptimizationStepper):
     def step(self, trainer: BEPATrainer, sub_batch: TensorDictBase) -> TensorDictBase:
         """One optimiser step on the rows of complete groups; returns ``loss`` and ``grad_norm`` as scalars ``[]``.
 
+        No step is taken on a batch without rows, as of a ``GroupRows`` that has completed no group; both are then 0.
+
         Raises:
             NonFiniteError: the gradients of too many steps in a row were not finite.
         """
+        if not len(sub_batch):
+            return TensorDict({key: torch.tensor(0.0) for key in ("loss", "grad_norm")})
         loss = trainer.loss_module
         output = gradient_step(
             loss,

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from cache_traces import assert_same_rows, make_trace, mark_of
+from tensordict import lazy_stack
 from torchrl.data import ReplayBuffer
 
 from bepa_torchrl.cache import CacheFullError, TaskTraceCache
@@ -233,6 +234,16 @@ def test_replay_buffer_methods():
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         TaskTraceCache(**options)
+
+
+def test_parts_of_an_episode_are_no_trace():
+    """Injected, they would get prompts without the steps that they lack."""
+    cache, trace = TaskTraceCache(), make_trace("a", steps=3)
+    twice = lazy_stack([*trace.unbind(0), *trace.unbind(0)])
+    for part, steps in ((trace[1:], "1, 2"), (trace[:2], "0, 1"), (trace[[1, 0, 2]], "1, 0, 2"), (twice, "0, 1, 2, 0")):
+        with pytest.raises(ValueError, match=rf"whole episode in order, .* steps \[{steps}.*; pass every row of one"):
+            cache.add(part)
+    assert len(cache) == 0
 
 
 def test_bad_traces_leave_the_cache_as_it_was():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,6 +75,26 @@ def test_a_batch_of_another_form_is_refused_with_the_fix(kind: Any, rows: Tensor
         with pytest.raises(ValueError, match=message) as caught:
             call(rows)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "call", "keys"),
+    [
+        (BEPALoss, "denominators", [K.RESPONSE_TOKENS, K.GROUP_ID, K.SLOT]),
+        (RLSFTLoss, "denominators", [K.OFF_POLICY]),
+        (SFTLoss, "denominators", [K.RESPONSE_TOKENS]),
+        (partial(BEPALoss, anchor_weight=1.0), "anchor_weights", [K.RETURN, K.OFF_POLICY, K.GROUP_ID]),
+        (partial(BEPALoss, distill_weight=1.0), "distill_weights", [K.PLAN_LOG_PROB, K.OFF_POLICY]),
+        (partial(BEPALoss, kl_weight=1.0), "rows_with_terms", [K.OFF_POLICY]),
+    ],
+)
+def test_what_is_set_once_per_step_names_the_missing_entry(loss: Any, call: str, keys: list[Any]) -> None:
+    rows = rows_of(1, 2).set(K.RETURN, torch.ones(2, 1)).set(K.PLAN_LOG_PROB, torch.zeros(2, 1))
+    for key in keys:
+        left = lazy_stack([row.exclude(key) for row in rows.unbind(0)])
+        with pytest.raises(KeyError) as caught:
+            getattr(loss(UniformActor()), call)(left)
+        assert caught.value.args[0].startswith(f"rows require {key!r}; they have [")
 
 
 @pytest.mark.parametrize("kind", LOSSES)

@@ -155,6 +155,8 @@ def test_postproc_gets_the_whole_batch() -> None:
     ("options", "message"),
     [
         ({"group_size": 1}, "group_size must be at least 2, got 1"),
+        ({"groups": 0}, "groups >= 1, and retries >= 0; got 0 and 2"),
+        ({"retries": -1}, "groups >= 1, and retries >= 0; got 2 and -1"),
         ({"groups": 5}, "5 groups require 5 different tasks, got 4; lower collect.groups"),
         ({"env_seed": "task"}, "env_seed must be 'group' or 'slot', got 'task'"),
         ({"tasks": 0}, "no task left"),
@@ -163,6 +165,12 @@ def test_postproc_gets_the_whole_batch() -> None:
 def test_bad_settings_are_refused_with_a_fix(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         collector_of(ScriptedPolicy(lambda _: True), **options)
+
+
+def test_a_seed_after_the_construction_is_refused() -> None:
+    """As of ``Trainer(seed=...)``: the seeds of the rollouts would not change."""
+    with pytest.raises(NotImplementedError, match=r"constructor's seed, which is 5, got seed=3 .* seed=3, and a Train"):
+        collector_of(ScriptedPolicy(lambda _: True)).set_seed(3)
 
 
 def test_schedule_never_deals_a_task_twice_in_a_batch() -> None:

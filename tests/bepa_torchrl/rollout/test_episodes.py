@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.rollout.episodes import EpisodeJob, run_episodes
 from bepa_torchrl.testing import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task, lamp_vector
 from osworld_gym.episode import EpisodeOptions
-from osworld_gym.errors import FailureReason
+from osworld_gym.errors import FailureReason, TaskError
+from osworld_gym.testing.scripted_desktop import ScriptedDesktop, count_task
 from osworld_gym.types import StopReason
 from osworld_gym.vector import DesktopVector
 
@@ -49,6 +51,17 @@ def test_free_desktop_gets_the_next_job_at_once() -> None:
     with lamp_vector(2) as vector:
         run_episodes(policy, vector, jobs_of(8))
     assert policy.batches == [2, 2, 2, 2]
+
+
+def test_desktops_can_be_used_again_after_an_error() -> None:
+    """The first task is wrong: the results of the other desktops are there, and nobody has received them."""
+    jobs = [replace(job, task=count_task(0)) for job in jobs_of(4)]
+    wrong = replace(jobs[0], task=count_task(0, config=[{"type": "unknown"}]))
+    policy = ScriptedPolicy(lambda _: False)
+    with DesktopVector(ScriptedDesktop, 3) as vector:
+        with pytest.raises(TaskError, match="unknown setup step"):
+            run_episodes(policy, vector, [wrong, *jobs])
+        assert [result.stop for result in run_episodes(policy, vector, jobs)] == [StopReason.finished] * 4
 
 
 def test_rows_hold_what_the_keys_promise() -> None:
