@@ -12,7 +12,8 @@ _PACKAGES = ("torch", "torchrl", "tensordict", "transformers", "gymnasium", "hyd
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = commands.add_parser("doctor", help="what is installed, and whether a run with these settings could start")
+    text = "what is installed, and whether a run with these settings could start"
+    parser = commands.add_parser("doctor", help=text, description=f"Prints {text}.")
     add_settings(parser)
     parser.set_defaults(program=doctor, needs_extra=False)
 

@@ -38,7 +38,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--steps", type=int, metavar="N", help="step budget (default: env.max_steps; with --from: not known)"
     )
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="of the sampling (default: 0 for one pass, 1 for several)"
+        "--temperature", type=float, metavar="T", help="sampling temperature (default: 0 for one pass, 1 for several)"
     )
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders of two evaluations")
     parser.add_argument(

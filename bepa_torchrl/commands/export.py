@@ -8,12 +8,13 @@ from pathlib import Path
 from bepa_torchrl.commands.arguments import check_new
 
 _HELP = "write a run's episodes with images, token ids and log-probs for other programs"
+_ABOUT = "Writes the episodes of a run or an evaluation with images, token ids and log-probs for other programs."
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = commands.add_parser("export", help=_HELP, description=f"Reads a run's folder: {_HELP}.")
-    parser.add_argument("run", type=Path, help="the run's folder, or that of one of its methods")
+    parser = commands.add_parser("export", help=_HELP, description=_ABOUT)
+    parser.add_argument("run", type=Path, help="the folder of a run, of one of its methods, or of bepa eval")
     parser.add_argument(
         "--format",
         required=True,

@@ -22,8 +22,9 @@ def add_hosted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy-points",
         metavar="UNIT",
-        help="of its points: thousandths of the image's sides; pixels of the image as UI-TARS-1.5's processor resizes "
-        "it; or FACTOR,MIN,MAX: pixels, resized with these (default: thousandths with qwen3vl, otherwise pixels)",
+        help="what the model's points are: thousandths of the image's sides; pixels of the image as UI-TARS-1.5's "
+        "processor resizes it; or FACTOR,MIN,MAX: pixels, resized with these (default: thousandths with qwen3vl, "
+        "otherwise pixels)",
     )
 
 

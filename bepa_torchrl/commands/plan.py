@@ -34,10 +34,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--gpus", type=int, default=1, help="their number (default: 1)")
     parser.add_argument("--screen", default="1920x1080", help="screenshots in pixels (default: %(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, help="before the first screenshot (default: estimated)")
-    parser.add_argument("--response-tokens", type=int, default=120, help="of a response (default: %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, help="tokens before the first screenshot (default: estimated)")
+    parser.add_argument("--response-tokens", type=int, default=120, help="tokens of a response (default: %(default)s)")
     parser.add_argument("--tune", choices=("full", "lora"), help="only full training, or only LoRA adapters")
-    parser.add_argument("--rank", type=int, help=f"of LoRA adapters (default: policy.lora.rank, or {_RANK})")
+    parser.add_argument("--rank", type=int, help=f"rank of LoRA adapters (default: policy.lora.rank, or {_RANK})")
     parser.add_argument(
         "--mfu", type=float, default=0.4, help="model FLOPs utilisation, assumed (default: %(default)s)"
     )
@@ -58,10 +58,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="numbers of tasks, for the evaluations (default: 128 241, the paper's)",
     )
     parser.add_argument(
-        "--reset-seconds", type=float, default=60.0, help="of a desktop between two episodes, assumed (default: 60)"
+        "--reset-seconds",
+        type=float,
+        default=60.0,
+        help="seconds of a desktop between two episodes, assumed (default: 60)",
     )
     parser.add_argument(
-        "--step-seconds", type=float, default=3.0, help="of a desktop between two responses, assumed (default: 3)"
+        "--step-seconds",
+        type=float,
+        default=3.0,
+        help="seconds of a desktop between two responses, assumed (default: 3)",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(program=plan)

@@ -25,7 +25,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--tls-ca", type=Path, metavar="FILE", help="certificates of which one has signed the trainer's; implies https"
     )
     parser.add_argument(
-        "--wait", type=float, default=600.0, metavar="SECONDS", help="give up without a connection for so long (600)"
+        "--wait",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="give up after so long without a connection (default: 600)",
     )
     add_settings(parser)
     parser.set_defaults(program=rollouts)

@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=text)
     parser.add_argument("--out", type=Path, help="the folder of pages; it must not exist (default: ./view-NAME)")
     parser.add_argument("--serve", action="store_true", help="serve the pages on this machine and follow a running run")
-    parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
+    parser.add_argument("--port", type=int, default=0, help="port of --serve (default: a free one)")
     parser.set_defaults(program=view, needs_extra=False)
 
 

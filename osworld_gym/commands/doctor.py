@@ -28,7 +28,8 @@ RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's res
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    doctor = commands.add_parser("doctor", help="which providers work on this machine")
+    about = "Reports which providers work on this machine, what is missing, and the command that fixes it."
+    doctor = commands.add_parser("doctor", help="which providers work on this machine", description=about)
     doctor.add_argument("--provider", help="only this provider; exit 3 if it does not work")
     add_import(doctor)
     doctor.add_argument(

@@ -48,7 +48,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _add_build_image(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("build-image", help="build the desktop image of the container provider")
+    text = "build the desktop image of the container provider"
+    command = commands.add_parser("build-image", help=text, description=text)
     command.add_argument("--variant", choices=sorted(VARIANTS), default="basic", help="default: %(default)s")
     command.add_argument("--base", help=f"image to build on (default: {DEBIAN}, or one made by debootstrap as root)")
     command.add_argument("--mirror", help="Debian mirror (default: that of this machine)")
@@ -150,9 +151,13 @@ def _add_install_official(commands: argparse._SubParsersAction[argparse.Argument
     text = "OSWorld's own evaluators, for tasks whose metrics we do not have"
     parser = commands.add_parser("install-official", help=text, description=text)
     parser.add_argument("--folder", type=Path, help="destination (default: the folder in which they are searched)")
-    parser.add_argument("--python", default=sys.executable, help="interpreter that has their dependencies")
     parser.add_argument(
-        "--wheel", default=f"desktop-env=={OFFICIAL_VERSION}", help="what pip installs (a requirement or a file)"
+        "--python", default=sys.executable, help="interpreter that has their dependencies (default: this one)"
+    )
+    parser.add_argument(
+        "--wheel",
+        default=f"desktop-env=={OFFICIAL_VERSION}",
+        help="what pip installs, a requirement or a file (default: %(default)s)",
     )
     parser.set_defaults(command=_install_official)
 

@@ -41,8 +41,11 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         ),
     ):
         sub = tasks.add_parser(name, help=text, description=text)
-        names = f"{', '.join(SUITES.built_in)}, one of your own, or the folder of an OSWorld checkout"
-        sub.add_argument("--suite", default="sim", help=names)
+        default = OSWORLD if name == "official" else "sim"
+        names = (
+            f"{', '.join(SUITES.built_in)}, one of your own, or the folder of an OSWorld checkout (default: {default})"
+        )
+        sub.add_argument("--suite", default=default, help=f"{names} (default: {default})")
         add_import(sub)
         sub.set_defaults(command=command)
         more(sub)
@@ -68,19 +71,18 @@ def _show_options(sub: Parser) -> None:
 
 def _official_options(sub: Parser) -> None:
     _chosen(sub)
-    sub.set_defaults(suite=OSWORLD)
     sub.add_argument("--provider", default="local", help="default: local")
     sub.add_argument("--task", action="append", help="first eight characters of an id; may be given again")
     sub.add_argument(
         "--screen", type=screen_size, default=(1920, 1080), metavar="WxH", help="pixels (default: OSWorld's 1920x1080)"
     )
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=int, default=0, help="seed of the desktops (default: 0)")
 
 
 def _check_options(sub: Parser) -> None:
     _chosen(sub)
     sub.add_argument("--provider", help="default: the suite's own")
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=int, default=0, help="seed of the desktops (default: 0)")
 
 
 def _list(arguments: argparse.Namespace) -> int:

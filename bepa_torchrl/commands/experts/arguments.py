@@ -52,17 +52,19 @@ def add_endpoint(parser: argparse.ArgumentParser, *, prefix: str = "", title: st
     """
     without = "" if prefix else "; default: by rule"
     group = parser.add_argument_group(f"{title} (needs pip install 'osworld-gym[endpoint]'){without}")
-    group.add_argument(f"--{prefix}model", metavar="NAME", help="its name at the endpoint")
-    group.add_argument(f"--{prefix}url", help="of an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
-    group.add_argument(f"--{prefix}at-once", type=int, metavar="N", help="open requests (default: 8)")
+    group.add_argument(f"--{prefix}model", metavar="NAME", help="name of the model at the endpoint")
+    group.add_argument(f"--{prefix}url", help="an OpenAI-compatible API, http://HOST:PORT/v1 (default: OpenAI's)")
+    group.add_argument(f"--{prefix}at-once", type=int, metavar="N", help="maximum number of open requests (default: 8)")
     group.add_argument(
         f"--{prefix}price", metavar="IN,OUT", help="US dollars per million tokens of prompts and of answers"
     )
     if prefix in _ANSWER_TOKENS:
-        text = f"of an answer (default: {_ANSWER_TOKENS[prefix]})"
+        text = f"maximum tokens of an answer (default: {_ANSWER_TOKENS[prefix]})"
         group.add_argument(f"--{prefix}max-tokens", type=int, metavar="N", help=text)
-    group.add_argument(f"--{prefix}timeout", type=float, metavar="S", help="of a request (default: 120)")
-    group.add_argument(f"--{prefix}retries", type=int, metavar="N", help="of a failed request (default: 5)")
+    text = "seconds until a request counts as failed (default: 120)"
+    group.add_argument(f"--{prefix}timeout", type=float, metavar="S", help=text)
+    text = "further attempts after a failed request (default: 5)"
+    group.add_argument(f"--{prefix}retries", type=int, metavar="N", help=text)
     group.add_argument(
         f"--{prefix}reasoning", action="store_true", help="it is a reasoning model of OpenAI's (no temperature)"
     )

@@ -15,7 +15,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("check", help=_HELP, description=f"Prints {_HELP}. Reads no pixels, runs no code.")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="NAME:FOLDER, or FOLDER: each run's own family")
     parser.add_argument("--suite", help="skip runs of tasks that are not in it: a suite's name or folder")
-    parser.add_argument("--split", help="of the suite (default: all)")
+    parser.add_argument("--split", help="split of --suite (default: all)")
     add_import(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     parser.set_defaults(program=check, needs_extra=False)

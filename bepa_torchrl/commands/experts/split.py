@@ -26,17 +26,24 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Pass@k of the base policy (expert.pass_k), and the pool, training and held-out tasks that follow from it"
     parser = actions.add_parser("split", help=text, description=f"Writes {text}. Continues where it was interrupted.")
     add_job(parser, "folder of manifest.json and a list per set; it must not exist", sources="*")
-    parser.add_argument("--split", default="all", help="the tasks of the experiment: of env.suite (default: all)")
-    parser.add_argument("--fraction", type=float, help=f"of the pool that trains (default: {_FRACTION})")
-    parser.add_argument("--extra", type=int, help=f"other tasks that train (default: {_EXTRA})")
-    parser.add_argument("--selfroll", type=Path, metavar="FOLDER", help="of bepa experts selfroll: the expert-only set")
+    parser.add_argument(
+        "--split", default="all", help="split of env.suite with the tasks of the experiment (default: all)"
+    )
+    parser.add_argument("--fraction", type=float, help=f"share of the pool that is trained on (default: {_FRACTION})")
+    parser.add_argument("--extra", type=int, help=f"number of other tasks that are trained on (default: {_EXTRA})")
+    parser.add_argument(
+        "--selfroll",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of bepa experts selfroll: also write the expert-only set",
+    )
     parser.add_argument(
         "--pass-k", type=Path, metavar="FILE", help="pass_k.json of an earlier split: nothing is played"
     )
     parser.add_argument(
         "--run", type=Path, metavar="RUN", help="take the sets of a run instead, and D_upd from its cache"
     )
-    parser.add_argument("--method", help=f"of --run (default: {_METHOD})")
+    parser.add_argument("--method", help=f"method of --run (default: {_METHOD})")
     parser.set_defaults(program=split)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import ROOT
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment.config import load_config
@@ -46,6 +47,36 @@ def test_training_on_several_gpus_is_a_setting(capsys: pytest.CaptureFixture[str
     assert found["settings"].items() >= {"train.ranks": 2, "policy.lora.rank": 64}.items()
     assert main(["plan", *settings, "--gpu", "h200"]) == 0
     assert "8-bit Adam: fits" in capsys.readouterr().out
+
+
+CHECKPOINTED = "full, activation checkpointing"
+FROZEN = "train.frozen=[visual]"
+#: row of a table of memory in docs/train_7b.md → arguments, and the recipe
+STATED = {
+    "7B, full": ([], "full"),
+    "7B, full, activation checkpointing": ([], CHECKPOINTED),
+    "the same, frozen tower": ([FROZEN], CHECKPOINTED),
+    "the same, frozen tower, 8-bit Adam": ([FROZEN], f"{CHECKPOINTED}, 8-bit Adam"),
+    "7B, LoRA r=64, activation checkpointing": ([], "LoRA r=64, activation checkpointing"),
+    "2 H200, frozen tower": ([FROZEN, "--gpus", "2"], CHECKPOINTED),
+    "8 H100, frozen tower": ([FROZEN, "--gpus", "8", "--gpu", "h100"], CHECKPOINTED),
+    "4 H200": (["--gpus", "4"], CHECKPOINTED),
+    "8 H100": (["--gpus", "8", "--gpu", "h100"], CHECKPOINTED),
+}
+
+
+@pytest.mark.parametrize("row", STATED)
+def test_memory_is_what_the_page_says(row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, name = STATED[row]
+    found = planned(capsys, "policy=uitars15_7b", "experiment=paper", *arguments)
+    choice = next(each for each in found["choices"] if each["name"] == name)
+    sizes = choice["bytes_per_gpu"]
+    kept = sum(sizes[part] for part in ("weights", "sampling_copy", "masters", "gradients", "moments"))
+    gigabytes = [size / 1e9 for size in (kept, sizes["total"] - kept, sizes["total"])]
+    page = (ROOT / "docs" / "train_7b.md").read_text(encoding="utf-8")
+    cells = next(line for line in page.splitlines() if line.startswith(f"| {row} |")).strip("| ").split(" | ")
+    assert [float(cell) for cell in cells[1:4]] == pytest.approx(gigabytes, abs=1)
+    assert cells[4].startswith("yes") == choice["fits"]
 
 
 def test_the_rank_of_adapters_is_that_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
