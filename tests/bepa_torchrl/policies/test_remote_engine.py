@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,6 +50,7 @@ from bepa_torchrl.scale.wire import client as wire_client
 from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.scale.wire.content import content_hash, pack, unpack
 from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError, Refusal
+from bepa_torchrl.scale.wire.server import Call
 from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
@@ -379,6 +380,25 @@ def test_a_batch_is_waited_for_by_several_requests_and_sampled_once_whatever_is_
         assert policy.drain_metrics()["engine/restarts"] == 0
         policy.close()
         relay.close()
+
+
+def test_a_job_that_ends_as_the_wait_for_it_does_is_no_error(tmp_path: Path) -> None:
+    class EndsLate(Future[dict[str, Any]]):
+        """Its result is there just after a wait for it has given up."""
+
+        def result(self, timeout: float | None = None) -> dict[str, Any]:
+            try:
+                return super().result(timeout)
+            finally:
+                if not self.done():
+                    self.set_result({"outputs": []})
+
+    with served(tmp_path) as server:
+        server._jobs["late"] = EndsLate()
+        call = Call({"job": "late", "timeout": 0.0}, {})
+        assert server._wait(call) == {"done": False}
+        server._jobs["late"].set_result({"outputs": []})
+        assert server._wait(call) == {"done": True, "result": {"outputs": []}}
 
 
 def test_a_silent_server_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
