@@ -680,7 +680,7 @@ def test_a_run_checks_the_server_before_its_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served(tmp_path / "weights") as server:
-        run = ["policy.rollout=vllm", "train.old_log_probs=all", f"runs={tmp_path / 'runs'}"]
+        run = ["compare=[]", "policy.rollout=vllm", "train.old_log_probs=all", f"runs={tmp_path / 'runs'}"]
         run.append(f"policy.engine.url='{server.url}'")
         monkeypatch.delenv("BEPA_ENGINE_TOKEN", raising=False)
         assert main(run, prog="bepa train") == 2
