@@ -51,7 +51,7 @@ def command_lines(text):
     Not those with their output (``console``), which tests/test_howto.py runs.
     """
     fenced = [body for _, language, body in CODE_BLOCK.findall(text) if language != "console"]
-    indented = re.findall(r"^    \S.*$", CODE_BLOCK.sub("", text), re.M)
+    indented = re.findall(r"^    \S(?:.*\\\n)*.*$", CODE_BLOCK.sub("", text), re.M)
     lines = "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines]
 

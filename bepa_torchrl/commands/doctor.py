@@ -23,7 +23,7 @@ def doctor(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError, TaskError, TraceError: the settings name something that is not there, or contradict each other.
-        DesktopError: the desktop cannot be used on this machine.
+        DesktopError: the desktop cannot be used on this machine. OSError: the store of ``storage`` cannot be used.
     """
     from bepa_torchrl.failures import BAD_INPUT
     from osworld_gym.extras import missing_extra
@@ -36,15 +36,19 @@ def doctor(options: argparse.Namespace) -> int:
         return BAD_INPUT
     from bepa_torchrl.experiment.checks import COMMAND
     from bepa_torchrl.experiment.config import check, load_methods
-    from bepa_torchrl.experiment.launcher import checked_tasks
+    from bepa_torchrl.experiment.launcher import check_new, checked_tasks
 
     configs = load_methods(options.overrides, config_dir=options.config_dir)
     settings = next(iter(configs.values()))
+    if not settings.resume:
+        check_new(settings)
     check(settings, COMMAND)
     suite = checked_tasks(settings, configs.values()).suite
     splits = ", ".join(f"{name} {len(ids)}" for name, ids in suite.splits.items())
     print(f"{'desktop':14} {settings.env.provider}: usable (`osworld-gym doctor` tries every provider)")
     print(f"{'suite':14} {settings.env.suite}: {splits}")
+    if settings.storage is not None and not settings.resume:
+        print(f"{'storage':14} {settings.storage}: usable, a small object was written, read and removed")
     print(f"{'policy':14} {settings.policy.checkpoint}: {_found(settings.policy.checkpoint)}")
     return 0
 

@@ -123,7 +123,7 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         mfu=options.mfu,
         decode_speed=options.decode_speed,
         desktops=desktops,
-        max_rows=policy.max_rows,
+        max_rows=(engine.max_rows or max(desktops, policy.max_rows)) if vllm else policy.max_rows,
         max_batch_tokens=policy.max_batch_tokens,
         window=policy.max_prompt_tokens + policy.max_new_tokens,
         element=4 if policy.dtype == "float32" else 2,
@@ -191,24 +191,28 @@ def _evaluations(settings: Settings, train: int, held_out: int) -> Evaluations:
     )
 
 
-def _settings_to_choose(settings: Settings, sizing: Mapping[str, Any], rank: int) -> dict[str, int | bool | str]:
-    """Settings of the best choice; its token limits are such that a prompt and its response fit a micro-batch."""
+def _settings_to_choose(settings: Settings, sizing: Mapping[str, Any], rank: int) -> dict[str, int | bool | str | None]:
+    """Settings of the best choice; its token limits are such that a prompt and its response fit a micro-batch.
+
+    What the settings have and the choice has not is among them, too.
+    """
     best = next((choice for choice in sizing["choices"] if choice["name"] == sizing["best"]), None)
     if best is None:
         return {}
     budget: int = best["max_tokens"]
     prompt = min(settings.policy.max_prompt_tokens, budget - settings.policy.max_new_tokens)
-    chosen: dict[str, int | bool | str] = {
+    chosen: dict[str, int | bool | str | None] = {
         "policy.activation_checkpointing": best["checkpointing"],
         "train.max_tokens": budget,
         "policy.max_prompt_tokens": prompt,
     }
-    if best["name"].startswith("LoRA"):
-        chosen["policy.lora.rank"] = rank
-    if "8-bit Adam" in best["name"]:
-        chosen["optimizer.kind"] = "adamw_8bit"
-    if sizing["gpu"]["count"] > 1:
-        chosen["train.ranks"] = sizing["gpu"]["count"]
+    adapters, count = best["name"].startswith("LoRA"), sizing["gpu"]["count"]
+    if adapters or settings.policy.lora.rank is not None:
+        chosen["policy.lora.rank"] = rank if adapters else None
+    if "adamw_8bit" in (best["optimizer"], settings.optimizer.kind):
+        chosen["optimizer.kind"] = best["optimizer"]
+    if count > 1 or settings.train.ranks > 1:
+        chosen["train.ranks"] = count
     return chosen
 
 

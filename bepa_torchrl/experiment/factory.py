@@ -95,6 +95,22 @@ def rollout_policy(settings: Settings, policy: Policy, *, folder: Path | None = 
         sampler.close()
 
 
+def check_engine(settings: Settings, policy: Policy) -> None:
+    """Checks that an engine can have the policy's weights, as :func:`rollout_policy` does after the preparation.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if settings.policy.rollout == "transformers":
+        return
+    from bepa_torchrl.scale.engine.errors import check_family
+    from bepa_torchrl.scale.engine.weight_sync.adapters import engine_adapters
+
+    assert isinstance(policy, TransformersPolicy)
+    check_family(policy.model.config.model_type)
+    engine_adapters(policy.model, settings.policy.engine.adapters)
+
+
 def _make_engine(settings: Settings, policy: Policy, folder: Path | None, *, own_weights: bool = False) -> VLLMSampler:
     """The inference engine of the settings, with the policy's renderer and weights; it is not started."""
     from bepa_torchrl.scale.engine.errors import check_family, engine_version

@@ -147,14 +147,24 @@ def check_run(
         stack.enter_context(locked_run(folder))
         config, configs = resumed_settings(folder, config, overrides)
     else:
-        check_new_run(folder)
-        if config.storage is not None:
-            from bepa_torchrl.experiment.remote_copy import check_new_in_store
-
-            check_new_in_store(config, folder.name)
+        check_new(config)
     check(config, MACHINE)
     tasks = checked_tasks(config, configs.values(), prepared=(folder / "prepared").exists())
     return CheckedRun(folder, config, configs, tuple(overrides), tasks)
+
+
+def check_new(config: Settings) -> None:
+    """Checks that the folder of a new run, and its copy in the store, do not exist and can be made.
+
+    Raises:
+        ValueError: bad input. OSError: infrastructure.
+    """
+    folder = run_folder(config)
+    check_new_run(folder)
+    if config.storage is not None:
+        from bepa_torchrl.experiment.remote_copy import check_new_in_store
+
+        check_new_in_store(config, folder.name)
 
 
 def checked_tasks(config: Settings, configs: Iterable[Settings], *, prepared: bool = False) -> Tasks:

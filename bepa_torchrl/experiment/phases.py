@@ -21,7 +21,7 @@ from bepa_torchrl.evaluation.success_rate import subsets
 from bepa_torchrl.experiment.checks import DEVICES
 from bepa_torchrl.experiment.config import check, settings_to_yaml, with_changes
 from bepa_torchrl.experiment.expert_traces import expert_traces
-from bepa_torchrl.experiment.factory import make_env, make_policy
+from bepa_torchrl.experiment.factory import check_engine, make_env, make_policy
 from bepa_torchrl.experiment.launcher import CheckedRun
 from bepa_torchrl.experiment.method_handle import MethodChild
 from bepa_torchrl.experiment.method_process import finished
@@ -69,6 +69,7 @@ def run_phases(checked: CheckedRun, console: Console, stack: ExitStack) -> int:
     folder, config, configs = checked.folder, checked.config, checked.configs
     check(config, DEVICES)
     policy = make_policy(config, seed=config.seed)
+    check_engine(config, policy)
     if not (folder / "prepared").exists() and (seed := run_seed(config)) is not None:
         seed.check_policy(policy, policy.renderer.image_scaling)
     if config.resume:

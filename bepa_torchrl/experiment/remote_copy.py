@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore
 from bepa_torchrl.scale.store.objects import StorageError, open_store
+from bepa_torchrl.scale.store.objects.local import LocalStore
 from bepa_torchrl.scale.store.objects.url import check_store
 from bepa_torchrl.storage.json_lines import RecordError
 
@@ -86,9 +88,19 @@ def _close_after_failure(uploader: RunUploader, seconds: float, note: Callable[[
 
 
 def _run_store(config: Settings, name: str) -> RunStore | None:
-    """The run's location in the store, which was written to; None without ``storage=``."""
+    """The run's location in the store, which was written to; None without ``storage=``.
+
+    Raises:
+        ConfigError: it is in the run's folder. StorageURLError, StorageError: the store cannot be used.
+    """
     if config.storage is None:
         return None
     store = open_store(config.storage)
+    folder = (Path(config.runs) / name).resolve()
+    if isinstance(store, LocalStore) and (store.root / name).resolve().is_relative_to(folder):
+        raise ConfigError(
+            f"storage={config.storage}: the copy of the run would be in its own folder, {folder}, and be copied again "
+            "and again; name a folder that is not in it, nor that of runs="
+        )
     check_store(store)
     return RunStore(store, name)

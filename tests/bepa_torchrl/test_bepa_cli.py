@@ -134,6 +134,7 @@ def test_doctor_says_where_a_repository_is(
             ["env.suite=SUITE", "env.train_split=test", "env.held_out_split=null", "experiment=smoke"],
             "collect.groups=2 requires 2 different training tasks, there are 1",
         ),
+        (["storage=abf://c/x"], "storage=abf://c/x: unknown scheme 'abf' (did you mean 'abfs'?)"),
         (["env.provider=local"], "the tasks of suite sim run on provider sim, got local; fix: env.provider=sim, or"),
         (
             ["compare=[luffy]", "collect.group_size=2"],
@@ -159,6 +160,17 @@ def test_doctor_fails_on_what_a_run_would_lack(
         assert main([*command, *given]) == 2
         assert f"bepa {command[0]}: {said}" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_doctor_tries_where_a_run_would_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = [f"runs={tmp_path / 'runs'}", "name=x", f"storage={tmp_path / 'store'}"]
+    assert main(["doctor", *place]) == 0
+    assert f"storage        {tmp_path / 'store'}: usable" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "x" / "config.yaml").touch()
+    assert main(["doctor", *place]) == 2
+    assert f"{tmp_path / 'runs' / 'x'} exists and is not overwritten; give another name=" in capsys.readouterr().err
 
 
 # --- what is imported -----------------------------------------------------------------------------------------------

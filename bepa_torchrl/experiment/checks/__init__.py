@@ -17,7 +17,10 @@ from __future__ import annotations
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks.check import Check
 from bepa_torchrl.experiment.checks.distribution import (
+    cluster_is_used,
     desktops_of_workers,
+    engine_elsewhere,
+    engine_of_one_method,
     engine_while_rerolling,
     not_by_torchrun,
     one_engine,
@@ -51,6 +54,7 @@ from bepa_torchrl.experiment.checks.policy import (
     preset,
     sleeping_engine,
     token_budget,
+    weight_transfer,
 )
 from bepa_torchrl.experiment.gpus import engine_gpus
 
@@ -75,11 +79,15 @@ SETTINGS: tuple[Check, ...] = (
     preset,
     history,
     synchronous,
+    cluster_is_used,
     one_method_listens,
     desktops_of_workers,
     one_engine,
     engine_while_rerolling,
     sleeping_engine,
+    engine_elsewhere,
+    engine_of_one_method,
+    weight_transfer,
     ranks,
     ranks_on_ray,
     ranks_train_one_method,
@@ -110,6 +118,7 @@ ROLLOUT_SIDE: tuple[Check, ...] = (
     old_log_probs,
     desktops_of_workers,
     one_engine,
+    weight_transfer,
     preflight.engine_cache,
     preflight.cluster,
     *(preflight.without_ray(each) for each in (preflight.engine, preflight.checkpoint, preflight.desktop)),

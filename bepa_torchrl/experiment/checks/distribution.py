@@ -9,6 +9,10 @@ from bepa_torchrl.experiment.settings import (
 )
 from bepa_torchrl.experiment.started_by import by_torchrun, is_rank
 
+#: settings of ``cluster`` for those that play rollouts in a Ray cluster, and for a trainer that others play for
+_PLAYING = ("workers", "replicas", "gpus_per_replica", "replica_slack", "shrink_after")
+_LISTENING = ("token_file", "tls_certificate", "tls_key")
+
 
 def synchronous(settings: Settings) -> str | None:
     """Settings of ``collect.mode=async`` are not set in a run without it; only what was set is named."""
@@ -22,6 +26,22 @@ def synchronous(settings: Settings) -> str | None:
     for name, value in (("address", cluster.address), ("listen", cluster.listen)):
         if value is not None and not (name == "address" and cluster.trainer == "ray"):
             return f"cluster.{name}={value} requires collect.mode=async; set it"
+    return None
+
+
+def cluster_is_used(settings: Settings) -> str | None:
+    """What is set of a cluster is read. Not when a run is resumed, which may have begun without this check."""
+    cluster, default = settings.cluster, ClusterSettings()
+    if settings.resume:
+        return None
+    for names, used, fix in (
+        (_LISTENING, cluster.listen is not None, "cluster.listen only; set it, or leave this out"),
+        (_PLAYING, cluster.listen is None, "rollouts of its own only; with cluster.listen give it to `bepa rollouts`"),
+        (_PLAYING, cluster.address is not None, "cluster.address only; set it, or leave this out"),
+    ):
+        for name in names:
+            if not used and (value := getattr(cluster, name)) != getattr(default, name):
+                return f"cluster.{name}={'null' if value is None else value} is read with {fix}"
     return None
 
 
@@ -53,6 +73,38 @@ def one_engine(settings: Settings) -> str | None:
         f"policy.engine.url={settings.policy.engine.url} is one engine, got cluster.replicas={cluster.replicas}; "
         "set cluster.replicas=1, or leave policy.engine.url out: each service then starts its own engine"
     )
+
+
+def engine_of_one_method(settings: Settings) -> str | None:
+    """Methods that train at the same time do not share the engine of ``policy.engine.url``."""
+    methods = list(dict.fromkeys((settings.algo.name, *settings.compare)))
+    if not has_url(settings) or settings.processes == 1 or len(methods) == 1:
+        return None
+    return (
+        f"policy.engine.url={settings.policy.engine.url} is one engine with the weights of one method, got "
+        f"processes={settings.processes} for {', '.join(methods)}; set processes=1, or compare=[]"
+    )
+
+
+def engine_elsewhere(settings: Settings) -> str | None:
+    """``policy.engine.url`` is read, and what an engine of this machine has is not set with it."""
+    engine = settings.policy.engine
+    if engine.url is None:
+        return None
+    if not has_url(settings):
+        problem = f"policy.engine.url={engine.url} is read with policy.rollout=vllm only; set it, or leave this out"
+        return None if settings.resume else problem
+    given = [
+        f"{name}={value}" for name, value in (("devices", engine.devices), ("arguments", engine.arguments)) if value
+    ]
+    if engine.weights in ("ipc", "nccl"):
+        return (
+            f"policy.engine.weights={engine.weights} is for an engine of this machine, that of policy.engine.url gets "
+            "its weights as files, by HTTP; leave it out"
+        )
+    if given:
+        return f"policy.engine.{given[0]}: the engine of policy.engine.url has those of its `bepa engine`; leave it out"
+    return None
 
 
 def engine_while_rerolling(settings: Settings) -> str | None:

@@ -73,3 +73,14 @@ def sleeping_engine(settings: Settings) -> str | None:
     if policy.device == "cpu":
         return "policy.engine.sleep=true requires policy.device=cuda: vLLM gives up the memory of GPUs only"
     return None
+
+
+def weight_transfer(settings: Settings) -> str | None:
+    """Weights are sent between GPUs if there is one; whether they can be, the engine's start shows."""
+    policy = settings.policy
+    if policy.rollout != "vllm" or policy.engine.weights not in ("ipc", "nccl") or policy.device != "cpu":
+        return None
+    return (
+        f"policy.engine.weights={policy.engine.weights} requires policy.device=cuda: vLLM's transfers are between "
+        "GPUs; set policy.engine.weights=auto"
+    )

@@ -78,6 +78,13 @@ def test_an_engine_sleeps_beside_a_trainer_of_one_rank_on_a_gpu(settings: tuple[
         assert load_config(overrides).policy.engine.sleep
 
 
+def test_weights_are_sent_between_gpus() -> None:
+    for weights, device in (("auto", "cpu"), ("folder", "cpu"), ("nccl", "cuda:1")):
+        load_config([*VLLM, f"policy.engine.weights={weights}", f"policy.device={device}"])
+    with pytest.raises(ConfigError, match=r"policy\.engine\.weights=ipc requires policy\.device=cuda"):
+        load_config([*VLLM, "policy.engine.weights=ipc", "policy.device=cpu"])
+
+
 def test_bepa_train_says_so_before_torch_is_imported(tmp_path: Path) -> None:
     """With a vLLM that is only a name: the check must come before anything is loaded."""
     program = (

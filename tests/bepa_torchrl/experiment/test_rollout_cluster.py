@@ -87,7 +87,7 @@ def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> No
 def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
     scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
     engine = ["policy.rollout=vllm", "policy.engine.url='http://a:1'", "policy.engine.timeout=99"]
-    trainer = load_config(["train.old_log_probs=all", *engine])
+    trainer = load_config(["compare=[]", "train.old_log_probs=all", *engine])
     settings, _ = merged_settings(shared_settings(trainer, scaling), {})
     assert (settings.policy.rollout, settings.policy.engine.url, settings.policy.engine.timeout) == ("vllm", None, 99.0)
     trained = shared_settings(load_config(["train.old_log_probs=injected"]), scaling)

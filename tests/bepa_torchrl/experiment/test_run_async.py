@@ -50,15 +50,46 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
     ("given", "problem"),
     [
         (["cluster.address=auto", "cluster.replicas=2"], r"is one engine, got cluster\.replicas=2; set cluster"),
+        (["compare=[grpo]", "processes=2"], r"weights of one method, got processes=2 for bepa, grpo; set processes=1"),
+        (["policy.engine.devices='1'"], r"policy\.engine\.devices=1: the engine of policy\.engine\.url has those of"),
+        (["policy.engine.arguments.seed=1"], r"policy\.engine\.arguments=\{'seed': 1\}: the engine of policy"),
+        (
+            ["policy.engine.weights=nccl", "policy.device=cuda"],
+            r"policy\.engine\.weights=nccl is for an engine of this machine",
+        ),
         (["expert.reroll_every=5"], r"expert\.reroll_every plays episodes next to the rollouts of collect\.mode=async"),
     ],
 )
 def test_an_engine_by_http_serves_one_program(given: list[str], problem: str) -> None:
     """Without a URL, each rollout service starts its own engine."""
-    engines = ["collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"]
+    engines = ["compare=[]", "collect.mode=async", "policy.rollout=vllm", "train.old_log_probs=all"]
+    url = "policy.engine.url='http://host:7400'"
+    load_config([*engines, url])
     load_config([*engines, *given])
     with pytest.raises(ConfigError, match=problem):
-        load_config([*engines, *given, "policy.engine.url='http://host:7400'"])
+        load_config([*engines, *given, url])
+    load_config([*engines, url, "compare=[grpo]", "processes=1"])
+    with pytest.raises(ConfigError, match=r"is read with policy\.rollout=vllm only"):
+        load_config([url])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["cluster.workers=4"], r"cluster\.workers=4 is read with cluster\.address only; set it, or leave this out"),
+        (["cluster.workers=null", "collect.mode=async"], r"cluster\.workers=null is read with cluster\.address only"),
+        (["cluster.replicas=2", "collect.mode=async"], r"cluster\.replicas=2 is read with cluster\.address only"),
+        (["cluster.token_file=t", "collect.mode=async"], r"cluster\.token_file=t is read with cluster\.listen only"),
+        (
+            ["cluster.replicas=2", "collect.mode=async", "cluster.listen=127.0.0.1:0"],
+            r"replicas=2 is read with rollouts of its own only; with cluster\.listen give it to `bepa rollouts`",
+        ),
+    ],
+)
+def test_settings_of_a_cluster_that_nothing_reads_are_refused(given: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_config(["compare=[]", *given])
+    load_config(["compare=[]", *given, "resume=true", "name=begun"])  # a run that has begun goes on
 
 
 @pytest.mark.slow

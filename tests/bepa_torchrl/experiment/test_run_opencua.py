@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.config import ConfigError, load_config, settings_to_yaml
 from bepa_torchrl.experiment.factory import make_env, make_policy, rollout_policy
+from bepa_torchrl.experiment.launcher import run
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import load_preparation
@@ -23,6 +25,8 @@ from bepa_torchrl.experiment.run_folder import run_folder
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
+from bepa_torchrl.scale.engine.http.client import EngineClient
+from bepa_torchrl.scale.wire.access import Access
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.episode import Episode, EpisodeOptions
 from osworld_gym.types import StopReason
@@ -128,3 +132,15 @@ def test_the_policy_file_has_the_official_agents_settings() -> None:
         load_config(["policy=opencua_7b", "policy.preset=paper"])
     with pytest.raises(ConfigError, match=r"policy\.preset: action_text=uitars has the presets paper"):
         load_config(["policy.preset=action_history"])
+
+
+def test_an_engine_is_refused_before_the_preparation(
+    prepared: tuple[Path, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, overrides = prepared
+    monkeypatch.setattr(preflight, "engine_access", lambda _: Access("http://127.0.0.1:9", b"a token of this test"))
+    monkeypatch.setattr(EngineClient, "state", lambda _: {})
+    engine = ("policy.rollout=vllm", "policy.engine.url=http://127.0.0.1:9", "train.old_log_probs=all")
+    with pytest.raises(ValueError, match=r"samples Qwen2\.5-VL and Qwen3-VL only, got an OpenCUA checkpoint"):
+        run((*overrides, *engine, f"runs={tmp_path / 'runs'}", "name=x"), console=Console(quiet=True))
+    assert not (tmp_path / "runs").exists()

@@ -106,6 +106,18 @@ def test_bad_input_is_one_line_before_anything_is_computed(
     assert "nothing to resume: neither" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("storage", ["runs", "runs/x", "file://{}/runs/x/copy", "link"])
+def test_the_copy_of_a_run_is_not_in_its_own_folder(
+    storage: str, settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be copied with the run, again and again."""
+    (tmp_path / "link").symlink_to(tmp_path / "runs", target_is_directory=True)
+    place = storage.format(tmp_path) if "://" in storage else str(tmp_path / storage)
+    assert main([*settings, f"runs={tmp_path / 'runs'}", f"storage='{place}'"]) == 2
+    assert f"would be in its own folder, {tmp_path / 'runs' / 'x'}" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.fixture
 def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     from azure.storage.blob import ContainerClient

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,6 +50,7 @@ from bepa_torchrl.scale.wire import client as wire_client
 from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.scale.wire.content import content_hash, pack, unpack
 from bepa_torchrl.scale.wire.errors import BrokenConnectionError, ProtocolError, Refusal
+from bepa_torchrl.scale.wire.server import Call
 from bepa_torchrl.testing import check_learner, check_sampler, picture
 from osworld_gym.types import PromptContext
 
@@ -381,6 +382,25 @@ def test_a_batch_is_waited_for_by_several_requests_and_sampled_once_whatever_is_
         relay.close()
 
 
+def test_a_job_that_ends_as_the_wait_for_it_does_is_no_error(tmp_path: Path) -> None:
+    class EndsLate(Future[dict[str, Any]]):
+        """Its result is there just after a wait for it has given up."""
+
+        def result(self, timeout: float | None = None) -> dict[str, Any]:
+            try:
+                return super().result(timeout)
+            finally:
+                if not self.done():
+                    self.set_result({"outputs": []})
+
+    with served(tmp_path) as server:
+        server._jobs["late"] = EndsLate()
+        call = Call({"job": "late", "timeout": 0.0}, {})
+        assert server._wait(call) == {"done": False}
+        server._jobs["late"].set_result({"outputs": []})
+        assert server._wait(call) == {"done": True, "result": {"outputs": []}}
+
+
 def test_a_silent_server_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_client, "SILENCE", 0.2)
     with (
@@ -660,7 +680,7 @@ def test_a_run_checks_the_server_before_its_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served(tmp_path / "weights") as server:
-        run = ["policy.rollout=vllm", "train.old_log_probs=all", f"runs={tmp_path / 'runs'}"]
+        run = ["compare=[]", "policy.rollout=vllm", "train.old_log_probs=all", f"runs={tmp_path / 'runs'}"]
         run.append(f"policy.engine.url='{server.url}'")
         monkeypatch.delenv("BEPA_ENGINE_TOKEN", raising=False)
         assert main(run, prog="bepa train") == 2

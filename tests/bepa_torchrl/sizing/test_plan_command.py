@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,33 @@ def test_the_experiments_are_the_recipes_that_fit(
     assert settings.policy.lora.rank == found["settings"].get("policy.lora.rank")
     assert settings.policy.activation_checkpointing == found["settings"]["policy.activation_checkpointing"]
     assert settings.train.max_tokens <= found["settings"]["train.max_tokens"]
+
+
+def test_the_settings_make_the_choice_of_any_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the settings have and the choice has not, such as adapters, is set back."""
+    lora = "experiment=osworld_7b_lora"
+    full = planned(capsys, lora, "train.ranks=2", "--gpu", "b200")
+    assert full["best"] == "full, activation checkpointing, 8-bit Adam"
+    assert full["settings"]["policy.lora.rank"] is None
+    assert (full["settings"]["optimizer.kind"], full["settings"]["train.ranks"]) == ("adamw_8bit", 1)
+    adapters = planned(capsys, lora, "optimizer.kind=adamw_8bit", "--gpu", "a100_80", "--tune", "lora")
+    assert (adapters["settings"]["policy.lora.rank"], adapters["settings"]["optimizer.kind"]) == (64, "adamw")
+    for found in (full, adapters):
+        given = [f"{key}={json.dumps(value)}" for key, value in found["settings"].items()]
+        settings = load_config([lora, "optimizer.kind=adamw_8bit", *given])
+        assert settings.policy.lora.rank == found["settings"]["policy.lora.rank"]
+        assert settings.optimizer.kind == found["settings"]["optimizer.kind"]
+
+
+def test_an_engine_has_rows_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a run: those of policy.engine.max_rows, or for all desktops."""
+    planned_with = partial(planned, capsys, "experiment=osworld_7b_lora", "--tune", "lora", *VLLM)
+    room = "policy.engine.kv_cache_gb=80"
+    seconds = [
+        planned_with(room, "env.desktops=32", *rows, ELSEWHERE)["seconds"]["decode"]
+        for rows in ((), ("policy.max_rows=32",), ("policy.engine.max_rows=32",), ("policy.engine.max_rows=1",))
+    ]
+    assert seconds[0] == seconds[1] == seconds[2] < seconds[3] / 4
 
 
 def test_two_billion_on_24_gb_beside_an_engine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,13 +144,13 @@ class EngineServer:
         job = self._jobs.get(str(call.fields["job"]))
         if job is None:
             return {"done": True}
+        if not wait([job], call.timeout).done:  # not by result(timeout): a job may end just after that has given up
+            return {"done": False}
         try:
-            return {"done": True, "result": job.result(call.timeout)}
+            return {"done": True, "result": job.result()}
         except (Refusal, ProtocolError):
             raise
         except Exception as error:  # a bug, or a full disk: the trainer gets it, and the server goes on
-            if not job.done():
-                return {"done": False}
             _log.exception("a job failed")
             raise Refusal("refused", f"{type(error).__name__}: {error}") from error
 
