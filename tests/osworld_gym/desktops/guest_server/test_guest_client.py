@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from osworld_gym.desktops.guest_server import http_client
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local import desktop as local
@@ -169,9 +168,10 @@ def test_the_guests_own_imports_stay_out_of_the_host():
     assert "pyautogui" not in sys.modules
 
 
-def test_a_reply_that_is_too_large_is_not_read_and_the_next_request_works(server, client, monkeypatch):
-    monkeypatch.setattr(http_client, "MAX_ANSWER", 1000)
+def test_a_reply_that_is_too_large_is_not_read_and_the_next_request_works(server):
+    client = GuestClient("127.0.0.1", server.server_address[1], "secret", most=1000)
     server.answers = [(200, bytes(1001)), (200, bytes(1000))]
     with pytest.raises(ReplyTooLarge, match="POST /file: the reply has more than 1000 bytes"):
         client.post_form("/file", {"file_path": "/a"}, timeout=5)
     assert len(client.post_form("/file", {"file_path": "/a"}, timeout=5).body) == 1000
+    client.close()
