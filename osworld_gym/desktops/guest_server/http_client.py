@@ -32,20 +32,22 @@ class Reply:
     def ok(self) -> bool:
         return self.status == 200
 
-    def json(self) -> Any:
-        """The body as JSON. Raises DesktopError (``died``) if it is not JSON: the server is not a guest server."""
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises DesktopError (``died``) if it is none: the server is not a guest server."""
         try:
-            return json.loads(self.body)
-        except ValueError as error:
-            text = self.body[:100]
-            raise DesktopError(FailureReason.died, f"expected JSON from the guest, got {text!r}") from error
+            fields = json.loads(self.body)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise DesktopError(FailureReason.died, f"expected a JSON object from the guest, got {self.body[:100]!r}")
+        return fields
 
     @property
     def message(self) -> str:
         """The error message in the body of a failed request."""
         try:
             fields = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.body[:200].decode("utf-8", "replace")
         return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
 

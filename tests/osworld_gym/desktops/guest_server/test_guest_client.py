@@ -77,19 +77,19 @@ def test_the_token_and_the_fields_travel(server, client):
 
 
 def test_a_late_answer_is_hung_and_the_next_question_works(server, client):
-    server.answers = ["hang", (200, b"[1]")]
+    server.answers = ["hang", (200, b'{"a": 1}')]
     start = time.monotonic()
     with pytest.raises(DesktopError) as caught:
         client.post("/x", {}, timeout=0.2)
     assert caught.value.reason is FailureReason.hung
     assert time.monotonic() - start < 5
-    assert client.get("/y", timeout=5).json() == [1]
+    assert client.get("/y", timeout=5).json() == {"a": 1}
 
 
 def test_a_broken_connection_is_died_and_only_harmless_questions_are_asked_again(server, client):
-    server.answers = ["drop", (200, b"[1]")]
-    assert client.get("/x", timeout=5).json() == [1]
-    server.answers = ["drop", (200, b"[1]")]
+    server.answers = ["drop", (200, b'{"a": 1}')]
+    assert client.get("/x", timeout=5).json() == {"a": 1}
+    server.answers = ["drop", (200, b'{"a": 1}')]
     with pytest.raises(DesktopError) as caught:
         client.post("/execute", {}, timeout=5)
     assert caught.value.reason is FailureReason.died
@@ -127,9 +127,10 @@ def test_answers_of_the_wrong_kind(server, client):
     with pytest.raises(DesktopError, match="write_file: disk full") as caught:
         desktop.write_file("/x", b"")
     assert caught.value.reason is FailureReason.setup_failed
-    server.answers = [(200, b"<html>")]
-    with pytest.raises(DesktopError, match="expected JSON"):
-        desktop.run("x")
+    for body in (b"<html>", b"[]", b"[" * 100_000):
+        server.answers = [(200, body)]
+        with pytest.raises(DesktopError, match="expected a JSON object"):
+            desktop.run("x")
     server.answers = [(500, b'{"message": "no program", "status": "error"}')]
     assert desktop.run("x").returncode == 127
     server.answers = [(500, b'{"message": "late", "timed_out": true}')]
