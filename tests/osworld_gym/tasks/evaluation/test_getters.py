@@ -53,7 +53,7 @@ class Guest(BaseHTTPRequestHandler):
             "/json/list": [tab, {"id": "2", "type": "worker", "url": "u", "title": ""}],
             "/requests/status.xml": b"<root><state>playing</state></root>",
         }
-        self._answer(answers[self.path])
+        self._answer(answers[self.path], self.server.status)
 
     def do_POST(self):
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -70,7 +70,7 @@ class Guest(BaseHTTPRequestHandler):
 @pytest.fixture
 def guest():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Guest)
-    server.told = []
+    server.told, server.status = [], 200
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -176,6 +176,12 @@ def test_chrome_as_it_runs(guest):
 def test_vlc(guest):
     assert get(at(guest), "vlc_playing_info", dest="x") == b"<root><state>playing</state></root>"
     assert guest.told[-1] == ("/requests/status.xml", "Basic " + b64encode(b":password").decode())
+    guest.status = 401  # the policy has changed the password
+    with pytest.raises(FileNotFoundError, match="status 401"):
+        get(at(guest), "vlc_playing_info", dest="x")
+    guest.status = 503
+    with pytest.raises(DesktopError, match="status 503"):
+        get(at(guest), "vlc_playing_info", dest="x")
     with pytest.raises(DesktopError, match="VLC does not answer") as caught:
         get(unanswered(8080, listening=True), "vlc_playing_info", dest="x")
     assert caught.value.reason is FailureReason.evaluator_failed
