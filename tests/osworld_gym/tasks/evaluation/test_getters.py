@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import subprocess
 import threading
 from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -161,6 +162,24 @@ def test_what_the_guest_knows(guest):
     assert {token for _, token in guest.told} == {"Bearer secret"}
     with pytest.raises(TaskError, match="'accessibility_tree' asks a guest server"):
         get(FileDesktop(), "accessibility_tree")
+
+
+def test_links_to_a_folder_around_them_are_listed_once(tmp_path):
+    """Two of them, each of which contains both, would keep the listing busy until its deadline."""
+
+    class Here(FileDesktop):
+        def run(self, command, *, shell=False, timeout=30.0):
+            done = subprocess.run(command, shell=shell, timeout=timeout, capture_output=True, text=True, check=False)
+            return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").touch()
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(tmp_path)
+    found = get(Here(), "list_directory", path=str(tmp_path))
+    assert {node["name"]: len(node["children"]) for node in found["children"]} == {"one": 0, "real": 1, "two": 0}
+    through = get(Here(), "list_directory", path=str(tmp_path / "one"))
+    assert [node["name"] for node in through["children"]] == ["one", "real", "two"]
 
 
 def test_chrome_as_it_runs(guest):
