@@ -34,7 +34,10 @@ def of_guest(path: str, reply: Reply) -> Reply:
         DesktopError: ``died``: of something else, e.g. a gateway whose machine is gone (502, 503), or a wrong token
             (401).
     """
-    if reply.ok or reply.status == BROKEN or (reply.status in REFUSED and isinstance(reply.json(), dict)):
+    if reply.ok or reply.status == BROKEN:
+        return reply
+    if reply.status in REFUSED:
+        reply.json()  # raises if the guest did not write it
         return reply
     raise DesktopError(FailureReason.died, f"{path}: status {reply.status}, {reply.message}")
 

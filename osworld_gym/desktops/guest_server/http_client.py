@@ -32,20 +32,22 @@ class Reply:
     def ok(self) -> bool:
         return self.status == 200
 
-    def json(self) -> Any:
-        """The body as JSON. Raises DesktopError (``died``) if it is not JSON: the server is not a guest server."""
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises DesktopError (``died``) if it is none: the server is not a guest server."""
         try:
-            return json.loads(self.body)
-        except ValueError as error:
-            text = self.body[:100]
-            raise DesktopError(FailureReason.died, f"expected JSON from the guest, got {text!r}") from error
+            fields = json.loads(self.body)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise DesktopError(FailureReason.died, f"expected a JSON object from the guest, got {self.body[:100]!r}")
+        return fields
 
     @property
     def message(self) -> str:
         """The error message in the body of a failed request."""
         try:
             fields = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.body[:200].decode("utf-8", "replace")
         return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
 
@@ -78,16 +80,25 @@ class GuestClient:
     """Client of one guest server. Used by one thread at a time. Timeouts are in seconds.
 
     Every request raises DesktopError: ``hung`` at its timeout, ``died`` if the connection fails, ReplyTooLarge for a
-    reply of more than ``MAX_ANSWER`` bytes.
+    reply of more than ``most`` bytes.
 
     Args:
         host: address of the server.
         port: the TCP port of the server.
         token: its bearer token; empty if it requires none.
         dial: opens a connection to the server that is used instead of TCP; None: TCP to ``host`` and ``port``.
+        most: bytes of the largest reply that is read.
     """
 
-    def __init__(self, host: str, port: int, token: str = "", dial: Callable[[], Stream] | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str = "",
+        dial: Callable[[], Stream] | None = None,
+        most: int = MAX_ANSWER,
+    ) -> None:
+        self._most = most
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection = _Connection(host, port, dial)
 
@@ -98,6 +109,10 @@ class GuestClient:
     def post(self, path: str, fields: Mapping[str, Any], *, timeout: float, again: bool = False) -> Reply:
         """POST of a JSON object. ``again``: the request is idempotent, so send it once more if the connection broke."""
         return self._ask("POST", path, json.dumps(dict(fields)).encode(), "application/json", timeout, again)
+
+    def put(self, path: str, *, timeout: float) -> Reply:
+        """PUT without a body."""
+        return self._ask("PUT", path, b"", "", timeout, again=False)
 
     def post_form(self, path: str, fields: Mapping[str, str], *, timeout: float) -> Reply:
         """POST of an url-encoded form."""
@@ -139,13 +154,13 @@ class GuestClient:
         self._connection.request(method, path, body or None, dict(headers))
         answer = self._connection.getresponse()
         parts, size = [], 0
-        if (answer.length or 0) > MAX_ANSWER:
-            raise _too_large(method, path)
+        if (answer.length or 0) > self._most:
+            raise self._too_large(method, path)
         while part := answer.read(CHUNK):
             parts.append(part)
             size += len(part)
-            if size > MAX_ANSWER:
-                raise _too_large(method, path)
+            if size > self._most:
+                raise self._too_large(method, path)
         received = {name.lower(): value for name, value in answer.headers.items()}
         return Reply(answer.status, b"".join(parts), received)
 
@@ -153,6 +168,5 @@ class GuestClient:
         """Closes the connection; the next request opens a new one."""
         self._connection.close()
 
-
-def _too_large(method: str, path: str) -> ReplyTooLarge:
-    return ReplyTooLarge(FailureReason.died, f"{method} {path}: the reply has more than {MAX_ANSWER} bytes")
+    def _too_large(self, method: str, path: str) -> ReplyTooLarge:
+        return ReplyTooLarge(FailureReason.died, f"{method} {path}: the reply has more than {self._most} bytes")

@@ -2,7 +2,8 @@
 
 It has its own user, process, network, IPC and host name namespaces. ``/usr``, parts of ``/etc`` and this Python are
 read-only; ``/tmp``, ``/home/user``, ``/run`` and ``/dev/shm`` are memory file systems of limited size; nothing else of
-the machine is visible. Everything ends with the guest, which is process 1 inside, so no cleanup is required.
+the machine is visible, and system calls that leave the namespaces are refused (``system_calls.py``). Everything ends
+with the guest, which is process 1 inside, so no cleanup is required.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from osworld_gym.desktops.local.system_calls import refused_calls
 
 UID = 1000
 HOME = "/home/user"
@@ -113,7 +116,8 @@ def sandbox(
         sources.append(path)
         return f"@{len(sources) - 1}"
 
-    files = {path: _memory_file(text) for path, text in FILES.items()}
+    files = {path: _memory_file(text.encode()) for path, text in FILES.items()}
+    descriptors = list(files.values())
     options = ["bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL"]
     options += ["--hostname", HOSTNAME, "--as-pid-1", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
     options += ["--perms", "1777", "--size", str(disk), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
@@ -122,6 +126,9 @@ def sandbox(
         options += ["--ro-bind-try", path, path]
     for i, path in enumerate(files):
         options += ["--ro-bind-data", str(first + i), path]
+    if refused := refused_calls():
+        options += ["--seccomp", str(first + len(descriptors))]
+        descriptors.append(_memory_file(refused))
     for path, mode, size in (("/tmp", "1777", disk), (FOLDER, "0700", SMALL), (RUNTIME, "0700", SMALL)):
         options += ["--perms", mode, "--size", str(size), "--tmpfs", path]
     options += ["--bind", "@home", HOME] if home.prepared else ["--perms", "0755", "--size", str(disk), "--tmpfs", HOME]
@@ -136,7 +143,7 @@ def sandbox(
     for name, value in {**env, **({"PYTHONPATH": ":".join(extra)} if extra else {})}.items():
         options += ["--setenv", name, value]
     options += ["--info-fd", str(INFO), "--remount-ro", "/", "--", *command]
-    return Sandbox(tuple(options), tuple(sources), tuple(files.values()))
+    return Sandbox(tuple(options), tuple(sources), tuple(descriptors))
 
 
 def _process_limit(number: int) -> list[str]:
@@ -149,9 +156,9 @@ def _process_limit(number: int) -> list[str]:
     return ["prlimit", f"--nproc={number}:{number}", "--"]
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(data: bytes) -> int:
     descriptor = os.memfd_create("osworld-gym")
-    os.write(descriptor, text.encode())
+    os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

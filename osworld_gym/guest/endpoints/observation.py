@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +21,7 @@ DEADLINE = 5.0  # seconds after which a screen that keeps changing is used as it
 PAINTED = 10.0  # seconds for a program to draw its new window; afterwards a plain window is used as it is
 LIMIT = 20.0  # seconds that the actions of one request may take; the remaining ones are skipped
 KEYS_KEPT = 512  # idempotency keys remembered
+TITLE = 1000  # most characters of a title in a reply's header: a client refuses lines above 64 KiB
 
 
 class Observing:
@@ -131,6 +133,6 @@ class Observing:
         return done, 200
 
 
-def _header(text: str) -> str:
-    """A title encoded for an HTTP header: JSON escapes for non-ASCII characters, no line ends."""
-    return "".join(char if " " <= char <= "~" and char != "\\" else f"\\u{ord(char):04x}" for char in text)
+def _header(title: str) -> str:
+    """A title encoded for an HTTP header: the inside of a JSON string in ASCII, of its first characters."""
+    return json.dumps(title[:TITLE])[1:-1]

@@ -29,12 +29,14 @@ class Commands:
     """
 
     def __init__(self, env: dict[str, str], log: Path) -> None:
-        self.env, self._log = env, log
+        self.env = env
+        # opened once: a program could put a pipe in its place, and opening that would wait for a reader
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.home = Path(env["HOME"])
         self._launched: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
         self._lock = threading.Lock()
-        self._python = PreloadClient(env, self.home, log)
+        self._python = PreloadClient(env, self.home, self._log)
 
     def expand(self, path: str) -> Path:
         """``~``, ``$VARS`` and OSWorld's ``/home/user`` → the absolute path inside this desktop.
@@ -102,8 +104,8 @@ class Commands:
         Raises:
             OSError, ValueError: it cannot be started.
         """
-        with self._log.open("ab") as log, self._lock:
-            child = self._start(self.arguments(command, shell), shell, log, log, self.home)
+        with self._lock:
+            child = self._start(self.arguments(command, shell), shell, self._log, self._log, self.home)
             self._launched.append(child)
         return child
 
@@ -113,7 +115,7 @@ class Commands:
             return [child.pid for child in self._launched if child.poll() is None]
 
     def _start(
-        self, arguments: Command, shell: bool, out: IO[bytes], err: IO[bytes], folder: Path
+        self, arguments: Command, shell: bool, out: IO[bytes] | int, err: IO[bytes] | int, folder: Path
     ) -> subprocess.Popen[bytes]:
         if not arguments and arguments != "":  # an empty line is a valid shell script, as on OSWorld's server
             raise ValueError("the command is empty: expected a program and its arguments")

@@ -29,10 +29,10 @@ class PreloadClient:
     Args:
         env: the environment of the programs.
         folder: the working directory of the programs.
-        log: file for the output of the forking Python.
+        log: descriptor of a file for the output of the forking Python.
     """
 
-    def __init__(self, env: dict[str, str], folder: Path, log: Path) -> None:
+    def __init__(self, env: dict[str, str], folder: Path, log: int) -> None:
         self._env, self._folder, self._log = env, folder, log
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,14 +111,14 @@ class PreloadClient:
             self._control.close()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = Path(__file__).with_name("preload_server.py")
-        with theirs, self._log.open("ab") as log:
+        with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, str(script), str(theirs.fileno())],
                 env=self._env,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=self._log,
+                stderr=self._log,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

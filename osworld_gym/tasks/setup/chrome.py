@@ -1,12 +1,12 @@
 """Chrome client: lists, opens and closes a desktop's tabs through the HTTP endpoints of the DevTools protocol.
 
 The endpoints are ``/json/list``, ``/json/new`` and ``/json/close``, on the debugging port that the task's setup opens
-(9222 inside every desktop) and that the provider forwards (``Desktop.forwarded``).
+(9222 inside every desktop) and that the provider forwards (``Desktop.forwarded``). What answers there may be a program
+of the policy: an answer has a deadline and a limit of bytes.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from collections.abc import Sequence
@@ -15,12 +15,14 @@ from typing import Any
 from urllib.parse import quote
 
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.desktops.guest_server.http_client import GuestClient
+from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge, TaskError
 from osworld_gym.tasks.evaluation.urls import same_url
 
 CHROME_PORT = 9222
 STARTED = 60.0  # seconds for Chrome to answer after it was launched
 ANSWER = 15.0  # seconds for one answer
+MOST = 8 << 20  # bytes of one answer; the address of a page that is data has up to two megabytes
 ADDRESS = 3.0  # seconds for the page's address, which is left out then
 LOADED = 20.0  # seconds for a new tab to leave the blank page
 POLL = 0.1  # seconds between requests: these endpoints have no event to wait for
@@ -63,7 +65,7 @@ class Chrome:
             try:
                 self._ask("GET", "/json/version")
                 return
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (DesktopError, ValueError, RecursionError) as error:
                 if time.monotonic() >= end:
                     message = f"Chrome did not answer on port {CHROME_PORT} within {STARTED:g} s: {error}"
                     raise DesktopError(FailureReason.setup_failed, message) from error
@@ -72,7 +74,7 @@ class Chrome:
     def tabs(self) -> list[Tab]:
         """The open tabs, most recently used first."""
         pages = [page for page in self._answer("GET", "/json/list") if page.get("type") == "page"]
-        return [Tab(page["id"], page["url"], page["title"]) for page in pages]
+        return [Tab(str(page["id"]), str(page["url"]), str(page["title"])) for page in pages]
 
     def open(self, url: str) -> Tab:
         """Opens a tab; returns once it has left the blank page, or after ``LOADED`` seconds."""
@@ -92,20 +94,20 @@ class Chrome:
     def _answer(self, method: str, path: str) -> Any:
         try:
             return self._ask(method, path)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except ReplyTooLarge:
+            raise
+        except (DesktopError, ValueError, RecursionError) as error:
             raise DesktopError(FailureReason.setup_failed, f"Chrome, {method} {path}: {error}") from error
 
     def _ask(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        client = GuestClient(*self._address, most=MOST)
         try:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            body = answer.read()
+            answer = (client.put if method == "PUT" else client.get)(path, timeout=self._timeout)
         finally:
-            connection.close()
-        if answer.status != 200:
-            raise ValueError(f"status {answer.status}: {body[:200]!r}")
-        return json.loads(body) if body[:1] in (b"[", b"{") else body.decode()
+            client.close()
+        if not answer.ok:
+            raise ValueError(f"status {answer.status}: {answer.body[:200]!r}")
+        return json.loads(answer.body) if answer.body[:1] in (b"[", b"{") else answer.body.decode()
 
 
 def page_url(desktop: Desktop) -> str:

@@ -138,6 +138,11 @@ def lines(name: str, expect: Sequence[str], unexpect: Sequence[str] = ()) -> Dat
     return metric("check_list", vm_file(name), rules)
 
 
+def not_blank(name: str, text: str) -> Data:
+    """Evaluator: the lines of the file that are not empty are exactly these, in this order."""
+    return metric("compare_config", output("grep", "-v", "^$", f"{DOCUMENTS}/{name}"), {"expected": text})
+
+
 def listed(include: Sequence[str], exclude: Sequence[str] = ()) -> Data:
     """Evaluator: texts that ``ls -R`` of the documents folder prints, and texts that it does not."""
     rules = {"include": list(include), "exclude": list(exclude)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def test_an_empty_line_is_a_shell_script_but_no_program(commands: Commands) -> N
     assert commands.execute("", True, 10.0) == (0, "", "")
     with pytest.raises(ValueError, match="the command is empty"):
         commands.execute("", False, 10.0)
+
+
+def test_a_pipe_in_the_place_of_the_log_holds_no_program(commands: Commands, tmp_path: Path) -> None:
+    """A program of the policy may write the folder of the log; opening a pipe waits for a reader."""
+    (tmp_path / "log").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "log")
+    reader = threading.Timer(10.0, lambda: os.open(tmp_path / "log", os.O_RDONLY))
+    reader.daemon = True
+    reader.start()
+    commands.launch(["true"], False).wait(20.0)
+    assert reader.is_alive()  # nobody had to read
+    reader.cancel()

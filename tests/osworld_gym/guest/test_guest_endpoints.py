@@ -6,6 +6,7 @@ import io
 import json
 import socket
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -369,6 +370,29 @@ def test_observe_reports_pointer_window_and_changes(guest: OpenGuest) -> None:
     assert json.loads(f'"{seen.headers["X-Window"]}"') == title
     assert int(seen.headers["X-Changes"]) > before
     assert seen.headers["X-Black"] == "0"
+    post(guest, "/setup/close_window", {"window_name": title})
+
+
+_LONG_TITLE = """
+import time
+from Xlib.display import Display
+display = Display()
+window = display.screen().root.create_window(10, 10, 300, 200, 0, 24)
+title = ("\\U0001f600 \\"x\\" " * 20000).encode()
+window.change_property(display.intern_atom("_NET_WM_NAME"), display.intern_atom("UTF8_STRING"), 8, title)
+window.map()
+display.sync()
+time.sleep(60)
+"""
+
+
+def test_a_long_title_does_not_make_a_reply_unreadable(guest: OpenGuest) -> None:
+    command = [sys.executable, "-c", _LONG_TITLE]
+    post(guest, "/setup/launch", {"command": command, "window": True})
+    post(guest, "/setup/activate_window", {"window_name": '\U0001f600 "x"'})
+    seen = post(guest, "/observe", {"quiet": 0.1})
+    title = json.loads(f'"{seen.headers["X-Window"]}"')
+    assert title == ('\U0001f600 "x" ' * 20000)[:1000]
     post(guest, "/setup/close_window", {"window_name": title})
 
 

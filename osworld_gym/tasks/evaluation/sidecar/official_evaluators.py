@@ -53,6 +53,7 @@ class Watch:
 
     def __init__(self, requests: Any) -> None:
         self.server, self.token, self.failures, self.too_large = "", "", list[str](), ""
+        self.places: tuple[str, ...] = ()  # what the addresses of the desktop's ports begin with
         self._errors = requests.exceptions.RequestException
         self._send = requests.Session.request
         watch = self
@@ -63,9 +64,15 @@ class Watch:
         requests.Session.request = request
 
     def request(self, session: Any, method: str, url: str, options: dict[str, Any]) -> Any:
-        """Sends one request, with this desktop's token."""
+        """Sends one request, with this desktop's token.
+
+        A redirection by the desktop is not followed: this process has the host's network, and a program of the policy
+        may answer on a port that is forwarded.
+        """
         options["timeout"] = options.get("timeout") or HTTP_TIMEOUT
         ours = bool(self.server) and url.startswith(self.server)
+        if url.startswith(self.places):
+            options["allow_redirects"] = False
         if ours and self.token:
             options["headers"] = {**(options.get("headers") or {}), "Authorization": f"Bearer {self.token}"}
         try:
@@ -147,6 +154,8 @@ def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch, limits:
 
     watch.server, watch.token = f"http://{desktop['host']}:{desktop['port']}", desktop["token"]
     watch.failures, watch.too_large = [], ""
+    ports = (desktop["port"], desktop.get("chromium_port"), desktop.get("vlc_port"))
+    watch.places = tuple(f"http://{desktop['host']}:{port}" for port in ports if port)
     env = Environment(desktop)
 
     def get(config: dict[str, Any]) -> Any:

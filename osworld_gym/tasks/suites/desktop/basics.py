@@ -19,6 +19,7 @@ from osworld_gym.tasks.suites.authoring import (
     listed,
     metric,
     mouse,
+    not_blank,
     output,
     save_step,
     script,
@@ -133,10 +134,7 @@ def _editor_files() -> list[Task]:
             "text_editor",
             "Copy the whole text of poem.txt (open) to the end of book.txt in the same folder, and save book.txt.",
             [file_step("poem.txt", POEM), file_step("book.txt", "My book\n"), in_editor("poem.txt")],
-            every(
-                lines("book.txt", ["^My book$", "^roses are red$", "^violets are blue$"]),
-                lines("poem.txt", ["^roses are red$"]),
-            ),
+            every(not_blank("book.txt", f"My book\n{POEM}"), lines("poem.txt", ["^roses are red$"])),
             script(
                 (
                     "Copy the text",

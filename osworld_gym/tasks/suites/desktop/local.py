@@ -17,11 +17,14 @@ from osworld_gym.tasks.suites.authoring import (
     file_step,
     folder_step,
     icon,
+    in_window,
     keys_step,
     lines,
     listed,
     make_task,
     mouse,
+    not_blank,
+    prints,
     save_step,
     script,
     type_step,
@@ -32,6 +35,7 @@ from osworld_gym.tasks.task import Task
 #: setup of a folder with three files, and the names of those that stay as they are
 THREE = [file_step(name, f"{name}\n") for name in ("alpha.txt", "beta.txt", "gamma.txt")]
 OTHERS = ["alpha.txt", "gamma.txt"]
+TRASH = "~/.local/share/Trash/files"
 
 
 def _select(name: str) -> Data:
@@ -67,7 +71,7 @@ def _renaming() -> list[Task]:
             "file_manager",
             "Move the file gamma.txt to the trash.",
             [*THREE, MANAGER],
-            listed(["alpha.txt", "beta.txt"], ["gamma.txt"]),
+            every(listed(["alpha.txt", "beta.txt"], ["gamma.txt"]), prints(f"ls {TRASH}", "gamma.txt\n")),
             script(("Delete the file", [_select("gamma.txt"), keys_step("delete", "Move it to the trash")])),
         ),
     ]
@@ -197,10 +201,16 @@ def _other_tasks() -> list[Task]:
             "multi_apps",
             "Open the file todo.txt from the file manager, add the line 'done' at its end, and save it.",
             [file_step("todo.txt", "sweep\n"), file_step("other.txt", "x\n"), MANAGER],
-            every(lines("todo.txt", ["^sweep$", "^done$"]), lines("other.txt", ["^x$"], ["done"])),
+            every(not_blank("todo.txt", "sweep\ndone\n"), lines("other.txt", ["^x$"], ["done"])),
             script(
                 ("Open the file", [mouse("double", icon("todo.txt"), "the file todo.txt", "Open the file todo.txt")]),
-                ("Add the line", [keys_step("ctrl end", "Go to the end of the text"), type_step("done", "Type done")]),
+                (
+                    "Add the line",
+                    [
+                        in_window("todo.txt", keys_step("ctrl end", "Go to the end of the text")),
+                        type_step("done", "Type done"),
+                    ],
+                ),
                 save_step("todo.txt"),
             ),
         ),

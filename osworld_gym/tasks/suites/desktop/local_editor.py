@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from osworld_gym.tasks.suites.authoring import (
-    DOCUMENTS,
     EDITOR,
     every,
     file_step,
@@ -12,6 +11,7 @@ from osworld_gym.tasks.suites.authoring import (
     lines,
     make_task,
     mouse,
+    not_blank,
     save_step,
     script,
     type_step,
@@ -47,11 +47,7 @@ def _writing() -> list[Task]:
             "text_editor",
             "Add 'bread' as the last line of the open shopping list and save it.",
             [file_step("shopping.txt", "milk\neggs\n"), in_editor("shopping.txt")],
-            {
-                "func": "compare_config",
-                "result": {"type": "vm_command_line", "command": ["grep", "-v", "^$", f"{DOCUMENTS}/shopping.txt"]},
-                "expected": {"type": "rule", "rules": {"expected": "milk\neggs\nbread\n"}},
-            },
+            not_blank("shopping.txt", "milk\neggs\nbread\n"),
             script(
                 ("Go to the end", [FOCUS, keys_step("ctrl end", "Go to the end of the text")]),
                 ("Add the line", [type_step("bread", "Type bread")]),

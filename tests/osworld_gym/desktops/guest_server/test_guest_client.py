@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from osworld_gym.desktops.guest_server import http_client
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local import desktop as local
@@ -78,19 +77,19 @@ def test_the_token_and_the_fields_travel(server, client):
 
 
 def test_a_late_answer_is_hung_and_the_next_question_works(server, client):
-    server.answers = ["hang", (200, b"[1]")]
+    server.answers = ["hang", (200, b'{"a": 1}')]
     start = time.monotonic()
     with pytest.raises(DesktopError) as caught:
         client.post("/x", {}, timeout=0.2)
     assert caught.value.reason is FailureReason.hung
     assert time.monotonic() - start < 5
-    assert client.get("/y", timeout=5).json() == [1]
+    assert client.get("/y", timeout=5).json() == {"a": 1}
 
 
 def test_a_broken_connection_is_died_and_only_harmless_questions_are_asked_again(server, client):
-    server.answers = ["drop", (200, b"[1]")]
-    assert client.get("/x", timeout=5).json() == [1]
-    server.answers = ["drop", (200, b"[1]")]
+    server.answers = ["drop", (200, b'{"a": 1}')]
+    assert client.get("/x", timeout=5).json() == {"a": 1}
+    server.answers = ["drop", (200, b'{"a": 1}')]
     with pytest.raises(DesktopError) as caught:
         client.post("/execute", {}, timeout=5)
     assert caught.value.reason is FailureReason.died
@@ -128,9 +127,10 @@ def test_answers_of_the_wrong_kind(server, client):
     with pytest.raises(DesktopError, match="write_file: disk full") as caught:
         desktop.write_file("/x", b"")
     assert caught.value.reason is FailureReason.setup_failed
-    server.answers = [(200, b"<html>")]
-    with pytest.raises(DesktopError, match="expected JSON"):
-        desktop.run("x")
+    for body in (b"<html>", b"[]", b"[" * 100_000):
+        server.answers = [(200, body)]
+        with pytest.raises(DesktopError, match="expected a JSON object"):
+            desktop.run("x")
     server.answers = [(500, b'{"message": "no program", "status": "error"}')]
     assert desktop.run("x").returncode == 127
     server.answers = [(500, b'{"message": "late", "timed_out": true}')]
@@ -169,9 +169,10 @@ def test_the_guests_own_imports_stay_out_of_the_host():
     assert "pyautogui" not in sys.modules
 
 
-def test_a_reply_that_is_too_large_is_not_read_and_the_next_request_works(server, client, monkeypatch):
-    monkeypatch.setattr(http_client, "MAX_ANSWER", 1000)
+def test_a_reply_that_is_too_large_is_not_read_and_the_next_request_works(server):
+    client = GuestClient("127.0.0.1", server.server_address[1], "secret", most=1000)
     server.answers = [(200, bytes(1001)), (200, bytes(1000))]
     with pytest.raises(ReplyTooLarge, match="POST /file: the reply has more than 1000 bytes"):
         client.post_form("/file", {"file_path": "/a"}, timeout=5)
     assert len(client.post_form("/file", {"file_path": "/a"}, timeout=5).body) == 1000
+    client.close()

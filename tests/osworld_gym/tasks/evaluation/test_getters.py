@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import subprocess
 import threading
 from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,7 +54,7 @@ class Guest(BaseHTTPRequestHandler):
             "/json/list": [tab, {"id": "2", "type": "worker", "url": "u", "title": ""}],
             "/requests/status.xml": b"<root><state>playing</state></root>",
         }
-        self._answer(answers[self.path])
+        self._answer(answers[self.path], self.server.status)
 
     def do_POST(self):
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -70,7 +71,7 @@ class Guest(BaseHTTPRequestHandler):
 @pytest.fixture
 def guest():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Guest)
-    server.told = []
+    server.told, server.status = [], 200
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -163,6 +164,24 @@ def test_what_the_guest_knows(guest):
         get(FileDesktop(), "accessibility_tree")
 
 
+def test_links_to_a_folder_around_them_are_listed_once(tmp_path):
+    """Two of them, each of which contains both, would keep the listing busy until its deadline."""
+
+    class Here(FileDesktop):
+        def run(self, command, *, shell=False, timeout=30.0):
+            done = subprocess.run(command, shell=shell, timeout=timeout, capture_output=True, text=True, check=False)
+            return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").touch()
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(tmp_path)
+    found = get(Here(), "list_directory", path=str(tmp_path))
+    assert {node["name"]: len(node["children"]) for node in found["children"]} == {"one": 0, "real": 1, "two": 0}
+    through = get(Here(), "list_directory", path=str(tmp_path / "one"))
+    assert [node["name"] for node in through["children"]] == ["one", "real", "two"]
+
+
 def test_chrome_as_it_runs(guest):
     desktop = at(guest)
     assert get(desktop, "open_tabs_info") == [{"title": "A", "url": "https://a.org/x?q=1,2&r=b"}]
@@ -176,6 +195,12 @@ def test_chrome_as_it_runs(guest):
 def test_vlc(guest):
     assert get(at(guest), "vlc_playing_info", dest="x") == b"<root><state>playing</state></root>"
     assert guest.told[-1] == ("/requests/status.xml", "Basic " + b64encode(b":password").decode())
+    guest.status = 401  # the policy has changed the password
+    with pytest.raises(FileNotFoundError, match="status 401"):
+        get(at(guest), "vlc_playing_info", dest="x")
+    guest.status = 503
+    with pytest.raises(DesktopError, match="status 503"):
+        get(at(guest), "vlc_playing_info", dest="x")
     with pytest.raises(DesktopError, match="VLC does not answer") as caught:
         get(unanswered(8080, listening=True), "vlc_playing_info", dest="x")
     assert caught.value.reason is FailureReason.evaluator_failed

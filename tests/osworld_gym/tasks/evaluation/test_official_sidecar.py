@@ -46,6 +46,7 @@ def get_file(env, config):
     open(path, "wb").write(answer.content)
     return path
 def get_chrome(env, config): return env.chromium_port
+def get_playing(env, config): return requests.get(f"http://{env.vm_ip}:{env.vlc_port}/status").status_code
 """
 METRICS = """
 import os, time
@@ -95,9 +96,14 @@ def pool(place):
 
 
 class Guest(BaseHTTPRequestHandler):
-    """A guest server that requires the token; /slow responds too late, /broken returns a server error."""
+    """A guest server that requires the token; /broken returns a server error, /status a redirection."""
 
     def do_GET(self):
+        self.server.paths.append(self.path)
+        if self.path == "/status":
+            self.send_response(302)
+            self.send_header("Location", self.server.elsewhere)
+            return self.end_headers()
         allowed = self.headers.get("Authorization") == "Bearer secret"
         self.send_response(401 if not allowed else 500 if self.path == "/broken" else 200)
         self.end_headers()
@@ -114,7 +120,17 @@ class Guest(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def guest():
+    yield from serving()
+
+
+@pytest.fixture
+def other_server():
+    yield from serving()
+
+
+def serving():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Guest)
+    server.paths = []
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -250,6 +266,15 @@ def test_ports_are_passed_on(pool, guest, tmp_path):
     assert scored(pool, desktop, tmp_path, **port) == 1.0
     with pytest.raises(DesktopError, match="does not forward port 9222 of its desktops"):
         scored(pool, desktop_at(guest), tmp_path, **port)
+
+
+def test_a_redirection_by_the_desktop_is_not_followed(pool, guest, other_server, tmp_path):
+    """What answers on a forwarded port may be the policy's, and the evaluators have this machine's network."""
+    guest.elsewhere = f"http://127.0.0.1:{other_server.server_address[1]}/on"
+    desktop = desktop_at(guest, ports={8080: ("127.0.0.1", guest.server_address[1])})
+    playing = {"func": "exact_match", "result": {"type": "playing"}, "expected": expected(302)}
+    assert scored(pool, desktop, tmp_path, **playing) == 1.0
+    assert (guest.paths, other_server.paths) == (["/status"], [])
 
 
 def test_a_metric_that_imports_the_policys_files_is_refused(pool, guest, tmp_path):

@@ -1,8 +1,10 @@
 """Setup steps that involve the host: downloads, Chrome's tabs and history, stored output, accounts."""
 
 import json
+import socket
 import sqlite3
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -90,6 +92,43 @@ def test_tabs_close_by_address(browser):
     browser.tabs += [{"id": i, "type": "page", "title": "", "url": "https://www.b.org/"} for i in ("b1", "b2")]
     run(desktop_with(browser), step("chrome_close_tabs", urls_to_close=["https://b.com"]))
     assert [tab["id"] for tab in browser.tabs] == ["first", "b2"]
+
+
+def trickle(connection: socket.socket, ended: threading.Event) -> None:
+    while not ended.wait(0.02):
+        connection.sendall(b" ")
+
+
+def endless(connection: socket.socket, ended: threading.Event) -> None:
+    while not ended.is_set():
+        connection.sendall(b" " * (1 << 16))
+
+
+def nested(connection: socket.socket, ended: threading.Event) -> None:
+    del ended
+    connection.sendall(b"[" * 100_000)
+
+
+@pytest.mark.parametrize("answer", [trickle, endless, nested])
+def test_a_program_in_chromes_place_neither_holds_nor_ends_the_run(answer, monkeypatch):
+    """The policy can start one; the address of the page is asked after each of its responses."""
+    monkeypatch.setattr(chrome, "ADDRESS", 0.2)
+    ended = threading.Event()
+
+    def serve() -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            answer(connection, ended)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        watchdog = threading.Timer(20.0, ended.set)
+        watchdog.start()
+        assert chrome.page_url(FileDesktop(ports={9222: listener.getsockname()})) == ""
+        watchdog.cancel()
+    assert not ended.is_set()  # nobody had to end the answer
+    ended.set()
 
 
 def test_a_chrome_that_never_starts_is_a_failed_setup(monkeypatch):

@@ -4,16 +4,18 @@ import json
 from collections import Counter
 
 import pytest
+from file_desktop import FileDesktop
 from repository import ROOT
 
 from osworld_gym.desktops.setup_schema import STEPS
-from osworld_gym.tasks.evaluation.verify import read_evaluator
+from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.oracles.gui_script import LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.suites.authoring import DIFFICULTIES, plan_text
 from osworld_gym.tasks.suites.desktop.suite import desktop_suite, new_tasks
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.types import StopReason
 
 SUITE = desktop_suite()
 #: setup steps that OSWorld's client supports, and one of ours
@@ -101,3 +103,25 @@ def test_the_page_names_every_task():
         split = "held out" if task.id in held_out else "train"
         wanted = [", ".join(task.raw["related_apps"]), str(len(task.oracle["steps"])), task.raw["difficulty"], split]
         assert cells[1:5] == wanted
+
+
+LISTING = "/home/user/Documents:\nalpha.txt\nbeta.txt\n"
+GONE = {"ls": LISTING, "ls ~/.local/share/Trash/files": "gamma.txt\n"}
+UNTOUCHED = {"~/Documents/other.txt": b"x\n", "~/Documents/poem.txt": b"roses are red\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "commands", "score"),
+    [
+        ("local-files-delete", GONE, 1.0),
+        ("local-files-delete", GONE | {"ls ~/.local/share/Trash/files": ""}, 0.0),  # deleted for ever, or moved
+        ("local-files-delete", GONE | {"ls": f"{LISTING}other.txt\n", "ls ~/.local/share/Trash/files": ""}, 0.0),
+        ("local-open-and-edit", {"grep": "sweep\ndone\n"}, 1.0),
+        ("local-open-and-edit", {"grep": "done\nsweep\n"}, 0.0),  # not at the end
+        ("desktop-editor-copy-between", {"grep": "My book\nroses are red\nviolets are blue\n"}, 1.0),
+        ("desktop-editor-copy-between", {"grep": "roses are red\nviolets are blue\nMy book\n"}, 0.0),
+    ],
+)
+def test_a_wrong_way_is_not_a_success(name, commands, score):
+    desktop = FileDesktop(UNTOUCHED, commands)
+    assert verify(SUITE.task(name), desktop, stop=StopReason.finished).score == score

@@ -86,12 +86,16 @@ def list_directory(run: TaskRun, config: Config) -> dict[str, Any]:
 
 
 def directory_tree(run: TaskRun, path: str) -> dict[str, Any]:
-    """As :func:`list_directory`, for a path; ``~`` is the home folder inside the desktop. Raises as it."""
+    """As :func:`list_directory`, for a path; ``~`` is the home folder inside the desktop. Raises as it.
+
+    Of a link to a folder below it ``children`` is empty: two links to a folder around them would have no end.
+    """
     script = (
         "import json,os,sys\n"
-        "def tree(p):\n"
+        "def tree(p,top=True):\n"
         "    node={'type':'directory' if os.path.isdir(p) else 'file','name':os.path.basename(p)}\n"
-        "    if node['type']=='directory': node['children']=[tree(os.path.join(p,n)) for n in sorted(os.listdir(p))]\n"
+        "    names=sorted(os.listdir(p)) if node['type']=='directory' and (top or not os.path.islink(p)) else []\n"
+        "    if node['type']=='directory': node['children']=[tree(os.path.join(p,n),False) for n in names]\n"
         "    return node\n"
         "print(json.dumps(tree(os.path.expanduser(sys.argv[1]))))"
     )

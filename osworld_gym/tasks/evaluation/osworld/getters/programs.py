@@ -13,6 +13,7 @@ from osworld_gym.types import Action
 
 HOME = "/home/user"
 VLC_PORT, VLC_PASSWORD = 8080, "password"  # of VLC's web interface, as the tasks configure it
+REFUSED = range(300, 500)  # statuses of VLC's web interface that a restart does not change
 ANSWER = 15.0  # seconds
 
 #: the types under ``video/`` that OSWorld queries with xdg-mime
@@ -35,8 +36,9 @@ def vlc_playing_info(run: TaskRun, config: Config) -> bytes:
     """The status XML of VLC's web interface.
 
     Raises:
-        FileNotFoundError: no process listens on the interface's port: VLC was closed.
-        DesktopError: ``evaluator_failed``: a process listens but does not respond.
+        FileNotFoundError: no process listens on the interface's port, since VLC was closed, or what listens refuses the
+            request: another password, or another program. The policy has caused either.
+        DesktopError: ``evaluator_failed``: a process listens but does not respond, or with a server's error.
         TaskError: this provider does not forward the port.
     """
     del config
@@ -55,6 +57,8 @@ def vlc_playing_info(run: TaskRun, config: Config) -> bytes:
         raise DesktopError(FailureReason.evaluator_failed, f"VLC does not answer: {error}") from error
     finally:
         connection.close()
+    if reply.status in REFUSED:
+        raise FileNotFoundError(f"VLC's web interface, which answers with status {reply.status}")
     if reply.status != 200:
         raise DesktopError(FailureReason.evaluator_failed, f"VLC answers with status {reply.status}")
     return body
