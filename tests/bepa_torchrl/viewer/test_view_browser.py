@@ -167,7 +167,7 @@ def test_every_column_can_be_seen_in_a_narrow_window(browser: Any, many_pages: s
     page.locator(".lines .line").first.hover()
     page.mouse.wheel(2000, 0)
     page.wait_for_function("""() => {
-        const cell = document.querySelector(".lines .line span:last-child");
+        const cell = document.querySelector(".lines .line > span:last-child");
         const { left, width, top, height } = cell.getBoundingClientRect();
         return cell.contains(document.elementFromPoint(left + width / 2, top + height / 2));
     }""")
