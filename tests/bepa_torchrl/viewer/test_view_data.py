@@ -390,3 +390,10 @@ def test_an_evaluation_that_has_just_begun(tmp_path: Path) -> None:
     write_lines(folder / "episodes.jsonl", [made_line(0, []) | {"outcome": {"attempt": 0}}])
     assert site.refresh()
     assert column(tmp_path / "out", "card/evaluation/episodes", "task") == ["task-00"]
+
+
+def test_a_port_is_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", 1)
+    assert main(["view", str(run), "--port", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "--port 0 is read with --serve only" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
