@@ -262,6 +262,12 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
         of_list = list_facts(settings, tasks)
     outcomes = read_results(options.source, suite)
+    longest = max(outcomes, key=lambda outcome: outcome.steps)
+    if options.steps is not None and longest.steps > options.steps:
+        raise ValueError(
+            f"--steps {options.steps}: {longest.task} has {longest.steps} steps; give the budget of the runs that "
+            f"{options.source} has, or leave --steps out"
+        )
     facts: dict[str, Any] = {"suite": name or "tasks of the folder", **of_list, "policy": options.source}
     folders = result_folders(options.source)
     if len(folders) > 1:  # passes, or different agents: only who made them knows

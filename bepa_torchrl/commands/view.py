@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bepa_torchrl.commands.arguments import check_new
@@ -19,7 +20,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=text)
     parser.add_argument("--out", type=Path, help="the folder of pages; it must not exist (default: ./view-NAME)")
     parser.add_argument("--serve", action="store_true", help="serve the pages on this machine and follow a running run")
-    parser.add_argument("--port", type=int, default=0, help="port of --serve (default: a free one)")
+    parser.add_argument("--port", type=int, help="port of --serve (default: a free one)")
     parser.set_defaults(program=view, needs_extra=False)
 
 
@@ -31,34 +32,37 @@ def view(options: argparse.Namespace) -> int:
     from osworld_gym.extras import require_extra
 
     require_extra("view", "bepa view")
-    if not 0 <= options.port < 65536:
-        raise ValueError(f"--port: expected 0 to 65535, got {options.port}")
+    if options.port is not None and not options.serve:
+        raise ValueError(f"--port {options.port} is read with --serve only; add it, or leave --port out")
+    port = options.port or 0
+    if not 0 <= port < 65536:
+        raise ValueError(f"--port: expected 0 to 65535, got {port}")
     if options.serve:
-        require_free(options.port)
+        require_free(port)
     if options.serve and options.out is None:
         with tempfile.TemporaryDirectory(prefix="bepa-view-") as folder:
-            return _serve(options, Path(folder))
+            return _serve(options.runs, port, Path(folder))
     from bepa_torchrl.viewer.site import Site
     from osworld_gym.atomic import new_folder
 
     out = options.out or Path(f"view-{Path(options.runs[0]).absolute().name}")
     check_new(out, "--out")
     if options.serve:
-        return _serve(options, out)
+        return _serve(options.runs, port, out)
     with new_folder(out) as part:
         Site(options.runs, part).write()
     print(f"{out / 'index.html'}")
     return 0
 
 
-def _serve(options: argparse.Namespace, out: Path) -> int:
+def _serve(runs: Sequence[str], port: int, out: Path) -> int:
     from bepa_torchrl.viewer.serve import PagesServer
     from bepa_torchrl.viewer.site import Site
 
-    site = Site(options.runs, out)
+    site = Site(runs, out)
     out.mkdir(parents=True, exist_ok=True)
     site.write()
-    with PagesServer(site, options.port) as server:
+    with PagesServer(site, port) as server:
         print(f"{server.address}  (Ctrl-C ends it)", flush=True)
         server.serve_forever()
     return 0

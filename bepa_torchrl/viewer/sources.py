@@ -84,8 +84,8 @@ def _open(argument: str, name: str, pictures: Pictures) -> Source:
         return _other(name, lambda: [stream])
     if not folder.is_dir():
         raise RecordError(f"{argument}: there is no such folder; name a run, such as runs/NAME, or NAME:FOLDER of logs")
-    if (folder / _EVALUATION).exists() and (folder / "episodes.jsonl").exists():
-        return _other(name, lambda: [_evaluation(folder, name, pictures)])
+    if _is_evaluation(folder):
+        return _other(name, _evaluation(folder, name, pictures))
     if _methods(folder):
         return _run(folder, name, pictures)
     if (folder / LEDGER).exists() or (folder / "seed.json").exists():
@@ -188,10 +188,20 @@ def _seeds(folder: Path, run: str, pictures: Pictures) -> list[Stream]:
     return streams
 
 
-def _evaluation(folder: Path, run: str, pictures: Pictures) -> Stream:
+def _is_evaluation(folder: Path) -> bool:
+    """Whether it is a folder of ``bepa eval`` with episodes, or none yet; the answers of a grounding suite are none."""
+    started = (folder / _EVALUATION).exists()
+    return started and ((folder / "episodes.jsonl").exists() or next(folder.glob("*.jsonl"), None) is None)
+
+
+def _evaluation(folder: Path, run: str, pictures: Pictures) -> Callable[[], list[Stream]]:
     """The episodes of ``bepa eval``, which may be going on."""
     reader = reader_of(settings_of(folder / _EVALUATION).get("policy") or {})
-    scaling = read_object(folder / FORMAT_FILE).get("image_scaling")
-    if isinstance(scaling, dict):  # of a hosted model, whose checkpoint is not that of the settings
-        reader.scaling = ImageScaling(**scaling)
-    return _recorded(folder / "episodes.jsonl", run, "evaluation", "evaluation", reader, pictures)
+
+    def find() -> list[Stream]:
+        scaling = read_object(folder / FORMAT_FILE).get("image_scaling")
+        if isinstance(scaling, dict):  # of a hosted model, whose checkpoint is not that of the settings
+            reader.scaling = ImageScaling(**scaling)
+        return [_recorded(folder / "episodes.jsonl", run, "evaluation", "evaluation", reader, pictures)]
+
+    return find

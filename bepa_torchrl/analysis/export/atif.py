@@ -35,7 +35,9 @@ def write_atif(folder: Path, method: str, episode: dict[str, Any]) -> None:
 
 
 def trajectory(method: str, episode: Mapping[str, Any]) -> dict[str, Any]:
-    """The trajectory as JSON values. An injected trace's steps are marked ``is_copied_context``: not to be trained on.
+    """The trajectory as JSON values.
+
+    Steps of injected traces, and replayed ones, are marked ``is_copied_context``: not to be trained on.
 
     Args:
         method: its name.

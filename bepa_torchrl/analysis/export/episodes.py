@@ -147,12 +147,14 @@ def exported_episode(
     names = [_image_of(source, step["screenshot"]) for step in line["steps"]]
     screen = next((png_size(path) for path in names if path is not None), None)
     steps = []
-    for step, path in zip(line["steps"], names, strict=True):
+    replayed = int(line.get("replayed_steps") or 0)
+    for number, (step, path) in enumerate(zip(line["steps"], names, strict=True)):
         actions, problem = reader.actions(step["text"], screen)
         fields = {key: value for key, value in step.items() if key != "screenshot"}
         image = None if path is None else f"{IMAGES}/{path.name}"
         read = {"actions": [asdict(action) for action in actions], "problem": problem}
-        steps.append({"image": image, **fields, **read, "copied_context": bool(line["off_policy"])})
+        copied = bool(line["off_policy"]) or number < replayed
+        steps.append({"image": image, **fields, **read, "copied_context": copied})
         done.missing += path is None
         if path is not None and path.name not in done.images:
             (target / IMAGES).mkdir(exist_ok=True)

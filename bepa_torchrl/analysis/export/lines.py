@@ -41,8 +41,8 @@ _TEXT = """# Episodes of a training run
 
 One row per step. `image` is the screenshot before it, `text` the response, `tokens` and `log_probs` its token ids and
 the sampler's log-probabilities in nats, `actions` the actions in screen pixels as JSON, `loss` what the loss was given
-and computed per token, as JSON. Rows with `copied_context` are of cached traces that were injected into a group: leave
-them out to train on the policy's own.
+and computed per token, as JSON. Rows with `copied_context` are of cached traces that were injected into a group, or
+replayed at the start of an episode: leave them out to train on the policy's own.
 """
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from bepa_torchrl.experts.readers.executed import describe
 from bepa_torchrl.experts.readers.family import last_sentence
-from bepa_torchrl.experts.readers.log import Line, read_lines
+from bepa_torchrl.experts.readers.log import Line, each_line
 from bepa_torchrl.experts.readers.pictures import png_size
 from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.trace import TraceError
@@ -43,20 +43,20 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _is_agentnet(path: Path) -> bool:
-    try:
-        _, line = next(read_lines(path))
-    except (StopIteration, TraceError):
-        return False
-    return isinstance(line.get("traj"), list) and "task_id" in line
+    """By the first line that can be read."""
+    for _, line in each_line(path):
+        if not isinstance(line, TraceError):
+            return isinstance(line.get("traj"), list) and "task_id" in line
+    return False
 
 
 def _runs(path: Path, root: Path) -> Iterator[Run]:
     name = path.relative_to(root).as_posix()
-    try:
-        for where, line in read_lines(path):
+    for where, line in each_line(path):
+        if isinstance(line, TraceError):
+            yield Run(NAME, path.stem, name, Outcome.no_result, skipped=str(line))
+        else:
             yield _run(line, path, f"{name}:{where.rpartition(':')[2]}")
-    except TraceError as error:
-        yield Run(NAME, path.stem, name, Outcome.no_result, skipped=str(error))
 
 
 def _run(line: Line, path: Path, name: str) -> Run:

@@ -72,13 +72,14 @@ class _Reading:
     pictures: list[Path | None] = field(default_factory=list)
     inexact: list[tuple[int, str]] = field(default_factory=list)
     instruction: str = ""
-    copied: bool = False  #: whether agent steps of another trajectory were left out
+    copied: int = 0  #: agent steps of another trajectory, which were left out
+    missing: int = 0  #: those of them since the last own step
 
     def read(self, step: Mapping[str, Any]) -> None:
         if step["source"] == "user" and not self.instruction:
             self.instruction = _text(step.get("message"))
         if step["source"] == "agent" and step.get("is_copied_context"):
-            self.copied = True
+            self.copied, self.missing = self.copied + 1, self.missing + 1
         elif step["source"] == "agent":
             self._agent(step)
         results = (step.get("observation") or {}).get("results") or []
@@ -91,6 +92,9 @@ class _Reading:
         read = [_action(call) for call in calls] if own is None else _own_actions(step["extra"])
         reasons = [reason for _, reason in read if reason]
         actions = () if reasons else tuple(action for parsed, _ in read for action in parsed)
+        if self.missing:
+            reasons.insert(0, f"copied_context: {self.missing} steps of another trajectory before it are left out")
+            self.missing = 0
         if reasons:
             self.inexact.append((len(self.steps), reasons[0]))
         message = _text(step.get("message"))
@@ -120,6 +124,8 @@ def _run(data: Mapping[str, Any], path: Path, name: str) -> Run:
     reading = _Reading(path.parent)
     for step in data["steps"]:
         reading.read(step)
+    if reading.steps and (further := data.get("continued_trajectory_ref")):
+        reading.inexact.append((len(reading.steps) - 1, f"continued: the steps after it are in {further}"))
     extra = data.get("extra") or {}
     outcome, why = _outcome(_trial(path), extra)
     missing = sum(picture is None for picture in reading.pictures)
@@ -184,11 +190,18 @@ def _action(call: Mapping[str, Any]) -> tuple[tuple[Action, ...], str]:
     if kind == "type" and isinstance(given.get("text"), str):
         return (Action("type", content=given["text"]),), ""
     if kind in _KEYS and isinstance(given.get("keys"), list | str):
-        names = given["keys"] if isinstance(given["keys"], list) else given["keys"].split("+")
-        return (Action("hotkey", key=" ".join(key_name(str(key)) for key in names)),), ""
+        keys = given["keys"] if isinstance(given["keys"], list) else _split(given["keys"])
+        names = [str(key).strip() for key in keys]
+        if names and all(names):
+            return (Action("hotkey", key=" ".join(map(key_name, names))),), ""
     if kind in _ENDS:
         return (Action(_ENDS[kind]),), ""
     return (), f"not_convertible: {kind or 'no type'}"
+
+
+def _split(keys: str) -> list[str]:
+    """The keys of a chord such as ``ctrl+c``; the last of ``ctrl++`` is the plus sign."""
+    return [*keys[:-2].split("+"), "+"] if keys.endswith("++") else ["+"] if keys == "+" else keys.split("+")
 
 
 def _own_actions(extra: Mapping[str, Any]) -> list[tuple[tuple[Action, ...], str]]:
@@ -197,7 +210,7 @@ def _own_actions(extra: Mapping[str, Any]) -> list[tuple[tuple[Action, ...], str
     return [(actions, "" if actions else str(extra.get("problem") or "no action"))]
 
 
-def _no_step(copied: bool) -> str:
+def _no_step(copied: int) -> str:
     return f"the trajectory has no agent step{' but those copied from another' if copied else ''}"
 
 

@@ -41,10 +41,21 @@ def read_attempts(path: Path) -> list[Attempt]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Line]]:
-    r"""(file and number, object) of each line that is not empty. Lines end at ``\n`` only, not at other separators.
+    """(file and number, object) of each line that is not empty, as :func:`each_line`.
 
     Raises:
         TraceError: the file is not readable as UTF-8, or a line is not a JSON object.
+    """
+    for where, line in each_line(path):
+        if isinstance(line, TraceError):
+            raise line
+        yield where, line
+
+
+def each_line(path: Path) -> Iterator[tuple[str, Line | TraceError]]:
+    r"""(file and number, object or what is wrong with it) of each line that is not empty.
+
+    Lines end at ``\n`` only, not at other separators. A file that cannot be read is one error.
     """
     try:
         with path.open("rb") as file:  # iterating over bytes splits at \n only
@@ -52,16 +63,16 @@ def read_lines(path: Path) -> Iterator[tuple[str, Line]]:
                 if raw.strip():
                     yield f"{path}:{number}", _object(raw, f"{path}:{number}")
     except OSError as error:
-        raise TraceError(f"{path}: not a readable log ({error.strerror})") from error
+        yield f"{path}", TraceError(f"{path}: not a readable log ({error.strerror})")
 
 
-def _object(raw: bytes, where: str) -> Line:
+def _object(raw: bytes, where: str) -> Line | TraceError:
     try:
         line = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{where}: not a JSON line, so the log was cut off or damaged ({error})") from error
+        return TraceError(f"{where}: not a JSON line, so the log was cut off or damaged ({error})")
     if not isinstance(line, dict):
-        raise TraceError(f"{where}: expected a JSON object, got {type(line).__name__}")
+        return TraceError(f"{where}: expected a JSON object, got {type(line).__name__}")
     return line
 
 

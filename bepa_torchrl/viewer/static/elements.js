@@ -51,6 +51,13 @@ function keepAddress(page, parameters) {
 /** A link to an episode, with more parameters. */
 const episodeLink = (row, more = {}) => address("episode", { id: row.id, ...more });
 
+/** How many of the rollouts that have a reward succeeded; a desktop that failed is none of them. */
+function successesOf(rows) {
+  const scored = rows.filter((row) => row.outcome !== "no reward");
+  const lost = rows.length - scored.length;
+  return [`${scored.filter((row) => row.outcome === "success").length} of ${scored.length}`, lost ? `, ${lost} without a reward` : ""];
+}
+
 /** The outcome as a coloured word. */
 const badge = (outcome) => el("span", { class: `badge ${outcome.replace(" ", "-")}` }, outcome);
 

@@ -12,13 +12,14 @@ view.pages.group = async (page, parameters) => {
   const injected = rows.find((row) => row.injected);
   const first = rows[0];
   const own = rows.filter((row) => !row.injected);
+  const [solved, lost] = successesOf(own);
   const added = injected && own.length > 0 && own.every((row) => row.slot < injected.slot);  // LUFFY's
   const largest = Math.max(...rows.map((row) => Math.abs(row.advantage ?? 0)), 1e-9);
   const near = (number) => (inGroup(number).length ? el("a", { class: "button", href: address("group", { ...parameters, group: number }) }, number < group ? "← previous" : "next →") : null);
   const cards = rows.map((row) => [row, el("a", { class: `card ${row.injected ? "injected" : replacedBy(row) ? "replaced" : ""}`, href: episodeLink(row, injected && !row.injected ? { with: injected.id } : {}) })]);
   page.replaceChildren(
     el("section", { class: "heading" }, el("h1", {}, visible(first.instruction || first.task)), el("p", { class: "hint" }, visible(first.task)),
-      el("p", {}, `Group ${group}: ${own.filter((row) => row.outcome === "success").length} of ${own.length} recorded rollouts succeeded. `,
+      el("p", {}, `Group ${group}: ${solved} recorded rollouts succeeded${lost}. `,
         !injected ? "Nothing was replaced. " : !added ? `Slot ${injected.slot} was replaced by a ${words(injected.source)} trace. ` : `A ${words(injected.source)} trace was injected as slot ${injected.slot}. `,
         first.iteration === null ? null : el("a", { href: address("update", { run: first.run, method: first.method, iteration: first.iteration }) }, `To the update of iteration ${first.iteration}`))),
     el("div", { class: "bar" }, near(group - 1), near(group + 1)),

@@ -22,6 +22,23 @@
     performance.mark("drawn");
   };
 
+  /** Draws the page again with new data, where its reader was: what is scrolled how far, and the field in use. */
+  async function drawAgain() {
+    const old = document.getElementById("page");
+    const scrolled = ["#page", ".window", ".scroll"].map((name) => [name, document.querySelector(name)?.scrollTop ?? 0, document.querySelector(name)?.scrollLeft ?? 0]);
+    const field = document.activeElement;
+    const name = old.contains(field) ? field.name : "";
+    const selection = name ? [field.selectionStart, field.selectionEnd] : [];
+    const before = location.hash;
+    await view.draw();
+    if (location.hash.split("?")[0] !== before.split("?")[0]) return;
+    for (const [part, top, left] of scrolled) document.querySelector(part)?.scrollTo(left, top);
+    const again = name && document.querySelector(`#page [name="${name}"]`);
+    if (!again) return;
+    again.focus({ preventScroll: true });
+    if (typeof selection[0] === "number") again.setSelectionRange(...selection);
+  }
+
   /** Follows a run that goes on: the server of bepa view --serve counts its changes. */
   async function follow() {
     const state = document.getElementById("state");
@@ -32,7 +49,7 @@
       if (changes !== view.version) {
         view.version = changes;
         await view.loadIndex();
-        await view.draw();
+        await drawAgain();
       }
       state.textContent = view.runs.some((run) => run.state === "running") ? "following the run" : "";
     } catch {

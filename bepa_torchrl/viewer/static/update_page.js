@@ -32,7 +32,7 @@ view.pages.update = async (page, parameters) => {
     const own = members.filter((row) => !row.injected);
     return [
       el("a", { href: address("group", { stream: members[0].stream.name, group }) }, String(group)), visible(members[0].task),
-      own.length ? `${own.filter((row) => row.outcome === "success").length} of ${own.length}` : "not recorded",
+      own.length ? successesOf(own).join("") : "not recorded",
       injected ? el("a", { href: episodeLink(injected) }, String(injected.slot)) : "", injected ? words(injected.source) : "", injected ? shown(injected.current ?? injected.sampled) : "",
     ];
   }

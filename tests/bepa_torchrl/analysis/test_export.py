@@ -49,6 +49,14 @@ def test_every_trajectory_is_valid_and_injected_steps_are_copied_context(
     assert "6 episodes, 2 of them copied context, 2 images; 2 episodes without steps" in capsys.readouterr().out
 
 
+def test_replayed_steps_are_copied_context(run: Path, tmp_path: Path) -> None:
+    path = run / "bepa" / "episodes.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | {"replayed_steps": int(line["id"] == "1-1")}) + "\n" for line in lines))
+    steps = trajectory(exported(run, "atif", tmp_path / "out"), "1-1")["steps"]
+    assert [step.get("is_copied_context") for step in steps] == [None, True, False]
+
+
 def test_the_steps_by_hand(run: Path, tmp_path: Path) -> None:
     """(10, 20) in thousandths of a screen of 100 x 50 is (1, 1)."""
     found = trajectory(exported(run, "atif", tmp_path / "out"), "1-1")

@@ -132,6 +132,9 @@ def test_the_budget_of_others_is_what_they_state(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["efficiency_quality"] is None
     assert main(["eval", "--from", str(tmp_path), "--steps", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["efficiency_quality"]["area"] == pytest.approx(91 / 101)
+    made_run(tmp_path, "long", "1", [{"step_num": n, "action": CODE, "response": "Thought: click"} for n in (1, 2, 3)])
+    assert main(["eval", "--from", str(tmp_path), "--steps", "2"]) == 2
+    assert "--steps 2: long has 3 steps; give the budget of the runs" in capsys.readouterr().err
 
 
 def test_the_official_script_reads_an_evaluation_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,11 @@ def test_agentnet_input(tmp_path: Path) -> None:
     assert empty.skipped == "the trajectory has no step"
     (tmp_path / "agentnet_ubuntu.jsonl").write_text(json.dumps(agentnet_line()) + "\n{")
     assert "agentnet_ubuntu.jsonl:2: not a JSON line" in agentnet.scan(tmp_path)[-1].skipped
+    rest = "".join(json.dumps(agentnet_line(task)) + "\n" for task in ("tab-2", "tab-3"))
+    (tmp_path / "agentnet_ubuntu.jsonl").write_text("{\n" + rest.replace("\n", "\n[]\n", 1))
+    found = [(run.task_id, bool(run.skipped)) for run in agentnet.scan(tmp_path)]
+    assert found == [("agentnet_ubuntu", True), ("tab-2", False), ("agentnet_ubuntu", True), ("tab-3", False)]
+    (tmp_path / "agentnet_ubuntu.jsonl").write_text(json.dumps(agentnet_line()) + "\n{")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     assert len(agentnet.scan(tmp_path)) == 2
 
@@ -128,7 +133,6 @@ def test_atif(tmp_path: Path) -> None:
     write_atif(
         tmp_path,
         agent_step(2, "1.png", call(2, type="click", x=960, y=540)),
-        agent_step(3, "1.png", call(3, type="click", x=1, y=1), is_copied_context=True),
         agent_step(4, "2.png", call(4, type="type", text="tab"), call(5, type="keypress", keys=["ctrl", "Return"])),
         agent_step(6, "3.png", call(6, type="done"), reasoning_content="It is done."),
     )
@@ -151,6 +155,47 @@ def test_atif(tmp_path: Path) -> None:
     assert trace.steps[2].plan == "It is done."
     assert convert_trace(trace).faithful
     assert run.instruction == "Do it"
+
+
+def test_a_part_of_an_atif_run_is_not_all_of_it(tmp_path: Path) -> None:
+    write_atif(
+        tmp_path,
+        agent_step(2, "1.png", call(2, type="click", x=1, y=1), is_copied_context=True),
+        agent_step(3, "1.png", call(3, type="click", x=2, y=2), is_copied_context=True),
+        agent_step(4, "2.png", call(4, type="click", x=960, y=540)),
+        agent_step(5, "3.png", call(5, type="done")),
+        continued_trajectory_ref="trajectory.2.json",
+    )
+    (run,) = atif.scan(tmp_path)
+    assert run.problems == (
+        "step 1: copied_context: 2 steps of another trajectory before it are left out",
+        "step 2: continued: the steps after it are in trajectory.2.json",
+    )
+    assert run.usable == ("plan", "raw")
+    trace = run.trace()
+    assert [step.actions for step in trace.steps] == [(Action("click", start=(960.0, 540.0)),), (Action("finished"),)]
+    assert not trace.faithful
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ("ctrl+c", "ctrl c"),
+        ("ctrl + c", "ctrl c"),
+        ("+", "+"),
+        ("ctrl++", "ctrl +"),
+        (["ctrl", "+"], "ctrl +"),
+        ([" "], None),
+        ("", None),
+        ([], None),
+        ("ctrl+", None),
+    ],
+)
+def test_atif_keys(tmp_path: Path, keys: Any, key: str | None) -> None:
+    write_atif(tmp_path, agent_step(2, "1.png", call(2, type="key", keys=keys)))
+    (run,) = atif.scan(tmp_path)
+    assert run.steps[0].actions == (() if key is None else (Action("hotkey", key=key),))
+    assert run.inexact == (((0, "not_convertible: key"),) if key is None else ())
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,20 @@ def test_lines_are_sorted_and_drawn_where_they_are_in_sight(many: Pages) -> None
     assert page.locator(".lines .line").count() < 100
 
 
+def test_columns_stay_below_their_titles_in_a_narrow_window(browser: Any, many_pages: str) -> None:
+    pages = Pages(browser, many_pages, width=480)
+    page = pages.go("#episodes")
+    page.locator(".lines .line").first.hover()
+    page.mouse.wheel(2000, 0)
+    page.wait_for_function("""() => {
+        const right = (what) => document.querySelector(what).getBoundingClientRect().right;
+        const cell = right(".lines .line > span:last-child");
+        return cell <= innerWidth && Math.abs(cell - right(".line.head > button:last-child")) < 2;
+    }""")
+    page.context.close()
+    assert pages.problems == []
+
+
 def test_a_filter_is_a_link(many: Pages) -> None:
     page = many.go("#episodes")
     page.fill("[name=task]", "task-07")
@@ -274,6 +288,20 @@ def test_model_text_is_text(browser: Any, tmp_path: Path) -> None:
     assert pages.problems == []
 
 
+def test_a_rollout_whose_desktop_failed_is_in_no_rate(browser: Any, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 0)
+    lost = {"stop_reason": "env_error", "reward": None, "advantage": None, "failure": "died", "trained": False}
+    lines = [made_line(8 + slot, []) for slot in range(3)] + [made_line(11, [], **lost)]
+    write_lines(run / "bepa" / "episodes.jsonl", lines)
+    pages = Pages(browser, written(tmp_path / "out", run))
+    page = pages.go("#group?stream=run/bepa/episodes&group=1")
+    assert "1 of 3 recorded rollouts succeeded, 1 without a reward." in page.inner_text("main")
+    page = pages.go("#update?run=run&method=bepa&iteration=1")
+    assert page.locator("td", has_text="1 of 3, 1 without a reward").count() == 1
+    page.context.close()
+    assert pages.problems == []
+
+
 def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", 3)
     # a program that a background shell has started ignores SIGINT, and so do those that it starts
@@ -287,9 +315,13 @@ def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
             pages = Pages(browser, address)
             page = pages.go("#episodes")
             assert page.locator(".count").inner_text().startswith("3 of")
+            page.click("[name=task]")
+            page.keyboard.type("tas")
             with (run / "bepa" / "episodes.jsonl").open("a") as file:
                 file.write(json.dumps(made_line(3, [])) + "\n")
             page.wait_for_function("document.querySelector('.count').textContent.startsWith('4 of')", timeout=SERVED)
+            page.keyboard.type("k-")
+            assert page.input_value("[name=task]") == "task-"  # a reader goes on typing
             page.context.close()
             assert pages.problems == []
         finally:

@@ -377,3 +377,23 @@ def test_the_folder_of_an_evaluation(tmp_path: Path, view: View) -> None:
     assert column(out, "card/evaluation/episodes", "mode") == ["pass 1", "pass 2"]
     assert column(out, "card/evaluation/episodes", "reward") == [1.0, None]
     assert page_data(out, "0-0")[0]["steps"][0]["action"] == "click(start_box='(40,24)')"
+
+
+def test_an_evaluation_that_has_just_begun(tmp_path: Path) -> None:
+    """It has no episode yet, while its desktops start, and can be followed from then on."""
+    folder = tmp_path / "card"
+    folder.mkdir()
+    (folder / "settings.yaml").write_text("policy: {action_text: uitars}\n")
+    site = Site([str(folder)], tmp_path / "out")
+    site.write()
+    assert column(tmp_path / "out", "card/evaluation/episodes", "task") == []
+    write_lines(folder / "episodes.jsonl", [made_line(0, []) | {"outcome": {"attempt": 0}}])
+    assert site.refresh()
+    assert column(tmp_path / "out", "card/evaluation/episodes", "task") == ["task-00"]
+
+
+def test_a_port_is_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", 1)
+    assert main(["view", str(run), "--port", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "--port 0 is read with --serve only" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
