@@ -8,7 +8,7 @@ from pathlib import Path
 from bepa_torchrl.evaluation.every_eval_ever import Sample
 from bepa_torchrl.evaluation.grounding.items import Item, Question
 from bepa_torchrl.evaluation.outcomes import Outcome, Result
-from bepa_torchrl.storage.json_lines import read_lines
+from bepa_torchrl.storage.json_lines import stream_lines
 
 
 def episode_samples(outcomes: Sequence[Outcome], episodes: Path) -> Iterator[Sample]:
@@ -19,7 +19,7 @@ def episode_samples(outcomes: Sequence[Outcome], episodes: Path) -> Iterator[Sam
         episodes: ``episodes.jsonl`` of the evaluation; need not exist, since results of others have none.
     """
     known = {(each.task, each.attempt): each for each in outcomes if each.result is not Result.no_result}
-    for line in read_lines(episodes) if episodes.exists() else ():
+    for line in stream_lines(episodes) if episodes.exists() else ():
         outcome = known.pop((line["task_id"], line["slot"]), None)
         if outcome is not None:
             yield _episode(outcome, line["instruction"], tuple(step["text"] for step in line["steps"]))
@@ -52,7 +52,7 @@ def answer_samples(items: Sequence[Item | Question], answers: Path) -> Iterator[
         answers: ``answers.jsonl`` of the evaluation.
     """
     known = {item.id: item for item in items}
-    for line in read_lines(answers):
+    for line in stream_lines(answers):
         item, right = known[line["id"]], line["scored"]["right"]
         if right is None:
             continue

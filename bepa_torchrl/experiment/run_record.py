@@ -84,8 +84,10 @@ class RunRecord:
         for name in ("iterations.jsonl", "episodes.jsonl", "groups.jsonl", "evaluations.jsonl"):
             path = self.folder / name
             if path.exists():
-                kept = [line for line in read_lines(path) if line.get("reported_at", line["iteration"]) <= iteration]
-                write_text(path, "".join(json_line(line) for line in kept))
+                with replaced_file(path) as file:
+                    for line in stream_lines(path):
+                        if line.get("reported_at", line["iteration"]) <= iteration:
+                            file.write(json_line(line).encode())
         self._kinds = self._bytes = None
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:

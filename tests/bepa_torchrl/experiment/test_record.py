@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from bepa_torchrl.monitoring.curves import base_value, draw_curves, series
 from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import TraceReplacement
+from bepa_torchrl.storage.json_lines import json_line
 from bepa_torchrl.storage.record_format import OUTCOMES, image_path, record_version
 from bepa_torchrl.testing import LampEnv, ScriptedPolicy, lamp_task, lamp_vector
 from bepa_torchrl.training.optimization_step import note_update
@@ -134,6 +136,19 @@ def test_rewind_takes_back_what_a_resumed_run_writes_again(tmp_path: Path) -> No
     RunRecord(tmp_path).rewind(1)
     assert [line["iteration"] for line in read_lines(tmp_path / "iterations.jsonl")] == [1]
     assert {line["iteration"] for line in read_lines(tmp_path / "episodes.jsonl")} == {1}
+
+
+def test_rewind_reads_a_line_at_a_time(tmp_path: Path) -> None:
+    path, text = tmp_path / "episodes.jsonl", "x" * 100_000
+    path.write_text("".join(json_line({"iteration": i, "text": text}) for i in range(100)))
+    tracemalloc.start()
+    try:
+        RunRecord(tmp_path).rewind(79)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(read_lines(path)) == 80
+    assert most < 20 * len(text)
 
 
 def test_a_truncated_last_line_is_skipped_and_any_other_is_an_error(tmp_path: Path) -> None:
