@@ -178,6 +178,8 @@ class MethodRun:
             sys.stdout.write(f"{NOTICE}{note}\n")
             sys.stdout.flush()
         step = -1 if recovered is None else recovered.step
+        if step < (self.config.train.iterations if self.algo.rl else 0):  # trains again, and may get other weights
+            shutil.rmtree(self.folder / _EVALUATING, ignore_errors=True)
         self.record.rewind(step)
         rewind_logs(self.folder / "logs", step, self.record.evaluated())
         if recovered is None:

@@ -141,13 +141,14 @@ def test_an_interrupted_preparation_equals_one_that_was_not(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_an_interrupted_final_evaluation_plays_only_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("algo", "twice"), [("grpo", 0), ("sft", 8)])  # fine-tuning is done again, from its start
+def test_an_interrupted_final_evaluation_plays_only_what_is_missing_of_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, twice: int
 ) -> None:
     folder = tmp_path / "run"
     prepared(folder)
     units = Units(monkeypatch)
-    overrides = [*SETTINGS, "algo=grpo", "train.iterations=1", "collect.groups=1", "collect.group_size=2"]
+    overrides = [*SETTINGS, f"algo={algo}", "train.iterations=1", "collect.groups=1", "collect.group_size=2"]
     for name in ("straight", "broken"):
         config = load_config([*overrides, "eval.every=0", f"runs={tmp_path}", "name=run"])
         RunRecord(folder / name).begin(settings_to_yaml(config))
@@ -160,7 +161,7 @@ def test_an_interrupted_final_evaluation_plays_only_what_is_missing(
     (folder / "broken" / "config.yaml").write_text(text)
     units.stop_at = -1
     assert MethodRun(folder / "broken").run() == 0
-    assert units.done == total
+    assert units.done == total + twice
     results = [json.loads((folder / name / "results.json").read_text())["counts"] for name in ("straight", "broken")]
     assert results[0] == results[1]
     assert not (folder / "broken" / "evaluating").exists()
