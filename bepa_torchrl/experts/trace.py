@@ -225,7 +225,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: not a readable JSON file ({error})") from error
     if not isinstance(data, dict):
         raise TraceError(f"{path}: expected a JSON object, got {type(data).__name__}")

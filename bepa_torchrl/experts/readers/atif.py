@@ -156,7 +156,10 @@ def _outcome(trial: Path, extra: Mapping[str, Any]) -> tuple[Outcome, str]:
     reward: Any = extra.get("reward")
     text, rewards = trial / "verifier" / "reward.txt", trial / "verifier" / "reward.json"
     if text.is_file():
-        reward = _number(text.read_text(encoding="utf-8"))
+        try:
+            reward = _number(text.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            return Outcome.no_result, f"verifier/reward.txt is not readable ({error})"
     elif rewards.is_file():
         values = read_json(rewards)
         values = values.get("rewards", values)

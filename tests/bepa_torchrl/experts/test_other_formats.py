@@ -244,6 +244,19 @@ def test_atif_input(tmp_path: Path) -> None:
     assert "not a readable JSON file" in atif.scan(tmp_path)[0].skipped
 
 
+def test_a_part_of_an_atif_run_that_cannot_be_read_costs_this_run_only(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_atif(tmp_path / name, agent_step(2, "1.png", call(2, type="wait")))
+    (reward,) = (tmp_path / "a").rglob("reward.txt")
+    reward.unlink()
+    reward.symlink_to("/proc/self/mem")  # a regular file whose reading fails
+    next((tmp_path / "b").rglob("*trajectory*.json")).write_text("[" * 100_000)
+    runs = {run.run.split("/")[0]: run for run in atif.scan(tmp_path)}
+    assert "reward.txt is not readable" in runs["a"].skipped
+    assert "not a readable JSON file" in runs["b"].skipped
+    assert runs["c"].outcome.value == "success"
+
+
 def test_our_own_traces(tmp_path: Path) -> None:
     trace = sound_trace()
     save_traces([trace], tmp_path / "recorded")
