@@ -292,7 +292,7 @@ def _table(title: str, rows: Mapping[str, Mapping[str, int]], unit: float) -> It
 
 def _verdict(choice: Mapping[str, Any]) -> str:
     fits = f"fits, train.max_tokens up to {choice['max_tokens']:,}" if choice["fits"] else "does not fit"
-    return f"{choice['name']}: {fits}; room for {choice['rollouts_that_fit']} rollouts at once"
+    return f"{choice['name']}: training {fits}; between updates {choice['rollouts_that_fit']} rollouts at once"
 
 
 def _conclusion(sizing: Mapping[str, Any]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def test_training_on_several_gpus_is_a_setting(capsys: pytest.CaptureFixture[str
     found = planned(capsys, *settings, "--gpu", "a100_80", "--tune", "lora")
     assert found["settings"].items() >= {"train.ranks": 2, "policy.lora.rank": 64}.items()
     assert main(["plan", *settings, "--gpu", "h200"]) == 0
-    assert "8-bit Adam: fits" in capsys.readouterr().out
+    assert "8-bit Adam: training fits" in capsys.readouterr().out
 
 
 CHECKPOINTED = "full, activation checkpointing"
@@ -429,7 +429,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "policy=uitars15_7b"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ByteDance-Seed/UI-TARS-1.5-7B: 8,292,166,656 parameters")
-    assert any(line.startswith("full: does not fit") for line in lines)
+    assert any(line.startswith("full: training does not fit") for line in lines)
     assert any(line.startswith("choose: LoRA r=64, activation checkpointing") for line in lines)
     assert any(line.startswith("settings: policy.activation_checkpointing=true train.max_tokens=") for line in lines)
     assert main(["plan", "policy=uitars15_7b", "--gpu", "l40s", "--tune", "full"]) == 0
