@@ -85,13 +85,16 @@ def rank_processes(run: str) -> dict[int, psutil.Process]:
     return found
 
 
+SERVICES = ("cluster.replicas=3", "cluster.gpus_per_replica=0.5")
+
+
 @pytest.mark.parametrize(
     ("changes", "services", "total"),
     [
-        (["policy.device=cuda"], 0, {"CPU": 2.0, "GPU": 4.0}),
-        (["policy.device=cpu"], 0, {"CPU": 2.0}),
-        (["policy.device=cuda", "collect.mode=async"], 3, {"CPU": 2.0, "GPU": 5.5}),
-        (["policy.device=cpu", "collect.mode=async"], 3, {"CPU": 2.0, "GPU": 1.5}),
+        (["policy.device=cuda", *SERVICES], 0, {"CPU": 2.0, "GPU": 4.0}),
+        (["policy.device=cpu", *SERVICES], 0, {"CPU": 2.0}),
+        (["policy.device=cuda", "collect.mode=async", *SERVICES], 3, {"CPU": 2.0, "GPU": 5.5}),
+        (["policy.device=cpu", "collect.mode=async", *SERVICES], 3, {"CPU": 2.0, "GPU": 1.5}),
         (["policy.device=cuda", "collect.mode=async", "cluster.listen=0.0.0.0:1"], 0, {"CPU": 2.0, "GPU": 4.0}),
     ],
 )
@@ -100,8 +103,7 @@ def test_the_cluster_is_asked_for_what_ranks_and_services_of_this_cluster_need(
 ) -> None:
     from bepa_torchrl.experiment.ray_driver import needs_of  # without Ray this module is collected, too
 
-    cluster = ("cluster.address=auto", "cluster.replicas=3", "cluster.gpus_per_replica=0.5", "compare=[]")
-    needs = needs_of(load_config([*ON_RAY, *cluster, "train.ranks=4", *changes]))
+    needs = needs_of(load_config([*ON_RAY, "cluster.address=auto", "compare=[]", "train.ranks=4", *changes]))
     assert (needs.ranks, needs.services) == (4, services)
     assert needs.total() == total
 
