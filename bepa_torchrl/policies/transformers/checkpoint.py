@@ -23,7 +23,6 @@ from bepa_torchrl.checkpoints.hub import is_repository, not_available
 from bepa_torchrl.policies.finite import not_finite
 from bepa_torchrl.policies.out_of_memory import placement_advice
 from bepa_torchrl.policies.transformers.opencua import model as opencua
-from bepa_torchrl.policies.transformers.opencua.tokenizer import has_ranks, load_tokenizer
 from bepa_torchrl.policies.transformers.processor import IMAGE_TOKEN, PromptProcessor
 
 _log = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ def _load_prompt_parts(source: str) -> tuple[PretrainedConfig, Any, Qwen2VLImage
     """Config, tokenizer with its chat template, image processor, and the token of an image."""
     config = _load_config(source)
     tokens = _VISION_TOKENS.get(config.model_type, _QWEN_TOKENS)
-    tokenizer = _load_tokenizer(source, published=tokens is not _QWEN_TOKENS and has_ranks(source))
+    tokenizer = _load_tokenizer(source, as_data=tokens is not _QWEN_TOKENS)
     _check_tokens(source, tokenizer, tokens)
     _ensure_chat_template(source, tokenizer, tokens[1])
     return config, tokenizer, _load(Qwen2VLImageProcessorPil, source, "preprocessor_config.json"), tokens[1]
@@ -162,9 +161,11 @@ def _load(kind: Any, source: str, expected: str, **options: Any) -> Any:
         raise CheckpointError(f"{source}: {expected} could not be read: {_first_line(error)}{whole}") from error
 
 
-def _load_tokenizer(source: str, *, published: bool) -> Any:
-    """The tokenizer; ``published``: as data for a tokenizer that is Python code of the checkpoint."""
-    if not published:
+def _load_tokenizer(source: str, *, as_data: bool) -> Any:
+    """The tokenizer; ``as_data``: it may be published as data for a tokenizer that is Python code of the checkpoint."""
+    if as_data:
+        from bepa_torchrl.policies.transformers.opencua.tokenizer import has_ranks, load_tokenizer
+    if not as_data or not has_ranks(source):
         return _load(AutoTokenizer, source, "a tokenizer (tokenizer.json, tokenizer_config.json)", **_NO_CODE)
     try:
         return load_tokenizer(source)

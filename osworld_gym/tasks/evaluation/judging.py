@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.tasks.setup.chrome import page_url
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, Screenshot, StopReason, Verdict
 
@@ -99,11 +98,16 @@ class History:
     steps: list[PlayedStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.url = page_url(self.desktop)
+        self.url = self._page_url()
+
+    def _page_url(self) -> str:
+        from osworld_gym.tasks.setup.chrome import page_url  # most tasks have no judge
+
+        return page_url(self.desktop)
 
     def add(self, response: str, actions: tuple[Action, ...], parse_error: str | None, frame: Screenshot) -> None:
         """Adds a response with the frame after it."""
-        self.steps.append(PlayedStep(response, actions, parse_error, frame, page_url(self.desktop)))
+        self.steps.append(PlayedStep(response, actions, parse_error, frame, self._page_url()))
 
     def played(self, stop: StopReason, action_text: str) -> Played:
         """The finished episode."""

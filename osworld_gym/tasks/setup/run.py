@@ -19,7 +19,6 @@ from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.guest_server.setup_steps import fill, seconds_of
 from osworld_gym.desktops.setup_schema import check_step
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.setup import chrome
 from osworld_gym.tasks.setup.arrange import arrange_command, arranged_files
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, setup_file
 from osworld_gym.tasks.setup.site import open_site
@@ -112,11 +111,15 @@ def _download(run: TaskRun, parameters: Mapping[str, Any]) -> None:
 
 
 def _open_tabs(run: TaskRun, parameters: Mapping[str, Any]) -> None:
-    chrome.open_tabs(run.desktop, parameters["urls_to_open"])
+    from osworld_gym.tasks.setup.chrome import open_tabs  # most tasks open no tab
+
+    open_tabs(run.desktop, parameters["urls_to_open"])
 
 
 def _close_tabs(run: TaskRun, parameters: Mapping[str, Any]) -> None:
-    chrome.close_tabs(run.desktop, parameters["urls_to_close"])
+    from osworld_gym.tasks.setup.chrome import close_tabs
+
+    close_tabs(run.desktop, parameters["urls_to_close"])
 
 
 def _open_site(run: TaskRun, parameters: Mapping[str, Any]) -> None:

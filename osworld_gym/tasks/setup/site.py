@@ -11,7 +11,6 @@ from typing import Any
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason
-from osworld_gym.tasks.setup.chrome import open_tabs
 
 LOOK = 60.0  # seconds for the look
 #: Python script; argument: a URL. Exits with 0 if something answers there, through http_proxy or https_proxy if set.
@@ -44,6 +43,8 @@ def open_site(desktop: Desktop, parameters: Mapping[str, Any]) -> None:
         DesktopError: ``setup_failed``: the site cannot be reached, or Chrome does not answer.
         TaskError: this provider does not forward Chrome's port.
     """
+    from osworld_gym.tasks.setup.chrome import open_tabs  # most tasks have no site
+
     url = str(parameters["url"])
     found = desktop.run(["python3", "-c", _REACHED, url], timeout=LOOK)
     if found.returncode:
