@@ -21,7 +21,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-experts test-browser soak nightly lint docs wheel \
-	bench bench-desktops results results-free tiny tiny-free tiny-plans tiny-local settings clean
+	bench bench-desktops results results-terse tiny tiny-free tiny-plans tiny-local settings clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 17
@@ -142,13 +142,12 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 	$(BIN)/python -m benchmarks.faults $(WRITE)
 	$(BIN)/python -m benchmarks.official_controller $(WRITE)
 
-results: $(call extras,test)  ## the comparison of methods: runs what is missing, then docs/results.md (hours; resumable)
-	$(BIN)/python -m recipes.study
-
-# checkpoint of the base policy; that of another seed: python -m recipes.tiny --wording free (docs/small-policies.md)
 BASE ?= tiny_plans
-results-free: $(call extras,test)  ## the comparison from a base policy with free words, BASE=NAME_OR_FOLDER OPTIONS=--despite-gate: gate, search, runs, docs/results-free.md (days; resumable)
-	$(BIN)/python -m recipes.study --bed free --base $(BASE) $(OPTIONS)
+results: $(call extras,test)  ## the comparison of methods from a base policy, BASE=NAME_OR_FOLDER OPTIONS="--part core": gate, search, what is missing of the runs, docs/results.md (core: hours, all: days; resumable)
+	$(BIN)/python -m recipes.study --base $(BASE) $(OPTIONS)
+
+results-terse: $(call extras,test)  ## the same from the first base policy, docs/history/results-terse.md
+	$(BIN)/python -m recipes.study --bed terse $(OPTIONS)
 
 tiny: $(call extras,bepa)   ## rebuilds the tiny checkpoint, the base policy (hours; resumable)
 	$(BIN)/python -m recipes.tiny

@@ -1,11 +1,11 @@
 """The comparison of methods: runs what is missing, two at a time, and rebuilds the pages of docs from the results.
 
-python -m recipes.study                        # all methods, 5 seeds; then the page
-python -m recipes.study --part sensitivity --seeds 0 1 2
-python -m recipes.study --part further --seeds 0   # a first look: single runs without an interval
+python -m recipes.study --part core            # GRPO, BEPA, LEVEL-1 and fine-tuning, 5 seeds; then the pages
+python -m recipes.study                        # all parts: days
 python -m recipes.study --tune                 # the search for hyper-parameters on the validation tasks
-python -m recipes.study --page                 # only the page
-python -m recipes.study --bed free --base build/free/checkpoint   # another base policy: gate, search, runs, its page
+python -m recipes.study --page                 # only the pages
+python -m recipes.study --base build/free/checkpoint   # another base policy: gate, search, runs, pages
+python -m recipes.study --bed terse --part sensitivity --seeds 0 1 2   # the first base policy
 
 A run may be interrupted at any time: the next call goes on. A base policy that fails the gate is refused, but for
 --despite-gate: the whole study, whose page begins with the conditions that fail.
@@ -16,49 +16,50 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bepa_torchrl.checkpoints import tiny_checkpoint
 from bepa_torchrl.failures import guarded
 from recipes.study.estimates import MIN_SEEDS
 from recipes.study.free_base import free_base, measure_missing, note_base
-from recipes.study.free_bed import PAGE, RESULTS, WORK, free_search
+from recipes.study.free_bed import RESULTS, WORK, free_search
 from recipes.study.free_bed import SEEDS as FREE_SEEDS
 from recipes.study.free_page import write_free_page
-from recipes.study.local import write_local_section
-from recipes.study.page import write_page
-from recipes.study.records import DETAILS, FOLDER
+from recipes.study.local import LOCAL
+from recipes.study.records import DETAILS, HISTORY, TERSE_RESULTS
 from recipes.study.replay import keep
 from recipes.study.runner import Run, run_missing
 from recipes.study.search import Search, tune
 from recipes.study.summary_page import write_summary
+from recipes.study.terse_page import write_page
 from recipes.study.tuning import TERSE
 from recipes.study.variants import FREE_PARTS, PARTS, SEEDS, VARIANTS, Variant
 from recipes.tiny.checkpoint import file_hashes, read_manifest
 from recipes.tiny.gate import gate_failures
 
+BASE = "tiny_plans"  #: the base policy that the study starts from, unless it is given another one
 NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)  #: of a base policy, which becomes a folder
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study", description=__doc__.split("\n")[0])
-    found.add_argument("--bed", choices=["terse", "free"], default="terse", help="thoughts of the base policy")
+    found.add_argument("--bed", choices=["terse", "free"], default="free", help="thoughts of the base policy")
     found.add_argument(
-        "--base", type=Path, metavar="CHECKPOINT", help="folder or shipped name of the base policy (bed free)"
+        "--base", type=Path, metavar="CHECKPOINT", help=f"folder or shipped name of the base policy (default: {BASE})"
     )
     found.add_argument(
         "--name", help="of that policy's results (default: the shipped name, or by the seed of its weights)"
     )
     found.add_argument("--look", action="store_true", help="even if it is unfinished, not measured or fails its gate")
     found.add_argument("--despite-gate", action="store_true", help="the whole study even if it fails its gate")
-    found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: methods; bed free: all parts")
+    found.add_argument("--part", choices=sorted({*PARTS, *FREE_PARTS}), help="default: all parts; bed terse: methods")
     found.add_argument("--variants", nargs="+", choices=list(VARIANTS), metavar="VARIANT", help="only these")
-    found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}; bed free, long: {FREE_SEEDS['long']}")
-    found.add_argument("--work", type=Path, help="checkpoints and logs of the runs (default: runs/study)")
+    found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}; long: {FREE_SEEDS['long']}")
+    found.add_argument("--work", type=Path, help="checkpoints and logs of the runs (default: runs/study...)")
     found.add_argument(
-        "--out", type=Path, help="result files (default: docs/results, or free in it); bed free: and the page"
+        "--out", type=Path, help="result files and pages (default: docs/results/free or terse, pages in docs)"
     )
     found.add_argument("--processes", type=int, default=2)
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters")
@@ -83,16 +84,6 @@ def base_figures() -> dict[str, object]:
     return {**manifest["measured"], "sharpness": manifest["recipe"]["sharpness"]}
 
 
-def rebuild(folder: Path, details: Path, measured: Mapping[str, object]) -> None:
-    """Rebuilds the pages; only the section on real desktops if there are results of real desktops alone."""
-    local = folder / "local"
-    if not any(folder.glob("*.json")) and any(local.glob("*.json")):
-        write_local_section(local, details)
-        return
-    write_page(folder, details, measured)
-    write_summary(folder, details.with_name("results.md"), details.name)
-
-
 def check_options(options: argparse.Namespace) -> None:
     """Checks what belongs together, and that there are enough seeds for an interval.
 
@@ -105,7 +96,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise ValueError(f"--part {options.part}: the bed {options.bed} has the parts {known}")
     if not free and (options.base or options.name or options.look or options.despite_gate):
         raise ValueError(
-            "--base, --name, --look and --despite-gate are for --bed free; the other bed starts from the shipped policy"
+            "--base, --name, --look and --despite-gate are for --bed free; --bed terse starts from the policy tiny"
         )
     if options.name is not None and not NAME.fullmatch(options.name):
         raise ValueError(f"--name: expected letters, digits, '-' and '_', got {options.name!r}")
@@ -114,18 +105,16 @@ def check_options(options: argparse.Namespace) -> None:
             "--look measures no gate and searches nothing, --despite-gate does both; leave one of them out"
         )
     if free and options.replay:
-        raise ValueError("--replay is of the shipped policy; leave --bed out")
-    if free and not (options.page or options.base):
-        raise ValueError("--bed free requires --base FOLDER, a checkpoint by `python -m recipes.tiny --wording free`")
+        raise ValueError("--replay is of the first base policy; add --bed terse")
     look = options.tune or options.replay or options.look or options.part == "further"
     if options.seeds is not None and len(set(options.seeds)) < MIN_SEEDS and not look:
         raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
 
 
 def terse_study(options: argparse.Namespace) -> int:
-    """The study from the shipped base policy; the exit code."""
+    """The study from the first base policy; the exit code."""
     measured = base_figures()
-    work, out = options.work or Path("runs/study"), options.out or FOLDER
+    work, out = options.work or Path("runs/study"), options.out or TERSE_RESULTS
     if options.replay:
         keep(work / "replay")
         return 0
@@ -136,7 +125,10 @@ def terse_study(options: argparse.Namespace) -> int:
         names = options.variants or [variant.name for variant in PARTS[options.part or "methods"]]
         runs = TERSE.runs_of([VARIANTS[name] for name in names], options.seeds or SEEDS)
         failed = run_missing(runs, work, out, processes=options.processes, log=say)
-    rebuild(out, DETAILS, measured)
+    if options.out is None:
+        write_page(out, HISTORY, measured, docs=HISTORY.parents[1])
+    else:
+        write_page(out, out.parent / HISTORY.name, measured)
     return int(failed > 0)
 
 
@@ -148,7 +140,7 @@ def free_study(options: argparse.Namespace) -> int:
     """
     failed = 0
     if not options.page:
-        base = free_base(options.base, look=options.look, name=options.name)
+        base = free_base(options.base or Path(BASE), look=options.look, name=options.name)
         name = base.name.removeprefix("free/")
         work, out = options.work or WORK / name, (options.out or RESULTS) / name
         if options.look:
@@ -168,9 +160,21 @@ def free_study(options: argparse.Namespace) -> int:
             if options.tune:
                 return 0
         failed = run_missing(free_runs(search, options), work, out, processes=options.processes, log=say)
-    page = PAGE if options.out is None else options.out / PAGE.name
-    say(f"written: {page}" if write_free_page(options.out or RESULTS, page) else "no result file: no page")
+    write_pages(options.out)
     return int(failed > 0)
+
+
+def write_pages(out: Path | None) -> None:
+    """Writes the pages of the results, and the section of real desktops.
+
+    Args:
+        out: of the result files and pages; None: those of the repository.
+    """
+    folder, pages, local = (out, out, None) if out else (RESULTS, DETAILS.parent, LOCAL)
+    page, summary = pages / DETAILS.name, pages / "results.md"
+    say(f"written: {page}" if write_free_page(folder, page, local) else "no result file: no page")
+    if write_summary(folder, summary, page.name):
+        say(f"written: {summary}")
 
 
 def free_parts(options: argparse.Namespace) -> dict[str, Sequence[Variant]]:

@@ -1,4 +1,4 @@
-"""The base policy's part of results-details.md: its figures, how they were reached, and how far the paper's are."""
+"""The first base policy: its figures, how they were reached, and how far the paper's are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of docs/results-details.md: learning curves and what drives them, as in the paper's figures."""
+"""The figures of the results: learning curves and what drives them, as in the paper's figures."""
 
 from __future__ import annotations
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from bepa_torchrl.experiment.config import load_config
 from recipes.study.bases import Base
 from recipes.study.estimates import Study
-from recipes.study.records import FOLDER, ROOT, Result, kept_settings
+from recipes.study.records import FOLDER, Result, kept_settings
 from recipes.study.search import Edges, Grid, Search
 from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, simulated_search
 from recipes.study.variants import VARIANTS
 from recipes.tiny.free_gate import TERSE_START
 
 RESULTS = FOLDER / "free"  #: a folder for each base policy
-PAGE = ROOT / "docs" / "results-free.md"
 CHOICES = Path(__file__).with_name("tuned_free.json")
 WORK = Path("runs/study-free")
 #: of every run: how often a response begins as a terse thought does

@@ -1,4 +1,4 @@
-"""docs/results-free.md: the methods on base policies that think in free words, from the result files alone."""
+"""docs/results-details.md: the methods from base policies that think in free words, from the result files alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from recipes.study.estimates import Study, common_seeds, gain_text, interval_tex
 from recipes.study.figures import Panel, draw, draw_differences
 from recipes.study.free_base import FIGURES, Known, read_known
 from recipes.study.free_bed import free_search, untuned
+from recipes.study.local_page import TITLE, local_section
 from recipes.study.long_page import PANELS, REFRESH, pair_lines
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.notes import filled
-from recipes.study.page import read_study
 from recipes.study.provenance import commits_text
+from recipes.study.reading import read_study
 from recipes.study.records import Result, ResultError
-from recipes.study.tables import SETS, difference_table, success_table
+from recipes.study.tables import HOW_TO_READ, SETS, difference_table, success_table
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import MANIFEST
 
-TITLE = "Results with thoughts in free words"
 NOTES = "notes.txt"  #: what was found, by hand in Markdown (:mod:`recipes.study.notes`), beside the policies' folders
 #: differences that lead
 FREE_PAIRS = (
@@ -64,12 +64,10 @@ _PAIRS = """
 Differences at the end, paired by seed and task, after 40 iterations and (`_long`) after 150:
 """
 _INTRODUCTION = """
-The same desktop, tasks and methods as in [results](results.md), from base policies that think in free words without a
-plan and tersely with one ([small policies](small-policies.md#tiny_free-thoughts-in-free-words)): LEVEL-1's traces
-are surer than the policy's own, and terse thoughts without a plan are a risk. Sampled success at temperature 1 in %,
-differences in points, in brackets 95 % intervals as there; `*`: the interval excludes 0; fewer than 3 seeds are shown
-one by one. `bepa_wording` and `bepa_actions` refresh one part of a trace only
-([definitions](definitions.md#refresh-in-parts)).
+The simulated desktop, from base policies that think in free words without a plan and tersely with one
+([small policies](small-policies.md#tiny_free-thoughts-in-free-words)): LEVEL-1's traces are surer than the policy's
+own, and terse thoughts without a plan are a risk. `bepa_wording` and `bepa_actions` refresh one part of a trace only
+([definitions](definitions.md#refresh-in-parts)). In short: [results](results.md).
 """
 
 
@@ -87,7 +85,7 @@ def read_parts(folder: Path) -> list[Part]:
     """The base policies that have results, those that pass their gate first, then by name.
 
     Raises:
-        ResultError: as :func:`recipes.study.page.read_study`, or results of another base policy than the manifest's.
+        ResultError: as :func:`recipes.study.reading.read_study`, or results of another base policy than the manifest's.
         OSError: results without the base policy's manifest.
     """
     found = []
@@ -108,12 +106,13 @@ def _check_base(part: Part) -> None:
         )
 
 
-def write_free_page(folder: Path, page: Path) -> bool:
+def write_free_page(folder: Path, page: Path, local: Path | None = None) -> bool:
     """Writes the page and its figures; False, and nothing, without a result file.
 
     Args:
         folder: of the base policies' folders; the figures are written into these.
         page: the Markdown file, in the parent of ``folder``'s parent.
+        local: of the results of real desktops, which are a section of the page (default: no section).
 
     Raises:
         ResultError: see :func:`read_parts`.
@@ -122,7 +121,16 @@ def write_free_page(folder: Path, page: Path) -> bool:
     if not parts:
         return False
     where = {part.name: part.folder.relative_to(page.parent).as_posix() for part in parts}
-    lines = [f"# {TITLE}", "", *wrapped(_INTRODUCTION), "", *warnings(parts)]
+    how = "Fewer than 3 seeds are shown one by one. One file per run: `docs/results/free/`."
+    lines = [
+        "# Details of the results",
+        "",
+        *wrapped(_INTRODUCTION),
+        "",
+        *wrapped(HOW_TO_READ, how),
+        "",
+        *warnings(parts),
+    ]
     if (notes := folder / NOTES).exists():
         studies = {part.name: part.study for part in parts}
         found = filled(notes.read_text(encoding="utf-8"), parts[0].study, studies)
@@ -134,6 +142,8 @@ def write_free_page(folder: Path, page: Path) -> bool:
         lines += details(part, where[part.name])
     if tuning := free_search(Base(f"free/{parts[0].name}")).table():
         lines += ["## Hyper-parameters", "", *wrapped(tuning_text()), "", *tuning, ""]
+    if local and (desktops := local_section(local)):
+        lines += [f"## {TITLE}", "", *desktops, ""]
     write_text(page, "\n".join(lines))
     return True
 
@@ -234,13 +244,19 @@ def _late(results: Sequence[Result], key: str) -> str:
 
 
 def pairs_lines(parts: Sequence[Part]) -> list[str]:
-    """The differences of methods, a row for each base policy that has results of enough seeds, Markdown lines."""
+    """The differences of methods beside the paper's, Markdown lines.
+
+    A row for each base policy that has results of enough seeds, and one for the paper's figures of such a pair.
+    """
+    claims = {(claim.one, claim.other, claim.part): paper_text(claim) for claim in CLAIMS}
     lines = [row("difference, points", "from", *SETS), rule(len(SETS) + 2)]
     for one, other in FREE_PAIRS:
-        for part in parts:
-            found = [paired(part.study, one, other, each) for each in SETS]
-            if any(found):
-                lines.append(row(f"{one} − {other}", f"`{part.name}`", *map(interval_text, found)))
+        here = {f"`{part.name}`": [paired(part.study, one, other, each) for each in SETS] for part in parts}
+        rows = {name: [interval_text(each) for each in found] for name, found in here.items() if any(found)}
+        paper = [claims.get((one, other, each), "") for each in SETS]
+        if rows and any(paper):
+            rows["the paper"] = paper
+        lines += [row(f"{one} − {other}", name, *cells) for name, cells in rows.items()]
     return [*wrapped(_PAIRS), "", *lines, ""] if len(lines) > 2 else []
 
 
@@ -359,8 +375,8 @@ def tuning_text() -> str:
     search = free_search(Base(""))
     name = next((str(found["base"]) for found in json.loads(search.choices.read_text("utf-8")).values()), "")
     return (
-        f"As in [the other bed](results-details.md#hyper-parameters), on `{name}`, whose winners are used for every "
-        "base policy: four trials per method on the validation tasks, two more where the winner is at an edge, fixed "
-        "beforehand for each edge (`recipes/study/free_bed.py`); the best two, and those that tie with the second, "
-        "went on to 40 iterations. Success in %."
+        f"`python -m recipes.study --tune`, on `{name}`, whose winners are used for every base policy: four trials of "
+        "12 iterations per method on the 32 validation tasks (one seed, 16 episodes per task at the end), two more "
+        "where the winner is at an edge, fixed beforehand for each edge (`recipes/study/free_bed.py`); the best two, "
+        "and those that tie with the second, went on to 40 iterations. SFT alone has no iterations. Success in %."
     )

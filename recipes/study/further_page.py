@@ -1,4 +1,4 @@
-"""Section of results-details.md about rules that are not in the paper: a first look, one seed unless more ran."""
+"""Section about rules that are not in the paper: a first look, one seed unless more ran."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def further_section(study: Study) -> list[str]:
         return []
     seed = min(result.seed for variant in found for result in study[variant.name])
     names = [variant.name for variant in found]
-    command = f"`python -m recipes.study --part further --seeds {seed}`"
+    command = f"`python -m recipes.study --bed terse --part further --seeds {seed}`"
     lines = ["## Further rules", "", command, "", *wrapped(_INTRODUCTION), "", *look_table(study, names, seed), ""]
     lines += [f"- `{variant.name}`: {variant.about}" for variant in found]
     for reference in REFERENCES:

@@ -1,4 +1,4 @@
-"""Section of results-details.md about 150 iterations: does the refresh help once LEVEL-1's traces are old?"""
+"""Section about 150 iterations: does the refresh help once LEVEL-1's traces are old?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVALUATED = {"eval/train": "train", "eval/expert_only": "expert_only", "eval/hel
 PANELS = tuple(Panel(key, f"evaluation, {part}") for key, part in EVALUATED.items())
 
 
-def long_section(study: Study, folder: Path) -> list[str]:
+def long_section(study: Study, folder: Path, where: str) -> list[str]:
     """Markdown lines, and the figure in ``folder``; none unless two variants have results of :data:`LEAST` seeds."""
     names = [variant.name for variant in LONG if len(study.get(variant.name, ())) >= LEAST]
     if len(names) < 2:
@@ -37,14 +37,14 @@ def long_section(study: Study, folder: Path) -> list[str]:
         if len(table := difference_table(study, names, reference, LEAST)) > 2:
             lines += ["", *table]
     lines += ["", *table] if (table := pair_lines(study, REFRESH)) else []
-    return [*lines, "", "![Success over 150 iterations](results/long.png)", ""]
+    return [*lines, "", f"![Success over 150 iterations]({where}/long.png)", ""]
 
 
 def _introduction(study: Study, names: Sequence[str]) -> list[str]:
     seeds = sorted({result.seed for name in names for result in study[name]})
     sentences = [
-        f"`python -m recipes.study --part long --seeds {' '.join(map(str, seeds))}`: 150 iterations instead of 40,",
-        "evaluated every 25 with 2 episodes per task, and at the end with 8.",
+        f"`python -m recipes.study --bed terse --part long --seeds {' '.join(map(str, seeds))}`:",
+        "150 iterations instead of 40, evaluated every 25 with 2 episodes per task, and at the end with 8.",
     ]
     if any(len(study[name]) < MIN_SEEDS for name in names):
         sentences.append(f"Fewer than {MIN_SEEDS} seeds give no interval: such cells are the seeds' values, in order.")

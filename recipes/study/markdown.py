@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
+from pathlib import Path
 
 WIDTH = 120
+_RELATIVE = re.compile(r"\]\((?![a-z]+:|#|/)([^)\s]+)\)")  #: the target of a link to another file
 _WHOLE = re.compile(r"`[^`]+`|\[[^\]]+\]\([^)]+\)")  #: code and links, which are not broken
 
 
@@ -25,3 +28,8 @@ def wrapped(*sentences: str) -> list[str]:
     text = _WHOLE.sub(lambda match: match.group().replace(" ", "\0"), text)
     lines = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
+
+
+def relinked(text: str, folder: Path, page: Path) -> str:
+    """The text, whose links are relative to a folder, with links that are relative to the folder of a page."""
+    return _RELATIVE.sub(lambda match: f"]({os.path.relpath(folder / match[1], page.parent)})", text)

@@ -21,6 +21,8 @@ from osworld_gym.atomic import write_text
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "results"
 DETAILS = ROOT / "docs" / "results-details.md"  #: the page with all tables
+TERSE_RESULTS = FOLDER / "terse"  #: of the first base policy
+HISTORY = ROOT / "docs" / "history" / "results-terse.md"  #: the page of those
 #: Version of the code that decides what a run gives. Raise it with every change that alters the results of a run with
 #: equal settings; the test that replays a short run (recipes/study/replay.py) fails when that was forgotten.
 RESULTS_VERSION = 1
@@ -113,7 +115,7 @@ def check_same(results: Iterable[Result]) -> None:
             if one != other:
                 raise ResultError(
                     f"{result.path} was made with another {what} than {first.path} (commits {result.commit[:9]} and "
-                    f"{first.commit[:9]}); delete the older one and run `make results`"
+                    f"{first.commit[:9]}); delete the older one and run the study again"
                 )
 
 

@@ -54,7 +54,7 @@ def scratch_section(shipped: Mapping[str, Any], folder: Path) -> list[str]:
         *wrapped(
             f"""`make tiny` with other seeds of the weights and of the evaluation ({" and ".join(hours)} CPU hours, the
             same data; {" and ".join(f"`{m['command']}`" for m in manifests)}), 8 episodes per task. The manifests are
-            in `docs/results/base/`. All methods below start from what ships. Its training was interrupted
+            in `docs/results/terse/base/`. All methods below start from what ships. Its training was interrupted
             several times, and its recipe changed ([log](history/log.md)); one run does not tell whether its figures are
             due to that or to chance."""
         ),

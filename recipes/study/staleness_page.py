@@ -1,4 +1,4 @@
-"""The section of results-details.md about asynchronous rollouts: what a bound on the staleness costs in success."""
+"""Section about asynchronous rollouts: what a bound on the staleness costs in success."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ others: they do not compare the methods.
 """
 
 
-def staleness_section(study: Study, folder: Path) -> list[str]:
+def staleness_section(study: Study, folder: Path, where: str) -> list[str]:
     """Markdown lines, and the figure in ``folder``; none unless a variant has results of :data:`MIN_SEEDS` seeds."""
     found = [variant for variant in STALENESS if len(study.get(variant.name, ())) >= MIN_SEEDS]
     if not found:
@@ -41,12 +41,12 @@ def staleness_section(study: Study, folder: Path) -> list[str]:
     seeds = sorted({result.seed for name in names for result in study[name]})
     usual = {**study, LOCK_STEP: [result for result in study.get(LOCK_STEP, ()) if result.seed in seeds]}
     draw(usual, [LOCK_STEP, *names], PANELS, folder / "staleness.png")
-    command = f"`python -m recipes.study --part staleness --seeds {' '.join(map(str, seeds))}`"
+    command = f"`python -m recipes.study --bed terse --part staleness --seeds {' '.join(map(str, seeds))}`"
     lines = ["## Staleness", "", command, "", *wrapped(_INTRODUCTION), ""]
     lines += [*success_table(usual, [LOCK_STEP, *names]), ""]
     lines += [f"- `{variant.name}`: {variant.about}" for variant in found]
     lines += ["", *difference_table(usual, names, LOCK_STEP), "", *measured_table(usual, [LOCK_STEP, *names]), ""]
-    return [*lines, "![Success at several bounds on the staleness](results/staleness.png)", ""]
+    return [*lines, f"![Success at several bounds on the staleness]({where}/staleness.png)", ""]
 
 
 def measured_table(study: Study, names: Sequence[str]) -> list[str]:

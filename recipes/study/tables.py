@@ -10,6 +10,16 @@ from recipes.study.markdown import row, rule
 from recipes.study.records import Result
 from recipes.study.variants import counted_self_rollouts
 
+#: how the cells were made
+HOW_TO_READ = """
+Sampled success at temperature 1 in %, 8 episodes per task, differences in points. In brackets the 95 % interval: a
+paired bootstrap over seeds and tasks, made as wide as Student's t over the seeds' means where that is wider, since a
+bootstrap of 3 or 5 seeds is too narrow for what differs between seeds. `*`: the interval excludes 0. Intervals are not
+corrected for their number: of twenty differences that are 0, about one gets a star. `base` is one evaluation of the
+policy before training, the same for all seeds. `expert_only`: training tasks that the base policy solves with the
+expert's plan and not in 8 tries without; they differ by seed, so that their intervals are Student's t over the seeds.
+`rollouts` includes LEVEL-1's where a method uses them.
+"""
 SETS = ("train", "expert_only", "held_out", "held_out/known", "held_out/unknown")
 
 

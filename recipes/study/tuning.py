@@ -71,7 +71,7 @@ def simulated_search(
         tasks=TASKS,
         trial=TRIAL,
         length=LENGTH,
-        command="python -m recipes.study --tune",
+        command=f"python -m recipes.study --bed {'free' if beyond else 'terse'} --tune",
         rules=RULES,
         beyond=beyond or {},
         base=base,

@@ -19,7 +19,7 @@ from recipes.study.free_bed import BEYOND, GRIDS, SEEDS, SETTINGS, free_search, 
 from recipes.study.free_page import tuning_text, write_free_page
 from recipes.study.records import Result, ResultError, kept_settings
 from recipes.study.runner import Run, up_to_date
-from recipes.study.summary_page import free_section
+from recipes.study.summary_page import write_summary
 from recipes.study.tuning import RULES, TERSE, simulated_search
 from recipes.study.variants import FREE_PARTS, VARIANTS
 from recipes.tiny.checkpoint import read_manifest, write_notes
@@ -192,22 +192,15 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (["--bed", "free"], "--bed free requires --base FOLDER"),
-        (
-            ["--bed", "free", "--base", "x", "--part", "staleness"],
-            "the bed free has the parts core, controls, anchor, long",
-        ),
-        (["--part", "core"], "the bed terse has the parts methods, refresh"),
-        (["--base", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
-        (["--name", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
-        (["--despite-gate"], "--base, --name, --look and --despite-gate are for --bed free"),
-        (
-            ["--bed", "free", "--base", "x", "--name", "../x"],
-            "--name: expected letters, digits, '-' and '_', got '../x'",
-        ),
-        (["--bed", "free", "--base", "x", "--look", "--despite-gate"], "leave one of them out"),
-        (["--bed", "free", "--base", "x", "--replay"], "--replay is of the shipped policy"),
-        (["--bed", "free", "--base", "x", "--seeds", "0"], "an interval requires at least 3 different seeds"),
+        (["--part", "staleness"], "the bed free has the parts core, controls, anchor, long"),
+        (["--bed", "terse", "--part", "core"], "the bed terse has the parts methods, refresh"),
+        (["--bed", "terse", "--base", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (["--bed", "terse", "--name", "x"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (["--bed", "terse", "--despite-gate"], "--base, --name, --look and --despite-gate are for --bed free"),
+        (["--base", "x", "--name", "../x"], "--name: expected letters, digits, '-' and '_', got '../x'"),
+        (["--base", "x", "--look", "--despite-gate"], "leave one of them out"),
+        (["--replay"], "--replay is of the first base policy; add --bed terse"),
+        (["--seeds", "0"], "an interval requires at least 3 different seeds"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(given: list[str], problem: str) -> None:
@@ -249,7 +242,8 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
 ) -> None:
     known_gate(tmp_path, monkeypatch, passing())
     pages: list[tuple[Path, Path]] = []
-    monkeypatch.setattr(study, "write_free_page", lambda folder, page: pages.append((folder, page)) or True)
+    monkeypatch.setattr(study, "write_free_page", lambda folder, page, _: pages.append((folder, page)) or True)
+    monkeypatch.setattr(study, "write_summary", lambda folder, page, _: pages.append((folder, page)) or True)
     code, asked = run_study(tmp_path, monkeypatch)
     assert code == 0
     first, further, finals, runs = asked
@@ -262,7 +256,8 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     assert [run.variant.name for run in runs[:5]] == [variant.name for variant in FREE_PARTS["core"]]
     choices = json.loads((tmp_path / "tuned_free.json").read_text())
     assert {found["base"] for found in choices.values()} == {"free/seed-4"}
-    assert pages == [(tmp_path / "out", tmp_path / "out" / "results-free.md")]
+    out = tmp_path / "out"
+    assert pages == [(out, out / "results-details.md"), (out, out / "results.md")]
     assert "on `free/seed-4`, whose winners are used for every base policy" in tuning_text()
     code, asked = run_study(tmp_path, monkeypatch, "--part", "core")  # the choices are there: no search
     assert (code, len(asked)) == (0, 1)
@@ -280,7 +275,7 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
 
 def test_a_part_searches_the_settings_of_its_own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known_gate(tmp_path, monkeypatch, passing())
-    monkeypatch.setattr(study, "write_free_page", lambda *_: True)
+    monkeypatch.setattr(study, "write_pages", lambda _: None)
     choices = tmp_path / "tuned_free.json"
 
     def searched(*options: str) -> set[str]:
@@ -314,7 +309,7 @@ def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
     assert "with --despite-gate it is studied all the same" in said
     code, asked = run_study(tmp_path, monkeypatch, "--look", "--variants", "bepa", "--seeds", "0")
     assert (code, [[run.name for run in runs] for runs in asked]) == (0, [["bepa-0"]])
-    page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
+    page = " ".join((tmp_path / "out" / "results-details.md").read_text().split())
     assert "**`seed-4` does not pass its gate: a look, no comparison of methods.**" in page
     assert "comparison of methods.** - evaluations that are not measured: 17, 18" in page
     assert not (tmp_path / "tuned_free.json").exists()
@@ -334,8 +329,8 @@ def test_despite_its_gate_a_policy_is_studied_in_full_and_the_page_says_so(
     for seed in EVALUATIONS:
         figures = json.dumps({"weights": weights, "measured": failing})
         (out / "base" / f"seed-{seed}.json").write_text(figures)
-    assert write_free_page(tmp_path / "out", tmp_path / "out" / "results-free.md")
-    page = " ".join((tmp_path / "out" / "results-free.md").read_text().split())
+    assert write_free_page(tmp_path / "out", tmp_path / "out" / "results-details.md")
+    page = " ".join((tmp_path / "out" / "results-details.md").read_text().split())
     assert (
         "**`seed-4` does not pass its gate; methods are compared on it all the same.** - evaluation 17: expert" in page
     )
@@ -362,7 +357,7 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recipes.study.free_bed.CHOICES", tmp_path / "none.json")
-    page, folder = tmp_path / "results-free.md", tmp_path / "results" / "free"
+    page, folder = tmp_path / "results-details.md", tmp_path / "results" / "free"
     assert not write_free_page(folder, page)
     (folder / "seed-0" / "base").mkdir(parents=True)  # noted, and not run yet
     assert not write_free_page(folder, page)
@@ -373,7 +368,7 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     assert read_known(folder / "seed-0").failures() == []
     assert write_free_page(folder, page)
     text = page.read_text()
-    assert text.startswith("# Results with thoughts in free words\n")
+    assert text.startswith("# Details of the results\n")
     assert "does not pass its gate" not in text
     assert "![Entropy, terse thoughts and success over training](results/free/seed-0/mechanism.png)" in text
     assert "| bepa | 3 | 75.0 (75 to 75) |" in text
@@ -395,23 +390,45 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
         assert (tmp_path / ("results" + path.split(")")[0])).exists() or ".md" in path.split(")")[0]
 
 
+def test_results_of_real_desktops_are_a_section_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recipes.study.free_bed.CHOICES", tmp_path / "none.json")
+    page, folder = tmp_path / "results-details.md", tmp_path / "results"
+    write_results(folder / "free", "seed-0")
+    totals = {"episodes": 64.0, "optimizer_steps": 7.0, "seconds": 600.0, "steps": 80.0, "seconds_collect": 40.0}
+    real = result(
+        "bepa", 0, 4, totals=totals | {"utilisation": 0.5}, preparation={"seconds": 60.0, "self_roll_episodes": 8.0}
+    )
+    real.write(folder / "local")
+    assert write_free_page(folder / "free", page, folder / "local")
+    (section,) = page.read_text().split("## Real desktops\n")[1:]
+    assert "| bepa | 1 | 50.0 | 50.0 | 50.0 |" in section
+    assert "](results/local/curves.png)" in section
+
+
+def summary(folder: Path) -> str:
+    """The page of a folder of results; empty if there is none."""
+    page = folder.parent / "results.md"
+    return page.read_text() if write_summary(folder / "free", page, "more.md") else ""
+
+
 def test_the_summary_has_base_policies_with_enough_seeds_and_says_that_their_gate_fails(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    assert free_section(folder) == []
+    assert summary(folder) == ""
     write_results(folder / "free", "seed-1", seeds=2)
-    assert free_section(folder) == []  # two seeds give no interval
+    assert summary(folder) == ""  # two seeds give no interval
     write_results(folder / "free", "seed-0")
-    (folder / "free" / "summary.txt").write_text("It gains {bepa - grpo, train} points.\n")
+    (folder / "free" / "summary.txt").write_text("## Found\n\nIt gains {bepa - grpo, train} points.\n")
     path = folder / "free" / "seed-0" / "base" / f"seed-{EVALUATIONS[0]}.json"
     path.write_text(json.dumps({"weights": "b", "measured": passing() | {"expert_only": 3}}))
-    text = "\n".join(free_section(folder))
-    assert "It gains 50.0 (50 to 50) points." in text
-    assert (
-        "**`seed-0` does not pass its gate**; methods are compared on it all the same ([conditions](results-free"
-        in text
-    )
+    text = summary(folder)
+    assert "\n## Found\n\nIt gains 50.0 (50 to 50) points.\n" in text
+    assert "**`seed-0` does not pass its gate**; methods are compared on it all the same ([conditions](more.md)" in text
     assert "](results/free/seed-0/mechanism.png)" in text
+    assert "| bepa | 3 | 75.0 (75 to 75) |" in text
     assert "| bepa − grpo | `seed-0` | 50.0 (50 to 50) |" in text
+    # the paper's differences are 15.21, 24.08 and 4.98
+    assert "| bepa − grpo | the paper | +15.2 | +24.1 | +5.0 |  |  |" in text
+    assert "| bepa − level1 |" not in text  # there are no results of it
     assert "seed-1" not in text
 
 
@@ -423,20 +440,30 @@ def test_the_summary_compares_base_policies_and_leads_with_one_that_passes_its_g
     path.write_text(json.dumps({"weights": "b", "measured": passing() | {"expert_only": 3}}))
     for seed in range(3):
         result("grpo", seed, 4).write(folder / "free" / "seed_1")
-    (folder / "free" / "summary.txt").write_text("From the first {bepa - grpo, train}, {seed_1: grpo, train}.\n")
-    text = "\n".join(free_section(folder))
+    found = folder / "free" / "summary.txt"
+    found.write_text("From the first {bepa - grpo, train}, {seed_1: grpo, train}.\n")
+    text = summary(folder)
     assert "From the first 25.0 (25 to 25), 50.0 (50 to 50)." in text
     assert text.count("does not pass its gate") == 1
     rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| bepa − grpo |")]
     assert rows == [
         ["| bepa − grpo", "`seed_1`", "25.0 (25 to 25)"],
         ["| bepa − grpo", "`seed-0`", "50.0 (50 to 50)"],
+        ["| bepa − grpo", "the paper", "+15.2"],
     ]
     assert "](results/free/seed_1/mechanism.png)" in text
     assert "](results/free/seed-0/mechanism.png)" not in text
-    (folder / "free" / "summary.txt").write_text("{seed_2: grpo, train}\n")
+    found.write_text("{seed_2: grpo, train}\n")
     with pytest.raises(ResultError, match=r"no results from seed_2 for \{seed_2: grpo, train\}; there are"):
-        free_section(folder)
+        summary(folder)
+
+
+def test_the_summary_may_state_figures_of_the_first_base_policy(tmp_path: Path) -> None:
+    write_results(tmp_path / "results" / "free", "seed-0")
+    for seed in range(3):
+        result("grpo", seed, 1).write(tmp_path / "results" / "terse")
+    (tmp_path / "results" / "free" / "summary.txt").write_text("There {tiny: grpo, train}, here {grpo, train}.\n")
+    assert "There 12.5 (12 to 12), here 25.0 (25 to 25)." in summary(tmp_path / "results")
 
 
 def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_path: Path) -> None:
@@ -446,7 +473,7 @@ def test_results_of_other_weights_than_the_gate_was_measured_on_are_refused(tmp_
     manifest = folder / "seed-0" / "base" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"weights": "b"', '"weights": "c"'))
     with pytest.raises(ResultError, match=r"seed-0/bepa-0\.json was made from other weights \(b\) than those .* \(c\)"):
-        write_free_page(folder, tmp_path / "results-free.md")
+        write_free_page(folder, tmp_path / "results-details.md")
 
 
 def test_settings_that_the_search_has_not_chosen_are_named_on_the_page(

@@ -15,14 +15,14 @@ from recipes.study import runner
 from recipes.study.claims import verdict
 from recipes.study.estimates import paired
 from recipes.study.figures import CURVES, DYNAMICS, Panel, curve
-from recipes.study.free_bed import PAGE as FREE_PAGE
 from recipes.study.further_page import further_section
 from recipes.study.long_page import long_section
 from recipes.study.notes import filled
-from recipes.study.page import read_study, write_page
 from recipes.study.provenance import commits_text
+from recipes.study.reading import read_study
 from recipes.study.records import (
     DETAILS,
+    HISTORY,
     ROOT,
     Result,
     ResultError,
@@ -36,7 +36,7 @@ from recipes.study.runner import Run, run_missing, up_to_date
 from recipes.study.search import score
 from recipes.study.solvable import answer
 from recipes.study.staleness_page import staleness_section
-from recipes.study.summary_page import write_summary
+from recipes.study.terse_page import write_page
 from recipes.study.tuning import GRIDS, TERSE, simulated_search
 from recipes.study.variants import PARTS, VARIANTS, Variant
 
@@ -91,7 +91,7 @@ def test_a_result_belongs_to_settings_that_differ_in_names_or_in_new_defaults_on
 
 
 def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recipes.study.page.TERSE", simulated_search(GRIDS, tmp_path / "none.json"))
+    monkeypatch.setattr("recipes.study.terse_page.TERSE", simulated_search(GRIDS, tmp_path / "none.json"))
     for seed in range(3):
         result("grpo", seed, 2).write(tmp_path / "results")
         result("bepa", seed, 6).write(tmp_path / "results")
@@ -107,7 +107,7 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: 
     assert "| bepa − grpo | train | +15.2 | 50.0 (50 to 50) | holds |" in text
     assert "The logits are multiplied by 1.5:" in " ".join(text.split())
     assert "The files of 6 runs name commit 012345678, which is no longer in this" in " ".join(text.split())
-    assert "\n## Methods\n\n`make results`\n" in text
+    assert "\n## Methods\n\n`make results-terse`\n" in text
     # 1 of 8 before, 2 of 8 after on every training task
     assert "solved 4 of the 4 training tasks" in text
     assert "12.5 (12 to 12) points, 3 seeds. A gain of 10 points was asked for: reached." in text
@@ -116,6 +116,28 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: 
     assert "| raw | 90.0 | 58.3 | 0.5000 | 0.2040 | -9.00 |" in text  # beside the paper's
     for name in ("curves.png", "differences.png"):
         assert (tmp_path / "results" / name).stat().st_size > 5000
+
+
+def test_the_page_may_be_in_another_folder_than_the_pages_it_has_links_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recipes.study.terse_page.TERSE", simulated_search(GRIDS, tmp_path / "none.json"))
+    docs = tmp_path / "docs"
+    for seed in range(3):
+        result("grpo", seed, 2).write(docs / "results" / "first")
+        result("bepa", seed, 6).write(docs / "results" / "first")
+    (docs / "results" / "first" / "summary.txt").write_text(
+        "In short [{bepa - grpo, train}](limits.md#a), [b](#methods).\n"
+    )
+    (docs / "history").mkdir()
+    write_page(docs / "results" / "first", docs / "history" / "first.md", MEASURED, docs)
+    text = (docs / "history" / "first.md").read_text()
+    assert "In short [50.0 (50 to 50)](../limits.md#a), [b](#methods)." in text
+    assert "](../results/first/curves.png)" in text
+    assert "[log](log.md)" in text
+    links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if link.endswith(".png")}
+    assert len(links) == 3
+    assert all((docs / "history" / link).exists() for link in links)
 
 
 def test_a_curve_is_the_mean_over_seeds_at_each_iteration() -> None:
@@ -163,10 +185,10 @@ def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Pat
         "bepa_long": [long("bepa_long", seed, 0.25 * (seed + 1), 6) for seed in range(2)],
         "level1_as_bepa_long": [long("level1_as_bepa_long", seed, 0.0, 2) for seed in range(2)],
     }
-    assert long_section({name: results[:1] for name, results in study.items()}, tmp_path) == []
-    assert long_section({"bepa_long": study["bepa_long"]}, tmp_path) == []  # nothing to compare it with
-    text = "\n".join(long_section(study, tmp_path))
-    assert "`python -m recipes.study --part long --seeds 0 1`: 150 iterations" in text
+    assert long_section({name: results[:1] for name, results in study.items()}, tmp_path, "") == []
+    assert long_section({"bepa_long": study["bepa_long"]}, tmp_path, "") == []  # nothing to compare it with
+    text = "\n".join(long_section(study, tmp_path, "results"))
+    assert "`python -m recipes.study --bed terse --part long --seeds 0 1`: 150 iterations" in text
     assert "| 50 | +25.0 / +50.0 | – | – | +50.0 / +50.0 |" in text
     assert "| 100 | +0.0 / +0.0 | – | – | – |" in text  # one rollout of the 25 iterations is missing
     assert "| 125 |" not in text  # no evaluation, no rollouts
@@ -176,7 +198,7 @@ def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Pat
     assert (tmp_path / "long.png").stat().st_size > 5000
     study["bepa_long"].append(long("bepa_long", 2, 0.75, 6))
     study["level1_as_bepa_long"].append(long("level1_as_bepa_long", 2, 0.0, 2))
-    text = "\n".join(long_section(study, tmp_path))
+    text = "\n".join(long_section(study, tmp_path, "results"))
     assert "| 50 | 50.0 (-12 to 112) | – | – |" in text
     assert "| bepa_long | 3 | 75.0 (75 to 75) |" in text
 
@@ -188,9 +210,9 @@ def test_staleness_is_compared_with_lock_step_under_the_same_seeds(tmp_path: Pat
     ]
     stale = [result("bepa_stale2", seed, 4, curve=curve) for seed in (0, 1, 2)]
     study = {"bepa": [result("bepa", seed, 6) for seed in (0, 1, 2, 3)], "bepa_stale2": stale}
-    assert staleness_section({**study, "bepa_stale2": stale[:2]}, tmp_path) == []  # no interval of two seeds
-    text = "\n".join(staleness_section(study, tmp_path))
-    assert "`python -m recipes.study --part staleness --seeds 0 1 2`" in text
+    assert staleness_section({**study, "bepa_stale2": stale[:2]}, tmp_path, "") == []  # no interval of two seeds
+    text = "\n".join(staleness_section(study, tmp_path, "results"))
+    assert "`python -m recipes.study --bed terse --part staleness --seeds 0 1 2`" in text
     assert re.search(r"\| bepa \| 3 \| 75\.0 ", text)  # its fourth seed is left out
     assert re.search(r"\| bepa_stale2 \| -25\.0 ", text)
     assert "| bepa_stale2 | 1.5 |  | 0.002 | 3 |" in text  # mean of 1 and 2, of 0.001 and 0.003
@@ -206,7 +228,7 @@ def test_a_rule_with_one_seed_is_shown_beside_the_same_seed_without_an_interval(
     }
     assert further_section({"grpo": study["grpo"]}) == []
     text = "\n".join(further_section(study))
-    assert "`python -m recipes.study --part further --seeds 0`" in text
+    assert "`python -m recipes.study --bed terse --part further --seeds 0`" in text
     assert "| grpo | 25.0 | 25.0 | – | 25.0 | 25.0 | 100 |  | 7 |" in text  # its seed 0 alone
     assert "| bepa |" not in text  # it has no seed 0
     assert "| prefix | 50.0 | 50.0 | – | 50.0 | 50.0 | 164 | 42 | 7 |" in text
@@ -262,20 +284,7 @@ def test_notes_name_a_figure_that_has_no_interval() -> None:
             filled(text, study)
 
 
-def test_the_summary_is_two_screens_with_the_main_methods_and_a_row_for_each_pair_of_the_claims(tmp_path: Path) -> None:
-    for seed in range(3):
-        result("grpo", seed, 2).write(tmp_path / "results")
-        result("bepa", seed, 6).write(tmp_path / "results")
-    (tmp_path / "results" / "summary.txt").write_text("## Found\n\nA gain of {bepa - grpo, train} points.\n")
-    write_summary(tmp_path / "results", tmp_path / "results.md", "more.md")
-    text = (tmp_path / "results.md").read_text()
-    assert "\n## Found\n\nA gain of 50.0 (50 to 50) points.\n" in text
-    assert "| bepa | 3 | 75.0 (75 to 75) |" in text
-    # the paper's differences are 15.21, 24.08 and 4.98
-    (row,) = (line for line in text.splitlines() if line.startswith("| bepa − grpo |"))
-    assert row.startswith("| bepa − grpo | +15.2, 50.0 (50 to 50): holds | +24.1, 50.0 (")
-    assert "| bepa − level1 |" not in text  # there are no results of it
-    assert "(more.md#the-papers-claims)" in text
+def test_the_summary_is_two_screens() -> None:
     assert len((ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()) <= 100
 
 
@@ -293,14 +302,14 @@ def test_the_answer_about_grpo_says_what_the_interval_allows(gain: Estimate, wor
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("README.md", 12), ("docs/methods.md", 30), ("docs/limits.md", 1), ("docs/results.md", 60)]
+    ("name", "least"), [("README.md", 12), ("docs/methods.md", 30), ("docs/limits.md", 1), ("docs/results.md", 100)]
 )
 def test_other_pages_state_the_figures_of_the_results(name: str, least: int) -> None:
     """Every figure with an interval in them stands on one of the pages with all tables as well."""
     interval = re.compile(r"-?\d+\.\d \(-?[\d.]+ to -?[\d.]+\)")
     stated = interval.findall((ROOT / name).read_text(encoding="utf-8"))
     assert len(stated) >= least
-    page = "".join(path.read_text(encoding="utf-8") for path in (DETAILS, FREE_PAGE))
+    page = "".join(path.read_text(encoding="utf-8") for path in (DETAILS, HISTORY))
     assert [figure for figure in stated if figure not in page] == []
 
 

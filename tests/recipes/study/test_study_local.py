@@ -13,7 +13,6 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.experiment.config import load_config, settings_to_yaml
 from bepa_torchrl.experts import Manifest, task_hashes
 from osworld_gym.tasks.suites.varied.suite import varied_suite
-from recipes.study import __main__ as study
 from recipes.study import local_page
 from recipes.study.local import main, results_of
 from recipes.study.records import Result, read_result
@@ -134,16 +133,6 @@ def test_results_of_other_settings_do_not_share_a_table(
 def test_an_unfinished_run_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     assert "expected a finished run with results.json; go on with resume=true" in capsys.readouterr().err
-
-
-def test_the_page_of_the_study_keeps_results_of_real_desktops(tmp_path: Path, checkpoint: Path) -> None:
-    """``recipes.study --page`` without results of the simulated desktop replaces this section only."""
-    for result in results_of(make_run(tmp_path / "r", checkpoint, 0, {"bepa": 3})):
-        result.write(tmp_path / "results" / "local")
-    page = tmp_path / "page.md"
-    page.write_text("# Results on the simulated desktop\n\nkept\n")
-    study.rebuild(tmp_path / "results", page, {})
-    assert page.read_text().startswith("# Results on the simulated desktop\n\nkept\n\n## Real desktops\n")
 
 
 def test_failures_of_runs_and_preparations_are_summed(tmp_path: Path, checkpoint: Path) -> None:

@@ -26,7 +26,7 @@ def test_differences_beyond_the_tolerance_are_named() -> None:
 @pytest.mark.slow
 def test_the_short_run_gives_the_kept_metrics(tmp_path: Path) -> None:
     kept = json.loads(KEPT.read_text())
-    fix = "if the change is wanted, raise RESULTS_VERSION and run `python -m recipes.study --replay`"
+    fix = "if the change is wanted, raise RESULTS_VERSION and run `python -m recipes.study --bed terse --replay`"
     assert (kept["code"], kept["base"]) == (RESULTS_VERSION, SHIPPED.hash()), (
         f"replay.json is of another version; {fix}"
     )
