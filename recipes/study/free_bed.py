@@ -8,12 +8,18 @@ the other one, too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bepa_torchrl.experiment.config import load_config
 from recipes.study.bases import Base
 from recipes.study.estimates import Study
+from recipes.study.free_rules import HIGHER as _HIGHER
+from recipes.study.free_rules import LOWER as _LOWER
+from recipes.study.free_rules import ONCE as _ONCE
+from recipes.study.free_rules import RATE_EDGES, RULE_EDGES, RULE_GRIDS
 from recipes.study.records import FOLDER, Result, kept_settings
 from recipes.study.search import Edges, Grid, Search
 from recipes.study.tuning import FIRST, HIGH, LOW, MIDDLE, simulated_search
@@ -28,11 +34,10 @@ SETTINGS = (f"record.starts.terse='{TERSE_START}'",)
 #: seeds of parts that have fewer than the others
 SEEDS: Mapping[str, tuple[int, ...]] = {"long": (0, 1, 2)}
 
-_ONCE = "train.minibatch_groups=16"
 _SFT = "sft.lr=3e-4"
-_LOWER, _HIGHER = "optimizer.lr=3e-5", "optimizer.lr=3e-3"
 GRIDS: Mapping[str, Grid] = {
     **FIRST,
+    **RULE_GRIDS,
     "sft_self": (
         *((_SFT, "sft.epochs=5"), (_SFT, "sft.epochs=20")),
         *(("sft.lr=1e-4", "sft.epochs=20"), ("sft.lr=1e-3", "sft.epochs=5")),
@@ -42,11 +47,6 @@ GRIDS: Mapping[str, Grid] = {
         *((LOW, _SFT, "sft.epochs=20"), (HIGH, _ONCE, _SFT, "sft.epochs=20")),
     ),
 }
-_RL: Edges = {
-    (LOW,): ((_LOWER,), (MIDDLE, _ONCE)),
-    (HIGH,): ((_HIGHER,), (MIDDLE, _ONCE)),
-    (HIGH, _ONCE): ((_HIGHER, _ONCE), (MIDDLE, _ONCE)),
-}
 _SFT_EDGES: Edges = {
     ("sft.lr=1e-4", "sft.epochs=1"): (("sft.lr=3e-5", "sft.epochs=1"), ("sft.lr=3e-5", "sft.epochs=5")),
     ("sft.lr=1e-4", "sft.epochs=5"): (("sft.lr=3e-5", "sft.epochs=5"), ("sft.lr=1e-4", "sft.epochs=20")),
@@ -55,7 +55,8 @@ _SFT_EDGES: Edges = {
 }
 #: method → winner at an edge of its grid → its two further trials
 BEYOND: Mapping[str, Edges] = {
-    **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), _RL),
+    **dict.fromkeys(("grpo", "bepa", "level1", "level2", "replacement", "arpo"), RATE_EDGES),
+    **RULE_EDGES,
     "sft": _SFT_EDGES,
     "sft_self": {
         (_SFT, "sft.epochs=5"): (("sft.lr=1e-4", "sft.epochs=5"), (_SFT, "sft.epochs=1")),
@@ -117,6 +118,14 @@ def untuned(study: Study) -> list[str]:
         key = variant.tuned_as or variant.algo
         wanted = dict(each.split("=", 1) for each in (*variant.settings, *search.tuned(key)))
         made = defaults | dict(result.settings)
-        return key in chosen and all(float(made[name]) == float(wanted.get(name, defaults[name])) for name in searched)
+        return key in chosen and all(_value(wanted.get(name, defaults[name])) == made[name] for name in searched)
 
     return [name for name, results in study.items() if not all(map(as_chosen, results))]
+
+
+def _value(setting: Any) -> Any:
+    """A setting's value, which is text where it is written as on the command line."""
+    try:
+        return json.loads(setting) if isinstance(setting, str) else setting
+    except ValueError:
+        return setting

@@ -55,7 +55,13 @@ _BEYOND_THE_EDGE: Mapping[str, Grid] = {
     "bepa_anchor": (*((MIDDLE, "loss.anchor=1.0"), (HIGH, "train.minibatch_groups=16", "loss.anchor=0.3")),),
 }
 #: rules of a method's loss with a search of their own → the method; every other key of :data:`GRIDS` is a method
-RULES: Mapping[str, str] = {"bepa_anchor": "bepa"}
+RULES: Mapping[str, str] = dict.fromkeys(
+    (
+        *("bepa_anchor", "bepa_distill", "bepa_kl", "bepa_entropy", "bepa_dynamic", "bepa_maxrl"),
+        *("bepa_leave_one_out", "bepa_sequence"),
+    ),
+    "bepa",
+)
 GRIDS: Mapping[str, Grid] = {algo: (*grid, *_BEYOND_THE_EDGE.get(algo, ())) for algo, grid in FIRST.items()}
 CHOICES = Path(__file__).with_name("tuned.json")  #: the winners and all validation scores
 

@@ -196,6 +196,24 @@ CONTROLS = (
         ("cache.refresh=actions", _TRIES),
     ),
 )
+#: the rules of :data:`FURTHER` with rates and weights of a search of their own; but for the anchor, and for hand-overs,
+#: whose self-rolls are prepared once for all trials
+RULES_TUNED = (
+    Variant("prefix_tuned", "prefix", "groups of unsolved tasks start within a self-rolled success"),
+    Variant("bepa_distill_tuned", "bepa", "gated plan distillation, beta 5", tuned_as="bepa_distill"),
+    Variant("bepa_kl_tuned", "bepa", "divergence from the base policy", tuned_as="bepa_kl"),
+    Variant("bepa_entropy_tuned", "bepa", "entropy bonus", tuned_as="bepa_entropy"),
+    Variant(
+        "bepa_dynamic_tuned",
+        "bepa",
+        "dynamic sampling, up to 8 further groups; 27 iterations, which are at most as many rollouts",
+        ("train.iterations=27",),
+        tuned_as="bepa_dynamic",
+    ),
+    Variant("bepa_maxrl_tuned", "bepa", "MaxRL's advantages", tuned_as="bepa_maxrl"),
+    Variant("bepa_leave_one_out_tuned", "bepa", "leave-one-out advantages", tuned_as="bepa_leave_one_out"),
+    Variant("bepa_sequence_tuned", "bepa", "GSPO's ratio with its clip", tuned_as="bepa_sequence"),
+)
 SELF_THEN_RL = Variant("sft_self_rl", "sft_self_rl", "fine-tuning on the self-rolled traces, then GRPO")
 SELF_THEN_RL_LONG = Variant("sft_self_rl_long", "sft_self_rl", "fine-tuning first, then 150 iterations of GRPO", LONGER)
 ANCHOR_LONG = Variant(
@@ -237,6 +255,7 @@ FREE_PARTS = {
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,
     ),
+    "rules": RULES_TUNED,
 }
 VARIANTS = {variant.name: variant for parts in (PARTS, FREE_PARTS) for part in parts.values() for variant in part}
 _SELF_ROLLING = ("bepa", "level1", "sft_self", "sft_self_rl", "prefix")  #: methods that use LEVEL-1's traces

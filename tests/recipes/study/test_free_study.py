@@ -176,7 +176,9 @@ def test_fine_tuning_on_the_self_rolled_traces_is_searched_around_what_won_on_th
 def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> None:
     search = simulated_search(GRIDS, tmp_path / "none.json", BEYOND, SHIPPED)
     runs = search.trials(tmp_path)
-    studied = free_search(SHIPPED).runs_of([variant for part in FREE_PARTS.values() for variant in part], (0,))
+    chosen = free_search(SHIPPED)
+    tuned_as = {variant: variant.tuned_as or variant.algo for part in FREE_PARTS.values() for variant in part}
+    studied = [Run(variant, 0, chosen.tuned(key) or GRIDS[key][-1], SHIPPED) for variant, key in tuned_as.items()]
     assert len({json.dumps(kept_settings(run.settings())) for run in studied}) == len(studied)
     runs += studied
     further = {(algo, each) for algo, edges in BEYOND.items() for grid in edges.values() for each in grid}
