@@ -55,6 +55,20 @@ DYNAMICS = (
     Panel("train/log_prob_off_policy", "log-prob of injected tokens, nats", rate=False),
     Panel("collect/log_prob_success", "log-prob of successful rollouts' tokens, nats", rate=False),
 )
+#: sets of tasks and variants as the figure of differences, which README shows, names them; others by their keys
+SETS = {
+    "train": "training tasks",
+    "expert_only": "expert-only tasks",
+    "held_out/known": "held-out, known kinds",
+    "held_out/unknown": "held-out, unknown kinds",
+}
+NAMES = {
+    "grpo": "GRPO",
+    "bepa": "BEPA",
+    "level1": "LEVEL-1",
+    "level1_as_bepa": "LEVEL-1, BEPA's rate",
+    "sft_self": "fine-tuning on LEVEL-1's traces",
+}
 LABELS = {
     "total/optimizer_steps": "updates",
     "total/rollouts": "rollouts, LEVEL-1's included",
@@ -114,7 +128,9 @@ def draw_differences(study: Study, names: Sequence[str], reference: str, parts: 
                 low, middle, high = (100 * value for value in (found.low, found.mean, found.high))
                 axis.plot([low, high], [row, row], color="C0" if found.sign else "C7", linewidth=2)
                 axis.plot(middle, row, "o", color="C0" if found.sign else "C7")
-        axis.set(title=part, xlabel=f"points above {reference}", yticks=range(len(shown)), yticklabels=shown)
+        labels = [NAMES.get(name, name) for name in shown]
+        axis.set(title=SETS.get(part, part), xlabel=f"points above {NAMES.get(reference, reference)}")
+        axis.set_yticks(range(len(shown)), labels)
         axis.grid(alpha=0.3)
     axes.flat[0].invert_yaxis()
     write_with(path, lambda part: figure.savefig(part, dpi=110, format="png"))
