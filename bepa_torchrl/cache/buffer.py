@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -310,8 +311,12 @@ class TaskTraceCache(ReplayBuffer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Replaces the content by a :meth:`state_dict`; on an error the cache is unchanged.
 
+        The state of a sampler that was set by ``set_sampler`` is part of it. A state without one leaves the sampler as
+        it is.
+
         Raises:
-            FolderError: a state of another version or kind, or one that exceeds this cache's limits.
+            FolderError: a state of another version or kind, one that exceeds this cache's limits, or that of another
+                sampler.
         """
         self._restore(check_state(state_dict))
 
@@ -319,7 +324,8 @@ class TaskTraceCache(ReplayBuffer):
         """Saves the cache as a folder, atomically; replaces an earlier one at ``path``.
 
         Raises:
-            FolderError: ``path`` is something else, or writing failed; ``path`` is unchanged.
+            FolderError: ``path`` is something else, writing failed, or the sampler has a state that a folder cannot
+                hold; ``path`` is unchanged.
         """
         with write_lock(self):
             state = self._state()
@@ -329,17 +335,20 @@ class TaskTraceCache(ReplayBuffer):
         """Replaces the content by a folder that :meth:`dumps` wrote; on an error the cache is unchanged.
 
         Raises:
-            FolderError: the folder is missing, damaged, of another format or version, or exceeds this cache's limits.
+            FolderError: the folder is missing, damaged, of another format or version, exceeds this cache's limits, or
+                has the state of another sampler.
         """
         self._restore(read_state(path))
 
     def _state(self) -> CacheState:
+        sampler = dict(self.sampler.state_dict())
         return CacheState(
             seed=self.seed,
             index=self._index.state_dict(),
             refreshes=dict(self._refreshes),
             injections=dict(self._injections),
             traces=cast(TraceStorage, self.storage).state_dict()["_storage"],
+            sampler={"kind": type(self.sampler).__name__, "state": deepcopy(sampler)} if sampler else None,
         )
 
     def _restore(self, state: CacheState) -> None:
@@ -347,7 +356,27 @@ class TaskTraceCache(ReplayBuffer):
         if len(traces) != len(state.index["metadata"]):
             raise FolderError(f"the saved cache has {len(traces)} traces, its index {len(state.index['metadata'])}")
         with write_lock(self):
+            sampler = self._restored_sampler(state.sampler)
             self._index.load_state_dict(state.index)  # raises before anything is changed
             cast(TraceStorage, self.storage).replace(traces)
             self.seed = state.seed
             self._refreshes, self._injections = dict(state.refreshes), dict(state.injections)
+            if sampler is not None:
+                self.sampler.load_state_dict(sampler)
+
+    def _restored_sampler(self, saved: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The state that the sampler can load, None without one. Raises FolderError: it is another sampler's."""
+        if saved is None:
+            return None
+        kind, state = saved["kind"], saved["state"]
+        if kind != type(self.sampler).__name__:
+            raise FolderError(
+                f"the saved cache has the state of a {kind}, this one a {type(self.sampler).__name__}; "
+                f"call set_sampler with a {kind} first"
+            )
+        try:
+            deepcopy(self.sampler).load_state_dict(deepcopy(state))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise FolderError(f"the saved state of the sampler {kind} cannot be loaded: {problem}") from error
+        return cast(dict[str, Any], deepcopy(state))

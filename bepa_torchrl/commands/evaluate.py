@@ -245,6 +245,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
 def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
     """The card of results that another agent's runner wrote."""
+    from bepa_torchrl.evaluation.card import FOLDER_TASKS
     from bepa_torchrl.evaluation.osworld_results import read_results, result_folders
     from bepa_torchrl.experiment.tasks import list_facts, make_tasks
     from osworld_gym.desktops.identity import NOT_KNOWN
@@ -268,7 +269,7 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
             f"--steps {options.steps}: {longest.task} has {longest.steps} steps; give the budget of the runs that "
             f"{options.source} has, or leave --steps out"
         )
-    facts: dict[str, Any] = {"suite": name or "tasks of the folder", **of_list, "policy": options.source}
+    facts: dict[str, Any] = {"suite": name or FOLDER_TASKS, **of_list, "policy": options.source}
     folders = result_folders(options.source)
     if len(folders) > 1:  # passes, or different agents: only who made them knows
         facts["folders"] = folders

@@ -22,6 +22,7 @@ from bepa_torchrl.evaluation.statistics import (
 )
 
 SCHEMA = "osworld-gym-card-1"
+FOLDER_TASKS = "tasks of the folder"  #: the suite of results that were read without one
 #: OSWorld's tasks that need an account of Google Drive: 369 - 8 = 361
 DRIVE_TASKS = frozenset(
     {
@@ -89,8 +90,9 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
 def denominators(outcomes: Sequence[Outcome], limited: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The numbers of tasks, and the score over each denominator that is in use.
 
-    ``listed``: all tasks of the edition, those without a result counted as failures, as tables that store a crash as 0
-    do; ``limited`` in its place, and the number that they are the first ``of``, if a limit leaves tasks out.
+    ``listed``: all tasks of the edition, or of a folder's results without one (:data:`FOLDER_TASKS`), those without a
+    result counted as failures, as tables that store a crash as 0 do; ``limited`` in its place, and the number that they
+    are the first ``of``, if a limit leaves tasks out.
     ``without_drive``: the same without OSWorld's eight Google Drive tasks. ``ran``: those that have a result.
 
     Args:

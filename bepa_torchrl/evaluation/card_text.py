@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from bepa_torchrl.evaluation.card import FOLDER_TASKS
+
 Table = tuple[str, Sequence[Sequence[str]]]  #: title, and rows of which the first has the heads
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
@@ -48,7 +50,7 @@ def tables(card: Mapping[str, Any]) -> Iterator[Table]:
     """The card's tables."""
     sets = {name: value for name, value in card["denominators"].items() if isinstance(value, Mapping)}
     names = {
-        "listed": "all tasks of the edition; no result counts as a failure",
+        "listed": f"all {_listed(card)}; no result counts as a failure",
         "limited": f"{_first(card)}; no result counts as a failure",
         "without_drive": "the same without the eight tasks of Google Drive",
         "ran": "tasks that have a result",
@@ -77,6 +79,11 @@ def tables(card: Mapping[str, Any]) -> Iterator[Table]:
 def _title(card: Mapping[str, Any]) -> str:
     suite = card.get("suite", "suite")
     return f"{card.get('policy', 'policy')} on {f'{_first(card)} of {suite}' if card.get('limited') else suite}"
+
+
+def _listed(card: Mapping[str, Any]) -> str:
+    """Which tasks are all of those that are listed."""
+    return FOLDER_TASKS if card.get("suite") == FOLDER_TASKS else "tasks of the edition"
 
 
 def _first(card: Mapping[str, Any]) -> str:

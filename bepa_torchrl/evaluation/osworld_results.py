@@ -18,7 +18,7 @@ from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible
 from bepa_torchrl.experts.readers import records
 from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
 from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
-from bepa_torchrl.experts.readers.run_folder import REPLACED
+from bepa_torchrl.experts.readers.run_folder import INTERRUPTED, REPLACED
 from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import TraceError
 from bepa_torchrl.storage.run_folders import training_runs
@@ -26,11 +26,14 @@ from osworld_gym.atomic import write_text
 from osworld_gym.tasks.suite import Suite
 
 RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
+_NOT_SCORED = tuple((f"no result: {reason}",) for reason in (REPLACED, INTERRUPTED))
 _LAYOUT = f"<domain>/<task id>/{RESULT} as OSWorld's runner writes it"
 
 
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
+
+    Of several runs in one log, that which ``result.txt`` belongs to.
 
     What is wrong with a run's log does not matter to its score: that is what ``result.txt`` says, also where the log is
     damaged or was deleted, as in OSWorld's own table.
@@ -50,7 +53,7 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     outcomes: list[Outcome] = []
     seen: dict[str, int] = {}
     for run in _runs(source, folder):
-        if (tasks and run.task not in tasks) or any(REPLACED in problem for problem in run.problems[:1]):
+        if (tasks and run.task not in tasks) or run.problems[:1] in _NOT_SCORED:
             continue
         attempt = seen.get(run.task, 0)
         seen[run.task] = attempt + 1

@@ -285,6 +285,7 @@ class MethodRun:
                 cast("SamplingCopy", self.rollout).release()  # the rollouts are sampled elsewhere
         extra["policy_version"] = float(self.policy.version)
         self._line(iteration, "rl", metrics | extra)
+        self.record.sync()  # the checkpoint of this iteration comes next
         if config.cluster.address is not None and config.collect.mode == "async":  # else this process is not of Ray's
             from bepa_torchrl.scale.rollouts.ray_metrics import export  # requires the extra ``ray``
 

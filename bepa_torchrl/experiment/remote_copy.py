@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import Settings
+from bepa_torchrl.experiment.unfinished_beginning import other_entries, remove_beginning
 from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore
 from bepa_torchrl.scale.store.objects import StorageError, open_store
 from bepa_torchrl.scale.store.objects.local import LocalStore
 from bepa_torchrl.scale.store.objects.url import check_store
 from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.lock import LOCK, locked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,21 +40,40 @@ def check_new_in_store(config: Settings, name: str) -> None:
 def restore_missing(config: Settings, folder: Path, note: Callable[[str], None]) -> None:
     """Restores a run that is to be resumed and is not on this machine; does nothing without ``storage=``.
 
+    A folder in which a process was killed before it had begun its run counts as one that does not exist.
+
     Raises:
+        RecordError: the store has no run of this name; or the folder has anything else, which is not overwritten.
+        FolderInUseError: another process has locked the folder.
         SnapshotError: no snapshot in the store can be used. StorageURLError, StorageError: the store cannot be used.
     """
     if config.storage is None or (folder / "config.yaml").exists():
         return
     store = _run_store(config, folder.name)
     assert store is not None
-    restored = restore(store, folder)
-    if restored is None:
+    if not store.numbers():
         raise RecordError(
             f"nothing to resume: neither {folder} nor {store.url} has a run; check name=, runs=, storage="
         )
+    if folder.exists():
+        _make_room(folder, store.url)
+    restored = restore(store, folder)
+    assert restored is not None, "the store had a snapshot, and none is removed before there is a newer one"
     snapshot, notes = restored
     for line in (*notes, f"restored {len(snapshot.files)} files from {store.url}"):
         note(line)
+
+
+def _make_room(folder: Path, url: str) -> None:
+    """Empties a folder in which no run has begun. Raises as :func:`restore_missing`."""
+    with locked(folder):
+        if others := other_entries(folder):
+            raise RecordError(
+                f"{folder} has {', '.join(others)[:200]}, and no config.yaml of a run; the run in {url} is not "
+                "restored over that: move the folder away, or give another runs="
+            )
+        remove_beginning(folder)
+        (folder / LOCK).unlink()  # a process that has opened it by now finds the restored run, or nothing
 
 
 @contextmanager

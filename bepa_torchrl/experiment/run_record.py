@@ -19,7 +19,7 @@ from bepa_torchrl.rollout.episodes import EpisodeResult
 from bepa_torchrl.rollout.trace_replacement import GroupReport
 from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines, stream_lines
 from bepa_torchrl.storage.record_format import FORMAT, FORMAT_FILE, OUTCOMES, VERSION, image_path
-from osworld_gym.atomic import replaced_file, write_bytes, write_text
+from osworld_gym.atomic import replaced_file, sync, write_bytes, write_text
 from osworld_gym.types import StopReason
 from osworld_gym.uitars.coords import ImageScaling
 
@@ -49,6 +49,7 @@ class RunRecord:
         self._seen: set[str] = set()
         self._kinds: set[Kind] | None = None  # not yet read
         self._bytes: int | None = None  # not yet measured
+        self._unsynced: set[str] = set()
 
     def begin(self, settings: str, *, action_text: str = "uitars", scaling: ImageScaling | None = None) -> None:
         """Creates the folder and writes ``settings`` to ``config.yaml``.
@@ -159,6 +160,18 @@ class RunRecord:
         """Appends what happened to the groups of an iteration: successes, refresh of the cache, injected trace."""
         self._append("groups.jsonl", [{"iteration": iteration, **asdict(report)} for report in reports])
 
+    def sync(self) -> None:
+        """Flushes the lines to disk, without screenshots, before a checkpoint after which they are not written again.
+
+        Raises:
+            OSError: they cannot be flushed.
+        """
+        for name in sorted(self._unsynced):
+            sync(self.folder / name)
+        if self._unsynced:
+            sync(self.folder)
+        self._unsynced.clear()
+
     def thin(self, limit: int) -> str:
         """Takes steps and screenshots from the oldest episodes if the record is larger than ``limit`` bytes.
 
@@ -207,6 +220,7 @@ class RunRecord:
             data = "".join(json_line(line) for line in lines).encode()
             with path.open("ab") as file:
                 file.write(data)
+            self._unsynced.add(name)
             self._bytes = None if self._bytes is None else self._bytes + len(data)
         except OSError as error:
             reason = f"could not be written ({error.strerror}); free some space and go on with resume=true"

@@ -63,6 +63,10 @@ class FolderReader:
     def __init__(self, root: Path, meta: Any, files: dict[str, str]) -> None:
         self._root, self.meta, self._files = root, meta, files
 
+    def has(self, name: str) -> bool:
+        """Whether the manifest has a file of this name."""
+        return name in self._files
+
     def get(self, name: str) -> bytes:
         """One file's bytes.
 

@@ -24,12 +24,21 @@ from osworld_gym.desktops.home_template.build import build_template
 from osworld_gym.desktops.home_template.find import find_template, template_folder, template_version
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.folders import data_folder
-from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
+from osworld_gym.tasks.evaluation.official_pool import INSTALL_OFFICIAL, OfficialEvaluators, OfficialLocation
 
 MEGABYTE = 1_000_000
 SCREEN = (1920, 1080)  # OSWorld's
 MODULES = ("Xlib", "PIL", "six", "pyautogui")  # modules of the extra "guest"; checked before anything is downloaded
 OFFICIAL_VERSION = "1.0.2"
+#: what the evaluators of that version import, from the extra ``official-eval``
+OFFICIAL_IMPORTS = (
+    *("PIL", "PyPDF2", "acoustid", "borb", "bs4", "cssselect", "cv2", "docx", "fastdtw", "fitz", "formulas"),
+    *("imagehash", "librosa", "lxml", "mutagen", "numpy", "odf", "openpyxl", "pandas", "pdfplumber", "playwright"),
+    *("pptx", "pydrive", "pypdf", "pytz", "rapidfuzz", "requests", "scipy", "skimage", "tldextract", "xmltodict"),
+    "yaml",
+)
+_FIND = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
+_OFFICIAL_WHEEL = f"desktop-env=={OFFICIAL_VERSION}"
 EASYOCR_STUB = '''"""A substitute: easyocr would replace torch and download models; only compare_image_text uses it."""
 
 
@@ -156,14 +165,28 @@ def _add_install_official(commands: argparse._SubParsersAction[argparse.Argument
     )
     parser.add_argument(
         "--wheel",
-        default=f"desktop-env=={OFFICIAL_VERSION}",
+        default=_OFFICIAL_WHEEL,
         help="what pip installs, a requirement or a file (default: %(default)s)",
     )
     parser.set_defaults(command=_install_official)
 
 
+def _lacking(python: str) -> list[str]:
+    """Which of :data:`OFFICIAL_IMPORTS` an interpreter does not have. Raises ValueError if it cannot be run."""
+    try:
+        found = subprocess.run([python, "-c", _FIND, *OFFICIAL_IMPORTS], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ValueError(f"--python {python} cannot be run ({error}); name an interpreter of Python") from error
+    return found.stdout.split()
+
+
 def _install_official(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or data_folder("official")
+    lacking = _lacking(arguments.python)
+    if lacking and arguments.wheel == _OFFICIAL_WHEEL:  # what others import is not known before they are installed
+        problem = f"{arguments.python} lacks {', '.join(lacking)}, which OSWorld's evaluators import"
+        print(f"osworld-gym: {problem}; {INSTALL_OFFICIAL}", file=sys.stderr)
+        return INFRASTRUCTURE
     print(f"pip install --no-deps {arguments.wheel} into {folder}: its pins would replace torch and numpy")
     if (folder / "desktop_env").exists() and not any(folder.glob("desktop_env-*.dist-info")):
         raise ValueError(f"--folder {folder} has a desktop_env that pip has not installed; choose another folder")

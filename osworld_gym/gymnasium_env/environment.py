@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,17 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
             (observation, info).
 
         Raises:
-            ValueError: unknown option.
+            ValueError: unknown option, or a negative seed.
+            TypeError: options that are no mapping, a task that is neither an id nor a Task, a seed that is no integer.
             TaskError: unknown task id, or a wrong task.
             DesktopError: every attempt failed.
         """
-        super().reset(seed=seed)
-        unknown = sorted(set(options or {}) - {"task"})
-        if unknown:
-            raise ValueError(f"reset has no option {', '.join(unknown)}; it has: task")
+        options = {} if options is None else options
+        _check_reset(seed, options)
+        super().reset(seed=None if seed is None else int(seed))
         drawn = self._tasks[self.np_random.integers(len(self._tasks))]
         desktop_seed = int(self.np_random.integers(2**31))
-        asked = (options or {}).get("task", drawn)
+        asked = options.get("task", drawn)
         self._task = asked if isinstance(asked, Task) else self.suite.task(asked)
         self.vector.drain()  # does nothing unless an exception interrupted a step
         for _ in range(self._retries + 1):
@@ -173,3 +174,21 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
             "env_error": result.stop is StopReason.env_error,
             "failure": None if result.failure is None else result.info["failure"],
         }
+
+
+def _check_reset(seed: object, options: object) -> None:
+    """Raises as :meth:`OSWorldGymnasiumEnv.reset`; nothing has begun."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
+        raise TypeError(f"reset: seed must be an integer >= 0, or None; got {seed!r}")
+    if isinstance(seed, Integral) and seed < 0:
+        raise ValueError(f"reset: seed must be an integer >= 0, or None; got {seed}")
+    if not isinstance(options, Mapping):
+        raise TypeError(f'reset: options must be a mapping, as {{"task": id}}, or None; got {options!r}')
+    unknown = sorted(str(name) for name in options if name != "task")
+    if unknown:
+        raise ValueError(f"reset has no option {', '.join(unknown)}; it has: task")
+    if "task" in options and not isinstance(options["task"], str | Task):
+        raise TypeError(
+            f'reset: options["task"] must be a task\'s id or a Task, got {options["task"]!r}; leave it out for a task '
+            "at random"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -93,6 +94,28 @@ def test_a_task_can_be_named() -> None:
         env.reset(options={"task": "count-99"})
     with pytest.raises(ValueError, match="tusk"):
         env.reset(options={"tusk": "count-3"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"options": {"task": 3}}, TypeError, r"options\[.task.\] must be a task's id or a Task, got 3; leave it out"),
+        ({"options": {"task": None}}, TypeError, "must be a task's id or a Task, got None"),
+        ({"options": {"task": "count-9"}}, TaskError, "no task 'count-9' in suite 'count'"),
+        ({"options": {3: 1, "tusk": "x"}}, ValueError, "reset has no option 3, tusk; it has: task"),
+        ({"options": ["task"]}, TypeError, r"options must be a mapping, as .*, or None; got \['task'\]"),
+        ({"options": "task"}, TypeError, "options must be a mapping"),
+        ({"seed": -1}, ValueError, "seed must be an integer >= 0, or None; got -1"),
+        ({"seed": 1.5}, TypeError, "seed must be an integer >= 0, or None; got 1.5"),
+        ({"seed": True}, TypeError, "seed must be an integer"),
+    ],
+)
+def test_what_reset_cannot_use_is_refused(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
+    env = make()
+    with pytest.raises(kind, match=message):
+        env.reset(**arguments)
+    env.reset(seed=np.int64(3), options={"task": "count-2"})  # type: ignore[arg-type]
+    env.close()
 
 
 def test_an_unparsable_response_is_reported() -> None:

@@ -27,6 +27,11 @@ class Attempt:
     notes: tuple[Line, ...] = ()
     error: str = ""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the agent ended it, or the environment. One that neither did was interrupted, or had no step left."""
+        return bool(self.steps) and any(_ends(line) for line in self.steps[-1])
+
 
 def read_attempts(path: Path) -> list[Attempt]:
     """The runs of a log, in order; at least one.
@@ -77,15 +82,28 @@ def _object(raw: bytes, where: str) -> Line | TraceError:
 
 
 def _split(lines: Sequence[tuple[str, Line]]) -> list[list[tuple[str, Line]]]:
-    """The lines of each run: a new one begins where the steps' numbers start again, or after a run's end."""
+    """The lines of each run: a new one begins where the steps' numbers start again, or after a run's end.
+
+    Notes are of the run of the step that they precede; the last ones of a log, of its last run.
+    """
     runs: list[list[tuple[str, Line]]] = []
+    notes: list[tuple[str, Line]] = []
     before: Line | None = None
     for where, line in lines:
+        if _is_note(line):
+            notes.append((where, line))
+            continue
         if before is None or _begins(before, line):
             runs.append([])
-        runs[-1].append((where, line))
-        before = line
-    return runs
+        runs[-1] += [*notes, (where, line)]
+        notes, before = [], line
+    if notes and (before is None or "Error" in before):
+        runs.append([])
+    return [*runs[:-1], runs[-1] + notes] if runs else []
+
+
+def _is_note(line: Line) -> bool:
+    return not line.keys() & {"step_num", "action", "response", "Error"}
 
 
 def _begins(before: Line, line: Line) -> bool:
@@ -97,7 +115,11 @@ def _begins(before: Line, line: Line) -> bool:
     if number != last:
         return number < last
     other_response = "response" in line and line["response"] != before.get("response")
-    return other_response or before.get("done") is True or before.get("action") in ("DONE", "FAIL")
+    return other_response or _ends(before)
+
+
+def _ends(line: Line) -> bool:
+    return line.get("done") is True or line.get("action") in ("DONE", "FAIL")
 
 
 def _attempt(lines: Sequence[tuple[str, Line]]) -> Attempt:
@@ -113,8 +135,8 @@ def _attempt(lines: Sequence[tuple[str, Line]]) -> Attempt:
                 steps.append([])
             number = line.get("step_num")
             steps[-1].append(line)
-        elif "step_num" in line or "response" in line:
-            raise TraceError(f"{where}: expected the key 'action', got {', '.join(sorted(line)[:8])}")
-        else:
+        elif _is_note(line):
             notes.append(line)
+        else:
+            raise TraceError(f"{where}: expected the key 'action', got {', '.join(sorted(line)[:8])}")
     return Attempt(tuple(tuple(step) for step in steps), tuple(notes), error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -54,7 +54,7 @@ def find_pictures(
     notes: Sequence[Line],
     taken: Literal["before", "after"],
     *,
-    newest: bool = True,
+    later: Collection[str] | None = None,
 ) -> Pictures:
     """The screenshots of a run.
 
@@ -63,15 +63,16 @@ def find_pictures(
         steps: the lines of each step.
         notes: lines without an action, which may name the first screenshot (``initial_state``).
         taken: whether a line's ``screenshot_file`` shows the screen before or after its action.
-        newest: whether this is the last run in the folder, whose first screenshot has replaced earlier ones.
+        later: names of the screenshots of later runs in the folder, which have replaced this one's of the same names,
+            and its first screenshot; None: it is the last run.
     """
     pictures = Pictures()
     files = {number: _file_of(step[0 if taken == "before" else -1], number) for number, step in enumerate(steps, 1)}
-    checked = [_checked(folder, files[number], f"step {number}", pictures) for number in files]
+    checked = [_checked(folder, files[number], f"step {number}", pictures, later or ()) for number in files]
     if taken == "before":
         pictures.before = checked
         return pictures
-    name = _first(folder, notes) if newest else None
+    name = _first(folder, notes) if later is None else None
     first = None
     if name is None:
         pictures.problems.append("no first screenshot (step_0*.png): no images of step 1")
@@ -79,6 +80,12 @@ def find_pictures(
         first = _checked(folder, name, "first screenshot", pictures)
     pictures.before, pictures.final = [first, *checked[:-1]], checked[-1] if checked else first
     return pictures
+
+
+def screenshot_names(steps: Sequence[Sequence[Line]]) -> set[str]:
+    """The names of the screenshots that the lines of a run have."""
+    names = (_file_of(line, number) for number, step in enumerate(steps, 1) for line in step)
+    return {name for name in names if isinstance(name, str)}
 
 
 def _file_of(line: Line, number: int) -> object:
@@ -96,10 +103,13 @@ def _first(folder: Path, notes: Sequence[Line]) -> object:
     return next((note["initial_state"] for note in notes if "initial_state" in note), None)
 
 
-def _checked(folder: Path, name: object, what: str, pictures: Pictures) -> Path | None:
+def _checked(folder: Path, name: object, what: str, pictures: Pictures, later: Collection[str] = ()) -> Path | None:
     """The file if it is a complete PNG of the screen's size, else None with a problem."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         pictures.problems.append(f"{what}: expected the name of a screenshot in the run's folder, got {name!r:.80}")
+        return None
+    if name in later:
+        pictures.problems.append(f"{what}: {name} is a screenshot of a later run in the same log")
         return None
     path = folder / name
     try:

@@ -25,16 +25,17 @@ from typing import Any
 from bepa_torchrl.experts.readers.executed import describe, executed_actions, executed_sources, source_points
 from bepa_torchrl.experts.readers.families import FAMILIES
 from bepa_torchrl.experts.readers.family import Family, Sample, plain_texts, response_text
-from bepa_torchrl.experts.readers.log import Line, read_attempts
-from bepa_torchrl.experts.readers.pictures import Pictures, find_pictures
+from bepa_torchrl.experts.readers.log import Attempt, Line, read_attempts
+from bepa_torchrl.experts.readers.pictures import Pictures, find_pictures, screenshot_names
 from bepa_torchrl.experts.readers.run import Outcome, Run, without_form
 from bepa_torchrl.experts.readers.scale import Said, scale_problem
 from bepa_torchrl.experts.trace import TraceError
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action
 
-LOG = "traj.jsonl"
+LOG, RESULT = "traj.jsonl", "result.txt"
 REPLACED = "a later run in the same log has replaced it"
+INTERRUPTED = "interrupted; result.txt is that of an earlier run in the same log"
 _CODE_AGENT = "agent.call_code_agent"
 #: of a run without a step, by which a family could be recognised
 UNKNOWN = Family("unknown", "unknown", detect=lambda _: False, texts=plain_texts)
@@ -53,14 +54,26 @@ class _Step:
 
 @dataclass(frozen=True)
 class _LoggedRun:
-    """One run before its family is known."""
+    """One run before its family is known.
+
+    Args:
+        folder: the run's folder.
+        name: the folder's below the source, and the number of the run in the log if there are several.
+        group: the folder of runs of one runner.
+        sample: its lines and settings.
+        steps: its steps.
+        scored: whether ``result.txt`` is its result, if there is one.
+        later: screenshots of later runs in the log, which have replaced its own of the same names; None: there is none.
+        families: the families that it may be of.
+    """
 
     folder: Path
     name: str
     group: Path
     sample: Sample
     steps: tuple[_Step, ...]
-    last: bool
+    scored: bool
+    later: frozenset[str] | None
     families: tuple[Family, ...]
 
     def said(self, family: Family, size: tuple[int, int] | None) -> list[Said]:
@@ -121,14 +134,32 @@ def _read(log: Path, root: Path, family: Family | None) -> list[_LoggedRun]:
     args_folder, args = _args(log.parent, root)
     group = args_folder or (log.parent.parent.parent if len(log.relative_to(root).parts) > 3 else root)
     attempts = read_attempts(log)
+    scored = _scored(attempts, args) if (log.parent / RESULT).exists() else len(attempts)
     records = []
     for number, attempt in enumerate(attempts, 1):
         name = _name_of(log, root) + (f"#{number}" if len(attempts) > 1 else "")
         sample = Sample(attempt, args)
         families = (family,) if family is not None else _candidates(sample, log)
         steps = tuple(_step(lines) for lines in attempt.steps)
-        records.append(_LoggedRun(log.parent, name, group, sample, steps, number == len(attempts), families))
+        after = [screenshot_names(other.steps) for other in attempts[number:]]
+        later = frozenset[str]().union(*after) if after else None
+        records.append(_LoggedRun(log.parent, name, group, sample, steps, number == scored, later, families))
     return records
+
+
+def _scored(attempts: Sequence[Attempt], args: Mapping[str, Any]) -> int:
+    """The number of the run that ``result.txt`` belongs to: the last, unless that was evidently interrupted.
+
+    It was if it did not end, while an earlier run ended after more steps: so it was not the step limit that ended it.
+    """
+    last, limit = attempts[-1], args.get("max_steps")
+    if last.ended or (isinstance(limit, int) and len(last.steps) >= limit):
+        return len(attempts)
+    for number in range(len(attempts) - 1, 0, -1):
+        run = attempts[number - 1]
+        if run.ended and not run.error and len(run.steps) > len(last.steps):
+            return number
+    return len(attempts)
 
 
 def _args(folder: Path, root: Path) -> tuple[Path | None, Mapping[str, Any]]:
@@ -185,7 +216,7 @@ def _read_group(group: Sequence[_LoggedRun]) -> list[Run]:
 
 def _pictures(run: _LoggedRun, family: Family) -> Pictures:
     lines = [step.lines for step in run.steps]
-    pictures = find_pictures(run.folder, lines, run.sample.attempt.notes, family.picture, newest=run.last)
+    pictures = find_pictures(run.folder, lines, run.sample.attempt.notes, family.picture, later=run.later)
     width, height = run.sample.args.get("screen_width"), run.sample.args.get("screen_height")
     if pictures.size is None and isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
         pictures.size = width, height
@@ -240,10 +271,10 @@ def _outcome(record: _LoggedRun) -> tuple[Outcome, str]:
     """The outcome, and why there is no result."""
     if record.sample.attempt.error:
         return Outcome.crashed, f"crashed: {record.sample.attempt.error:.200}"
-    if not record.last:
-        return Outcome.no_result, f"no result: {REPLACED}"
+    if not record.scored:
+        return Outcome.no_result, f"no result: {INTERRUPTED if record.later is None else REPLACED}"
     try:
-        text = (record.folder / "result.txt").read_text(encoding="utf-8").strip()
+        text = (record.folder / RESULT).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         failed = any(line.get("step_status") is False for line in record.sample.lines)
         return Outcome.no_result, f"no result.txt ({'a step failed' if failed else 'interrupted'})"

@@ -26,7 +26,7 @@ from osworld_gym.errors import DesktopError, FailureReason
 MARK = "/home/user/.osworld-gym-used"
 _SAID = 300  #: characters of what a hook has said, in an error
 _READ = 4 * _SAID  #: bytes that are read of them
-_PART = 256  #: bytes of an answer that are awaited before the deadline is looked at
+_PART = 16  #: bytes of an answer that are awaited before the deadline is looked at: they may come one at a time
 _KILL_SECONDS = 5.0  #: for a command to end after it was killed
 
 

@@ -16,7 +16,8 @@ from cache_traces import PNG, assert_same_rows, make_trace, mark_of
 from repository import ROOT
 from tensordict import TensorDict, lazy_stack
 from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
-from torchrl.data import LazyStackStorage, ReplayBuffer
+from torchrl.data import LazyStackStorage, ReplayBuffer, SamplerWithoutReplacement
+from torchrl.data.replay_buffers import SamplerEnsemble
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys
@@ -96,6 +97,54 @@ def test_draws_go_on_as_if_nothing_had_happened(path, tmp_path):
             one.get_trace("c")
             one.note_injection("c")
     assert_same_caches(new, cache)
+
+
+def without_replacement(**options):
+    cache = TaskTraceCache(batch_size=1, **options)
+    cache.set_sampler(SamplerWithoutReplacement(shuffle=True))
+    return cache
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_sampler_of_the_users_goes_on_where_it_was(path, tmp_path):
+    """Three traces, of which two are drawn before the save and the third after it."""
+    cache, new = without_replacement(), without_replacement()
+    for mark in (1, 2, 3):
+        cache.put(f"t{mark}", make_trace(f"t{mark}", mark=mark))
+    drawn = [mark_of(cache.sample().unbind(0)[0]) for _ in range(2)]
+    path(cache, new, tmp_path)
+    for one in (new, cache):  # the state is not shared
+        assert {*drawn, mark_of(one.sample().unbind(0)[0])} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("path", [by_state_dict, by_folder])
+def test_the_state_of_another_sampler_is_refused(path, tmp_path):
+    cache, new = without_replacement(), filled()
+    cache.put("a", make_trace("a"))
+    message = "state of a SamplerWithoutReplacement, this one a RandomSampler; call set_sampler with a Sampler"
+    with pytest.raises(FolderError, match=message):
+        path(cache, new, tmp_path)
+    assert_same_caches(new, filled())
+    path(filled(), without_replacement(), tmp_path / "plain")  # has none, as all of earlier versions
+
+
+def test_a_damaged_state_of_a_sampler_is_refused():
+    cache = without_replacement()
+    cache.put("a", make_trace("a"))
+    state = cache.state_dict()
+    with pytest.raises(FolderError, match="of the sampler SamplerWithoutReplacement cannot be loaded: KeyError"):
+        cache.load_state_dict(state | {"sampler": state["sampler"] | {"state": {"len_storage": 1}}})
+    assert cache.task_ids() == ["a"]
+
+
+def test_a_sampler_whose_state_a_folder_cannot_hold_is_refused(tmp_path):
+    cache = TaskTraceCache()
+    cache.set_sampler(SamplerEnsemble(SamplerWithoutReplacement(), SamplerWithoutReplacement()))
+    with pytest.raises(
+        FolderError, match=r"state of the sampler SamplerEnsemble, got \w*[dD]ict as 0; save the cache's"
+    ):
+        cache.dumps(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_loaded_state_is_not_shared():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bepa_torchrl.cli import main
 from bepa_torchrl.evaluation.card import DRIVE_TASKS, make_card
 from bepa_torchrl.evaluation.card_text import html, markdown
 from bepa_torchrl.evaluation.comparison import compare, comparison_lines
@@ -49,6 +50,16 @@ def test_a_part_of_a_list_is_not_called_the_edition() -> None:
         assert "the first 2 of 9 (env.train_limit=2)" in page
         assert "edition" not in page
     assert "all tasks of the edition" in markdown(make_card(outcomes, {"list": "all"}))
+
+
+def test_all_tasks_of_a_folder_are_not_called_the_edition(tmp_path: Path) -> None:
+    run = tmp_path / "results" / "os" / "a"
+    run.mkdir(parents=True)
+    (run / "result.txt").write_text("1.0")
+    assert main(["eval", "--from", str(tmp_path / "results"), "--card", "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "card.md").read_text()
+    assert "all tasks of the folder; no result counts as a failure" in page
+    assert "edition" not in page
 
 
 def test_the_tasks_of_google_drive_are_left_out_of_the_second_denominator() -> None:

@@ -73,6 +73,24 @@ def test_scores(tmp_path: Path, text: str, score: float | None) -> None:
     assert read_score(tmp_path / "result.txt") == score
 
 
+@pytest.mark.parametrize(
+    ("second", "steps"),
+    [([(1, False), (2, True)], 2), ([(1, False)], 3), ([(1, False), (2, False)], 3)],
+    ids=["complete", "interrupted", "interrupted later"],
+)
+def test_of_two_runs_in_one_log_that_of_the_result_counts(
+    tmp_path: Path, second: list[tuple[int, bool]], steps: int
+) -> None:
+    numbers = [(1, False), (2, False), (3, True), *second]
+    lines: list[dict[str, object]] = [
+        {"step_num": n, "action": CODE, "response": f"Thought: click {i}", "reward": 0, "done": done, "info": {}}
+        for i, (n, done) in enumerate(numbers)
+    ]
+    made_run(tmp_path, "twice", "1.0\n", lines)
+    (outcome,) = read_results(str(tmp_path))
+    assert (outcome.result, outcome.steps) == (Result.success, steps)
+
+
 def test_what_we_write_is_read_back_the_same(tmp_path: Path) -> None:
     screenshot = tmp_path / "some.png"
     screenshot.write_bytes(b"png")

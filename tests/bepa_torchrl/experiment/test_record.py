@@ -131,6 +131,19 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
 
 
+def test_lines_are_on_disk_before_a_checkpoint_that_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr("bepa_torchrl.experiment.run_record.sync", lambda path: flushed.append(path.name))
+    record = RunRecord(tmp_path)
+    record.iteration({"iteration": 1})
+    record.groups(1, [])
+    record.sync()
+    record.sync()  # nothing more was written
+    record.iteration({"iteration": 2})
+    record.sync()
+    assert flushed == ["groups.jsonl", "iterations.jsonl", tmp_path.name, "iterations.jsonl", tmp_path.name]
+
+
 def test_rewind_takes_back_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
     recorded(tmp_path)
     RunRecord(tmp_path).rewind(1)

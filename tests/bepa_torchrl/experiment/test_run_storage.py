@@ -15,10 +15,15 @@ import pytest
 from object_servers import Server, azurite_connection, azurite_server
 
 from bepa_torchrl.commands.train import main
+from bepa_torchrl.experiment.config import load_config
+from bepa_torchrl.experiment.remote_copy import restore_missing
 from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
-from bepa_torchrl.scale.store.mirror import RunStore, restore
+from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, restore
 from bepa_torchrl.scale.store.objects import open_store
+from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.lock import FolderInUseError, locked
 from bepa_torchrl.testing import small_checkpoint
 
 #: a run that uploads often
@@ -96,7 +101,7 @@ def test_bad_input_is_one_line_before_anything_is_computed(
     for storage, code, message in (
         ("abf://c/x", 2, "unknown scheme 'abf' (did you mean 'abfs'?)"),
         (str(tmp_path / "store"), 2, "store/x exists and is not overwritten; give another name=, or go on with resume"),
-        (str(tmp_path / "file"), 3, "file: creating probe/"),
+        (str(tmp_path / "file"), 3, "file: creating probe-"),
     ):
         assert main([*settings, f"runs={tmp_path}/runs", f"storage={storage}"]) == code
         (line,) = capsys.readouterr().err.strip().splitlines()
@@ -104,6 +109,53 @@ def test_bad_input_is_one_line_before_anything_is_computed(
         assert not (tmp_path / "runs").exists()
     assert main(["resume=true", "name=y", f"runs={tmp_path}/runs", f"storage={tmp_path}/store"]) == 2
     assert "nothing to resume: neither" in capsys.readouterr().err
+
+
+def resuming(tmp_path: Path) -> Settings:
+    return load_config(["name=x", "resume=true", f"runs={tmp_path / 'runs'}", f"storage={tmp_path / 'store'}"])
+
+
+def stored_run(tmp_path: Path) -> Settings:
+    """The settings that resume ``runs/x``, of which the store has a snapshot and this machine nothing."""
+    elsewhere = tmp_path / "elsewhere" / "x"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "config.yaml").write_text("whole: 1\n")
+    RunUploader(elsewhere, RunStore(open_store(str(tmp_path / "store")), "x"), interval=60.0, note=print).close(60.0)
+    return resuming(tmp_path)
+
+
+@pytest.mark.parametrize("left", [(), (".lock",), (".lock", "overrides.json"), ("level2/config.yaml",)])
+def test_a_folder_in_which_no_run_has_begun_is_restored_over(left: tuple[str, ...], tmp_path: Path) -> None:
+    config, folder, notes = stored_run(tmp_path), tmp_path / "runs" / "x", list[str]()
+    folder.mkdir(parents=True)
+    for name in left:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("1\n")
+    restore_missing(config, folder, notes.append)
+    assert content(folder) == content(tmp_path / "elsewhere" / "x")
+    assert notes == [f"restored 1 files from {tmp_path / 'store' / 'x'}"]
+
+
+def test_nothing_is_restored_over_a_folder_with_anything_else(tmp_path: Path) -> None:
+    config, folder = stored_run(tmp_path), tmp_path / "runs" / "x"
+    (folder / "prepared").mkdir(parents=True)
+    (folder / "overrides.json").write_text("[]")
+    with pytest.raises(RecordError, match=r"runs/x has prepared, and no config.yaml of a run; .* move the folder away"):
+        restore_missing(config, folder, print)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "overrides.json", "prepared"]
+    shutil.rmtree(folder / "prepared")
+    with locked(folder), pytest.raises(FolderInUseError, match="is in use by process"):
+        restore_missing(config, folder, print)
+    assert (folder / "overrides.json").exists()
+
+
+def test_without_a_run_in_the_store_the_folder_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+    (folder / "overrides.json").write_text("[]")
+    with pytest.raises(RecordError, match="nothing to resume: neither"):
+        restore_missing(resuming(tmp_path), folder, print)
+    assert [path.name for path in folder.iterdir()] == ["overrides.json"]
 
 
 @pytest.mark.parametrize("storage", ["runs", "runs/x", "file://{}/runs/x/copy", "link"])

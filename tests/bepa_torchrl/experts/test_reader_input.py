@@ -164,6 +164,58 @@ def test_one_step_runs_in_one_file_are_told_apart(tmp_path: Path) -> None:
     ]  # interrupted, then again: another answer
 
 
+def test_a_second_run_may_begin_with_a_note(tmp_path: Path) -> None:
+    """As a person's log does; the number of the first step then starts again after a line without one."""
+    note = {"instruction": "Press OK", "initial_state": "step_0.png"}
+    write_run(tmp_path, [note, s2(1, CLICK), s2(2, CLICK), note, s2(1, CLICK), s2(2, "DONE", "agent.done()")])
+    first, second = scan_runs(tmp_path)
+    assert [(len(run.steps), run.instruction) for run in (first, second)] == [(2, "Press OK")] * 2
+    assert (first.outcome, second.outcome) == ("no result", "success")
+
+
+def test_notes_in_a_run_and_at_its_end_begin_none(tmp_path: Path) -> None:
+    write_run(tmp_path, [s2(1, CLICK), {"cost": 1}, s2(2, "DONE", "agent.done()"), {"cost": 2}])
+    assert len(only(tmp_path).steps) == 2
+
+
+def interrupted() -> list[dict[str, Any]]:
+    """A run that ended in its third step, and another of the same task that was interrupted in its first."""
+    done = [s2(number, CLICK) for number in (1, 2)]
+    return [*done, s2(3, "DONE", "agent.done()"), s2(1, CLICK, screenshot_file="step_1_20250801@130001.png")]
+
+
+def test_a_result_is_not_that_of_an_interrupted_run_after_it(tmp_path: Path) -> None:
+    write_run(tmp_path, interrupted())
+    first, second = scan_runs(tmp_path)
+    assert (first.outcome, first.usable, len(first.steps)) == ("success", ("plan",), 3)
+    assert [path is None for path in first.pictures] == [True, False, False]  # step_0.png is the second run's
+    assert (second.outcome, second.usable) == ("no result", ())
+    assert second.skipped == "no result: interrupted; result.txt is that of an earlier run in the same log"
+
+
+def test_a_screenshot_that_a_later_run_has_replaced_is_a_missing_one(tmp_path: Path) -> None:
+    lines = interrupted()
+    write_run(tmp_path, [*lines[:3], s2(1, CLICK)])  # which has the name of the first run's
+    first, _ = scan_runs(tmp_path)
+    assert [path is None for path in first.pictures] == [True, True, False]
+    assert "step 1: step_1_20250801@120001.png is a screenshot of a later run in the same log" in first.problems
+
+
+@pytest.mark.parametrize(
+    ("second", "args"),
+    [
+        ([s2(1, CLICK)], {"max_steps": 1}),  # the step limit ended it
+        ([s2(1, CLICK), s2(2, CLICK), s2(3, CLICK)], None),  # it may have
+        ([s2(1, "DONE", "agent.done()")], None),
+    ],
+)
+def test_a_result_is_that_of_the_last_run_that_may_be_complete(
+    tmp_path: Path, second: list[dict[str, Any]], args: dict[str, Any] | None
+) -> None:
+    write_run(tmp_path, [*interrupted()[:3], *second], args=args)
+    assert [run.outcome for run in scan_runs(tmp_path)] == ["no result", "success"]
+
+
 def test_a_crash_and_a_second_run_in_one_file(tmp_path: Path) -> None:
     write_run(tmp_path, [*good()[:1], {"Error": "lost"}, *good()])
     assert [run.outcome for run in scan_runs(tmp_path)] == ["crashed", "success"]

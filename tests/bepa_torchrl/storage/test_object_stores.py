@@ -85,6 +85,11 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
         open_store("s3://bucket/x")
 
 
+def test_the_check_of_a_folder_leaves_it_empty(tmp_path: Path) -> None:
+    check_store(open_store(str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_and_an_unusable_folder_are_reported_with_the_fix(tmp_path: Path) -> None:
     with small_disk(tmp_path, size=1 << 20, largest_file=1 << 16) as disk:
         store = open_store(str(disk))
@@ -93,7 +98,7 @@ def test_a_full_and_an_unusable_folder_are_reported_with_the_fix(tmp_path: Path)
         assert store.list() == []
         store.put("small", b"1")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"creating probe/\w+ failed: "):
+    with pytest.raises(StorageError, match=r"creating probe-\w+ failed: "):
         check_store(open_store(str(tmp_path / "file")))
     with pytest.raises(StorageError, match=r"/proc/none: creating .*; name a folder that can be made"):
         check_store(open_store("/proc/none"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -79,6 +81,8 @@ def _check_episode(result: EpisodeResult, job: EpisodeJob) -> None:
     prefix = 0 if job.prefix is None else job.prefix.steps
     if not 0 <= result.replayed <= prefix:
         raise ProtocolError(f"expected at most {prefix} replayed steps, got {result.replayed}")
+    if result.verdict is not None and not math.isfinite(result.verdict.score):
+        raise ProtocolError(f"expected a finite number as the verdict's score, got {result.verdict.score}")
     if result.rows is None:
         return
     rows = row_list(result.rows)
@@ -100,6 +104,19 @@ def _check_rows(rows: Sequence[TensorDictBase], result: EpisodeResult) -> None:
         given |= {key: cast(Tensor, row.get(key)).item() for key in expected if key not in texts}
         if odd := [f"{key} {str(given[key])[:80]}" for key in expected if given[key] != expected[key]]:
             raise ProtocolError(f"expected row {step} to be one of its episode, got {', '.join(odd)}")
+        _check_numbers(row, step, replayed=step < result.replayed)
+
+
+def _check_numbers(row: TensorDictBase, step: int, *, replayed: bool) -> None:
+    """Checks that a row's numbers are finite. Log-probs may be unknown: the old ones, and all of a replayed step."""
+    unknown = {K.OLD_LOG_PROB, K.ROLLOUT_LOG_PROB} if replayed else {K.OLD_LOG_PROB}
+    for key in (K.RETURN, K.ROLLOUT_LOG_PROB, K.OLD_LOG_PROB):
+        values = cast(Tensor, row.get(key))
+        odd = ~values.isfinite()
+        if odd.any() and not (key in unknown and values.isnan().all()):
+            name = key if isinstance(key, str) else ".".join(key)
+            at = int(torch.nonzero(odd)[0])
+            raise ProtocolError(f"expected finite numbers as {name} of row {step}, got {values[at].item()} at {at}")
 
 
 def _check_stop(stop: StopReason, failure: FailureReason | None, *, success: bool) -> None:

@@ -31,8 +31,9 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
+        with self._errors(f"creating {key}"):
+            path.parent.mkdir(parents=True, exist_ok=True)  # a file in the place of a folder is no object that exists
         with self._errors(f"creating {key}", FileExistsError):
-            path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f".{secrets.token_hex(6)}.part")
             try:
                 write_bytes(part, data)

@@ -66,7 +66,7 @@ def check_store(store: ObjectStore) -> None:
     Raises:
         StorageError: the store cannot be reached, is full or read-only, or does not refuse to create an object twice.
     """
-    key = f"probe/{secrets.token_hex(8)}"
+    key = f"probe-{secrets.token_hex(8)}"  # in no folder, which a store on a disk would keep
     store.create(key, b"probe")
     try:
         try:

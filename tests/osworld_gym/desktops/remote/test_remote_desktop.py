@@ -134,6 +134,33 @@ def test_the_lease_of_a_reset_that_was_given_up_ends_with_the_reset(start: Start
     acquire([server.url], 0.0).release()
 
 
+def test_the_thread_of_a_hook_that_answers_a_byte_at_a_time_ends_soon() -> None:
+    """Each byte comes in time, the whole answer would take a quarter of an hour."""
+    left = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
+            with suppress(OSError):
+                for _ in range(9000):
+                    connection.sendall(b"x")
+                    if left.wait(0.1):
+                        break
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=trickle, args=(server,))
+        answering.start()
+        try:
+            with pytest.raises(DesktopError, match=r"timed out: no whole answer in 0.5 s"):
+                Hook(f"http://127.0.0.1:{server.getsockname()[1]}/", 0.5).call("http://a:5000", 1)
+            until(lambda: "reset URL" not in {thread.name for thread in threading.enumerate()}, "it goes on", 15.0)
+        finally:
+            left.set()
+            answering.join()
+
+
 # --- failures of what is in between -------------------------------------
 
 

@@ -362,6 +362,17 @@ def test_the_command_installs_them_and_the_stub(place, tmp_path, monkeypatch, ca
     assert evaluator.exists()
 
 
+def test_the_command_names_what_is_missing_before_pip_installs_anything(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "official"
+    monkeypatch.setattr("osworld_gym.commands.install.OFFICIAL_IMPORTS", ("json", "no_such_library"))
+    assert cli.main(["install-official", "--folder", str(folder)]) == 3
+    error = capsys.readouterr().err
+    assert "lacks no_such_library, which OSWorld's evaluators import; fix: pip install 'osworld-gym[off" in error
+    assert cli.main(["install-official", "--folder", str(folder), "--python", str(tmp_path / "none")]) == 2
+    assert f"--python {tmp_path / 'none'} cannot be run" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def test_where_they_are_looked_for(tmp_path, monkeypatch, place):
     monkeypatch.setenv("OSWORLD_GYM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("OSWORLD_ROOT", raising=False)

@@ -290,6 +290,21 @@ def one_row(lease: Any, key: str, value: Any) -> EpisodeResult:
         (lambda lease: changed(lease, key=(1, 2, 3)), "with its seeds"),
         (lambda lease: one_row(lease, K.GROUP_ID, torch.tensor(1)), "row 0 to be one of its episode, got group_id 1"),
         (lambda lease: one_row(lease, K.N_STEPS, torch.tensor(2)), "got n_steps 2"),
+        (
+            lambda lease: one_row(lease, K.RETURN, torch.tensor([torch.nan])),
+            "finite numbers as return of row 0, got nan",
+        ),
+        (
+            lambda lease: one_row(lease, K.ROLLOUT_LOG_PROB, torch.tensor([-0.5, torch.nan])),
+            "finite numbers as log_probs.rollout of row 0, got nan at 1",
+        ),
+        (lambda lease: one_row(lease, K.ROLLOUT_LOG_PROB, torch.full((2,), torch.nan)), "log_probs.rollout of row 0"),
+        (lambda lease: one_row(lease, K.OLD_LOG_PROB, torch.tensor([-torch.inf, -0.5])), "response of row 0, got -inf"),
+        (
+            lambda lease: one_row(lease, K.OLD_LOG_PROB, torch.tensor([-0.5, torch.nan])),
+            "response of row 0, got nan at 1",
+        ),
+        (lambda lease: played(lease, float("inf")), "finite number as the verdict's score, got inf"),
         (lambda lease: replace(played(lease), rows=stack_rows([])), "rows of an episode with a response, got 0"),
         (lambda lease: replace(played(lease), replayed=1), "at most 0 replayed steps, got 1"),
         (lambda lease: replace(played(lease), stop=StopReason.env_error), "got none with env_error"),
@@ -314,6 +329,17 @@ def test_what_is_not_the_result_of_its_lease_is_refused_and_its_slot_played_agai
         group = served.queue.next_group(0.0)
         assert group is not None
         assert (group.results[0].job, group.reasons) == (played(again).job, {})
+
+
+def test_old_log_probs_may_be_unknown(gateways: Gateways) -> None:
+    """As those of a response to a prompt with a plan."""
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 1)
+        (lease,) = gateway.lease("w", 1, 30.0)
+        gateway.complete(lease.ticket, one_row(lease, K.OLD_LOG_PROB, torch.full((2,), torch.nan)))
+        assert served.queue.next_group(0.0) is not None
 
 
 @pytest.mark.parametrize(
