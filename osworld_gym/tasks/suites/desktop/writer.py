@@ -174,11 +174,7 @@ def _parts() -> list[Task]:
             APP,
             "Insert a page break so that the last paragraph stands on a page of its own, and save the document.",
             _docx("minutes.docx", ["Minutes of the meeting", "All came.", "Signatures"]),
-            _text(
-                "minutes.docx",
-                page_breaks=1,
-                texts=["Minutes of the meeting", "All came.", "Signatures"],
-            ),
+            _text("minutes.docx", pages=[["Minutes of the meeting", "All came."], ["Signatures"]]),
             _play(
                 "minutes.docx",
                 (

@@ -124,8 +124,8 @@ def test_an_opendocument_sheet():
     [
         ({"texts": ["My report", "Part one", "Hello & welcome.", "The end."]}, 1),
         ({"texts": ["My report"]}, 0),
-        ({"page_breaks": 1, "tables": [], "pictures": 0}, 1),
-        ({"page_breaks": 0}, 0),
+        ({"pages": [["My report", "Part one", "Hello & welcome."], ["The end."]], "tables": [], "pictures": 0}, 1),
+        ({"pages": [["My report", "Part one"], ["Hello & welcome.", "The end."]]}, 0),
         ({"paragraphs": {"^Part": {"style": "heading 1", "bold": False, "align": "left"}}}, 1),
         ({"paragraphs": {"^Part": {"style": {"matches": "(?i)^HEADING"}}}}, 1),
         ({"paragraphs": {"^Part": {"bold": True}}}, 0),
@@ -155,6 +155,35 @@ def test_formats_of_a_paragraph():
     assert check_document(half, {"paragraphs": {"^The end": {"bold": True}}}) == 0
 
 
+BREAK = "<w:r><w:br w:type='page'/></w:r>"
+
+
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [
+        ("<w:p>{a}</w:p><w:p>{b}</w:p>", [["a", "b"]]),
+        ("<w:p>{a}</w:p><w:p>{BREAK}{b}</w:p>", [["a"], ["b"]]),
+        ("<w:p>{a}{BREAK}</w:p><w:p>{b}</w:p>", [["a"], ["b"]]),
+        ("<w:p>{a}</w:p><w:p>{BREAK}</w:p><w:p>{b}</w:p>", [["a"], ["b"]]),
+        ("<w:p>{a}</w:p><w:p><w:pPr><w:pageBreakBefore/></w:pPr>{b}</w:p>", [["a"], ["b"]]),
+        ("<w:p>{a}</w:p><w:p><w:pPr><w:pageBreakBefore w:val='0'/></w:pPr>{b}</w:p>", [["a", "b"]]),
+        ("<w:p>{BREAK}{a}</w:p><w:p>{b}</w:p>", [[], ["a", "b"]]),  # an empty first page
+        ("<w:p>{a}</w:p><w:p>{b}{BREAK}</w:p>", [["a", "b"], []]),
+        ("<w:p>{a}{BREAK}{b}</w:p>", [["a"], ["b"]]),  # in the middle of a paragraph
+        ("<w:p>{a}</w:p><w:p>{BREAK}{BREAK}{b}</w:p>", [["a"], [], ["b"]]),
+        ("<w:p>{a}<w:r><w:br/></w:r></w:p><w:p>{b}</w:p>", [["a", "b"]]),  # a line break
+    ],
+)
+def test_pages_are_what_page_breaks_divide(body: str, pages: list[list[str]]) -> None:
+    run = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
+    text = body.format(a=run.format("a"), b=run.format("b"), BREAK=BREAK)
+    whole = "".join(f"<w:p>{run.format(word)}</w:p>" for word in "ab")
+    document = rezip(make_docx(["a", "b"]), word_document_xml=(whole, text))
+    assert read_document(document).pages == pages
+    assert check_document(document, {"pages": pages}) == 1
+    assert check_document(document, {"pages": [*pages, ["c"]]}) == 0
+
+
 def test_an_opendocument_text():
     plain = make_odt(["one & two", "three"])
     assert check_document(plain, {"texts": ["one & two", "three"], "paragraphs": {"one": {"bold": False}}}) == 1
@@ -169,7 +198,9 @@ def test_an_opendocument_text():
     marked = "<text:p text:style-name='P1'><text:span text:style-name='T1'>three</text:span></text:p>"
     styled = rezip(styled, content_xml=("<text:p>three</text:p>", marked))
     wanted = {"style": "Heading 1", "align": "center", "page_break": True, "line_spacing": 1.5, "bold": True}
-    assert check_document(styled, {"paragraphs": {"three": wanted}, "page_breaks": 1}) == 1
+    after = rezip(styled, content_xml=("fo:break-before='page'", "fo:break-after='page'"))
+    assert read_document(after).pages == [["one & two", "three"], []]
+    assert check_document(styled, {"paragraphs": {"three": wanted}, "pages": [["one & two"], ["three"]]}) == 1
     assert read_document(styled).paragraphs[0].bold is False
 
 

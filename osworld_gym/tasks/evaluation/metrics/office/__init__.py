@@ -103,18 +103,18 @@ def check_document(result: bytes | None, rules: Rules) -> float:
 
     Rules: ``texts`` (the texts of all paragraphs that are not blank, in order), ``paragraphs`` (regex → ``{"style",
     "align", "bold", "italic", "underline", "page_break", "line_spacing", "listed"}`` of the one paragraph whose text
-    matches), ``page_breaks`` (their number), ``tables`` (per table, rows of cell texts), ``pictures`` (their number).
+    matches), ``pages`` (per page, as page breaks divide the document, its texts that are not blank), ``tables`` (per
+    table, rows of cell texts), ``pictures`` (their number).
     """
-    _known("check_document", rules, ("texts", "paragraphs", "page_breaks", "tables", "pictures"))
+    _known("check_document", rules, ("texts", "paragraphs", "pages", "tables", "pictures"))
     document = _read(read_document, result)
     return float(document is not None and _document_holds(document, rules))
 
 
 def _document_holds(document: Document, rules: Rules) -> bool:
     texts = [paragraph.text.strip() for paragraph in document.paragraphs if paragraph.text.strip()]
-    breaks = sum(paragraph.page_break for paragraph in document.paragraphs)
     tables = [[list(row) for row in table] for table in document.tables]
-    whole: dict[str, Any] = {"texts": texts, "page_breaks": breaks, "tables": tables, "pictures": document.pictures}
+    whole: dict[str, Any] = {"texts": texts, "pages": document.pages, "tables": tables, "pictures": document.pictures}
     same = all(_same(value, rules.get(key, value)) for key, value in whole.items())
     return same and all(
         _paragraph_holds(document, pattern, wanted) for pattern, wanted in rules.get("paragraphs", {}).items()

@@ -28,17 +28,29 @@ _OFF = ("0", "false", "none")
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """One paragraph. ``bold``, ``italic`` and ``underline`` are true if all of its words are."""
+    """One paragraph. ``bold``, ``italic`` and ``underline`` are true if all of its words are.
 
-    text: str
+    ``parts`` is its text as page breaks divide it: a break before the paragraph makes an empty first part.
+    """
+
+    parts: tuple[str, ...]
     style: str = ""
     align: str = "left"
     bold: bool = False
     italic: bool = False
     underline: bool = False
-    page_break: bool = False
     line_spacing: float = 1.0
     listed: bool = False
+
+    @property
+    def text(self) -> str:
+        """Its whole text."""
+        return "".join(self.parts)
+
+    @property
+    def page_break(self) -> bool:
+        """Whether a page break is before, in or after it."""
+        return len(self.parts) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,18 @@ class Document:
     paragraphs: tuple[Paragraph, ...]
     tables: tuple[tuple[tuple[str, ...], ...], ...] = ()
     pictures: int = 0
+
+    @property
+    def pages(self) -> list[list[str]]:
+        """The texts, those that are not blank, between page breaks."""
+        pages: list[list[str]] = [[]]
+        for paragraph in self.paragraphs:
+            for number, part in enumerate(paragraph.parts):
+                if number:
+                    pages.append([])
+                if part.strip():
+                    pages[-1].append(part.strip())
+        return pages
 
 
 def read_document(data: bytes) -> Document:
@@ -96,21 +120,29 @@ def _docx_paragraph(paragraph: Element, names: Mapping[str, str]) -> Paragraph:
 
     spacing = paragraph.find(f"{_W}pPr/{_W}spacing")
     line = "240" if spacing is None or spacing.get(f"{_W}lineRule") != "auto" else spacing.get(f"{_W}line", "240")
-    breaks = any(br.get(f"{_W}type") == "page" for br in paragraph.iter(f"{_W}br"))
-    before = paragraph.find(f"{_W}pPr/{_W}pageBreakBefore")
     style = value("pPr/pStyle", "")
     align = value("pPr/jc", "left")
     return Paragraph(
-        text=_docx_text(paragraph),
+        parts=_docx_parts(paragraph),
         style=names.get(style, style),
         align={"start": "left", "end": "right", "both": "justify"}.get(align, align),
         bold=all_runs("b"),
         italic=all_runs("i"),
         underline=all_runs("u"),
-        page_break=breaks or (before is not None and before.get(f"{_W}val", "1") not in _OFF),
         line_spacing=int(line) / 240,
         listed=paragraph.find(f"{_W}pPr/{_W}numPr") is not None,
     )
+
+
+def _docx_parts(paragraph: Element) -> tuple[str, ...]:
+    before = paragraph.find(f"{_W}pPr/{_W}pageBreakBefore")
+    parts = [""] if before is None or before.get(f"{_W}val", "1") in _OFF else ["", ""]
+    for element in paragraph.iter():
+        if element.tag == f"{_W}br" and element.get(f"{_W}type") == "page":
+            parts.append("")
+        elif element.tag == f"{_W}t":
+            parts[-1] += element.text or ""
+    return tuple(parts)
 
 
 def _odt(root: Element) -> Document:
@@ -153,14 +185,14 @@ def _odt_paragraph(paragraph: Element, styles: Mapping[str, Element]) -> Paragra
     parent = name if style is None else style.get(f"{STYLE}parent-style-name", name)
     spacing = own.get(f"{FO}line-height", "100%")
     align = own.get(f"{FO}text-align", "left")
+    before, after = (own.get(f"{FO}break-{where}") == "page" for where in ("before", "after"))
     return Paragraph(
-        text=text,
+        parts=(*([""] if before else []), text, *([""] if after else [])),
         style=re.sub(r"_([0-9a-f]{2})_", lambda m: chr(int(m.group(1), 16)), parent),
         align={"start": "left", "end": "right"}.get(align, align),
         bold=has(f"{FO}font-weight", "bold"),
         italic=has(f"{FO}font-style", "italic"),
         underline=has(f"{STYLE}text-underline-style", "solid"),
-        page_break=own.get(f"{FO}break-before") == "page",
         line_spacing=float(spacing[:-1]) / 100 if spacing.endswith("%") else 1.0,
     )
 
