@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from bepa_torchrl.experiment.checks import SETTINGS
 from bepa_torchrl.experiment.checks.check import Check, first_problem
+from bepa_torchrl.experiment.checks.unread import settings_are_read
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
 from bepa_torchrl.methods import METHODS
@@ -104,11 +105,12 @@ def load_methods(overrides: Sequence[str] = (), *, config_dir: Path | None = Non
     first = load_config(overrides, config_dir=config_dir)
     loaded = {first.algo.name: first}
     shared = [override for override in overrides if not override.startswith(("algo=", "algo."))]
+    own = [each for each in SETTINGS if each is not settings_are_read]  # by any of the methods, which ``first`` names
     for name in first.compare:
         if name in loaded:
             continue
         try:
-            loaded[name] = load_config([*shared, f"algo={name}"], config_dir=config_dir)
+            loaded[name] = load_config([*shared, f"algo={name}"], config_dir=config_dir, checks=own)
         except ConfigError as error:
             raise ConfigError(f"compare=[{name}]: {error}") from error
     return loaded

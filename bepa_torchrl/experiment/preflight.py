@@ -79,7 +79,7 @@ def judge(settings: Settings) -> str | None:
     """``judge.*`` names a judge that can be asked."""
     options = settings.judge
     if options.model is None:
-        return None if options.url is None else f"judge.url={options.url} is read with judge.model=NAME; add it"
+        return None
     if options.url is None and not os.environ.get("OPENAI_API_KEY"):
         return f"judge.model={options.model} is OpenAI's: set OPENAI_API_KEY, or judge.url=http://HOST:PORT/v1"
     return None

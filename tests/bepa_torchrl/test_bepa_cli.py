@@ -259,7 +259,7 @@ def test_help_is_fast_and_imports_nothing_large(arguments: list[str]) -> None:
         (["train", "seed=-5"], "seed: expected an integer of at least 0, got -5; the default is seed=0"),
         (["train", "train.iterations=0"], "train.iterations: expected an integer of at least 1, got 0"),
         (["train", "env.train_limit=0"], "env.train_limit: expected an integer of at least 1 or null, got 0"),
-        (["train", "collect.max_staleness=2"], "collect.max_staleness=2: read with collect.mode=async only"),
+        (["train", "collect.max_staleness=2"], "collect.max_staleness=2 is read with collect.mode=async only"),
         (["train", "env.train_split=trian"], "no split 'trian' in suite 'sim'"),
         (["train", "collect.groups=65"], "collect.groups=65 requires 65 different training tasks"),
         (["train", "expert.logs=[nowhere]"], "there is no folder nowhere"),

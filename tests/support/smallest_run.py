@@ -13,8 +13,10 @@ TWO_STEPS = (
     "eval.final_episodes=1",
     "record.every=0",
     "train.minibatch_groups=1",
-    "train.rank_timeout=200",
 )
+#: of a run on several ranks: a lost one is noticed before a test's own deadline
+RANK_TIMEOUT = "train.rank_timeout=200"
+TWO_RANKS = ("train.ranks=2", RANK_TIMEOUT)
 
 
 def smallest_run(folder: Path) -> list[str]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks.check import Check
 from bepa_torchrl.experiment.checks.distribution import (
-    cluster_is_used,
     desktops_of_workers,
     engine_elsewhere,
     engine_of_one_method,
@@ -42,9 +41,6 @@ from bepa_torchrl.experiment.checks.methods import (
     old_log_probs,
     part_of_refresh,
     ratio_of_responses,
-    refreshing_groups,
-    self_rollouts,
-    settings_of_one_method,
     terms_of_tokens,
 )
 from bepa_torchrl.experiment.checks.policy import (
@@ -56,12 +52,11 @@ from bepa_torchrl.experiment.checks.policy import (
     token_budget,
     weight_transfer,
 )
+from bepa_torchrl.experiment.checks.unread import settings_are_read
 from bepa_torchrl.experiment.gpus import engine_gpus
 
 SETTINGS: tuple[Check, ...] = (
     known_methods,
-    settings_of_one_method,
-    self_rollouts,
     ratio_of_responses,
     terms_of_tokens,
     longest_episode,
@@ -69,7 +64,6 @@ SETTINGS: tuple[Check, ...] = (
     fixed_by_preset,
     injected_weight,
     part_of_refresh,
-    refreshing_groups,
     group_size,
     further_groups,
     token_budget,
@@ -79,7 +73,6 @@ SETTINGS: tuple[Check, ...] = (
     preset,
     history,
     synchronous,
-    cluster_is_used,
     one_method_listens,
     desktops_of_workers,
     one_engine,
@@ -92,6 +85,7 @@ SETTINGS: tuple[Check, ...] = (
     ranks_on_ray,
     ranks_train_one_method,
     restarts,
+    settings_are_read,
 )
 MACHINE: tuple[Check, ...] = (
     preflight.extras,

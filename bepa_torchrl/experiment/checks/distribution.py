@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from bepa_torchrl.experiment.checks.check import has_url
-from bepa_torchrl.experiment.settings import (
-    ClusterSettings,
-    Settings,
-)
+from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import by_torchrun, is_rank
-
-#: settings of ``cluster`` for those that play rollouts in a Ray cluster, and for a trainer that others play for
-_PLAYING = ("workers", "replicas", "gpus_per_replica", "replica_slack", "shrink_after")
-_LISTENING = ("token_file", "tls_certificate", "tls_key")
 
 
 def synchronous(settings: Settings) -> str | None:
-    """Settings of ``collect.mode=async`` are not set in a run without it; only what was set is named."""
-    collect, cluster = settings.collect, settings.cluster
-    if collect.mode == "async":
+    """A run whose rollouts are synchronous plays them itself."""
+    cluster = settings.cluster
+    if settings.collect.mode == "async":
         return None
-    given = {"max_staleness": (collect.max_staleness, 0), "order": (collect.order, "admission")}
-    wrong = [f"collect.{name}={value}" for name, (value, without) in given.items() if value != without]
-    if wrong:
-        return f"{' and '.join(wrong)}: read with collect.mode=async only; set it, or leave this out"
     for name, value in (("address", cluster.address), ("listen", cluster.listen)):
         if value is not None and not (name == "address" and cluster.trainer == "ray"):
             return f"cluster.{name}={value} requires collect.mode=async; set it"
-    return None
-
-
-def cluster_is_used(settings: Settings) -> str | None:
-    """What is set of a cluster is read. Not when a run is resumed, which may have begun without this check."""
-    cluster, default = settings.cluster, ClusterSettings()
-    if settings.resume:
-        return None
-    for names, used, fix in (
-        (_LISTENING, cluster.listen is not None, "cluster.listen only; set it, or leave this out"),
-        (_PLAYING, cluster.listen is None, "rollouts of its own only; with cluster.listen give it to `bepa rollouts`"),
-        (_PLAYING, cluster.address is not None, "cluster.address only; set it, or leave this out"),
-    ):
-        for name in names:
-            if not used and (value := getattr(cluster, name)) != getattr(default, name):
-                return f"cluster.{name}={'null' if value is None else value} is read with {fix}"
     return None
 
 
@@ -87,13 +60,10 @@ def engine_of_one_method(settings: Settings) -> str | None:
 
 
 def engine_elsewhere(settings: Settings) -> str | None:
-    """``policy.engine.url`` is read, and what an engine of this machine has is not set with it."""
+    """What an engine of this machine has is not set with ``policy.engine.url``."""
     engine = settings.policy.engine
-    if engine.url is None:
-        return None
     if not has_url(settings):
-        problem = f"policy.engine.url={engine.url} is read with policy.rollout=vllm only; set it, or leave this out"
-        return None if settings.resume else problem
+        return None
     given = [
         f"{name}={value}" for name, value in (("devices", engine.devices), ("arguments", engine.arguments)) if value
     ]
@@ -134,10 +104,6 @@ def ranks_on_ray(settings: Settings) -> str | None:
     """``cluster.trainer=ray`` has a cluster, and the trainer uses what Ray gives it."""
     cluster, engine = settings.cluster, settings.policy.engine
     if cluster.trainer == "here":
-        default = ClusterSettings()
-        for name in ("cpus_per_rank", "place_timeout"):
-            if (value := getattr(cluster, name)) != getattr(default, name):
-                return f"cluster.{name}={value:g} is read with cluster.trainer=ray only; set it, or leave this out"
         return None
     if by_torchrun():
         return "cluster.trainer=ray: Ray places the ranks, and torchrun has started this process; use one of them"

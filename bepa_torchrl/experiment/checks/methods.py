@@ -7,13 +7,10 @@ from functools import partial
 from bepa_torchrl.experiment.checks.check import method_of, raised
 from bepa_torchrl.experiment.settings import (
     AdvantageSettings,
-    AlgoSettings,
-    CacheSettings,
-    ExpertSettings,
     LossSettings,
     Settings,
 )
-from bepa_torchrl.methods import METHODS, LossKind, SeedSource, method_named
+from bepa_torchrl.methods import METHODS, LossKind, method_named
 from bepa_torchrl.rollout.injection import Injection
 
 
@@ -22,37 +19,6 @@ def known_methods(settings: Settings) -> str | None:
     for name in (settings.algo.name, *settings.compare):
         if name not in METHODS:
             return raised(partial(method_named, name), "algo" if name == settings.algo.name else "compare")
-    return None
-
-
-def settings_of_one_method(settings: Settings) -> str | None:
-    """``algo.preset`` and ``algo.gamma`` are set for LUFFY only, ``algo.gain`` for methods with prefixes."""
-    algo = settings.algo
-    default = AlgoSettings(name=algo.name)
-    if algo.gain != default.gain and not method_of(settings).prefix:
-        return f"algo.gain is read by algo=prefix only, got algo={algo.name}; leave it out"
-    if algo.name == "luffy" or (algo.preset, algo.gamma) == (default.preset, default.gamma):
-        return None
-    key = "preset" if algo.preset != default.preset else "gamma"
-    return f"algo.{key} is read by algo=luffy only, got algo={algo.name}; leave it out"
-
-
-def self_rollouts(settings: Settings) -> str | None:
-    """One number of self-rollouts is given; ``reroll_*`` and ``handover_loss`` are set where they are read."""
-    expert = settings.expert
-    if expert.handover_loss == "after" and not expert.handover and settings.cache.seed is None:
-        return "expert.handover_loss=after requires a hand-over; set expert.handover=M, or leave this out"
-    if expert.reroll_every:
-        if method_of(settings).seed_source is SeedSource.self_rolled or settings.compare:
-            return None
-        return (
-            f"expert.reroll_every={expert.reroll_every} is for methods that start from self-rollouts, such as bepa and "
-            f"level1, got algo={settings.algo.name}; leave it out"
-        )
-    if expert.selfroll_budget is not None and expert.selfroll_attempts != ExpertSettings().selfroll_attempts:
-        return "expert.selfroll_budget is used instead of expert.selfroll_attempts; leave one of them out"
-    if expert.reroll_stale is not None:
-        return "expert.reroll_stale is read where tasks are self-rolled again; set expert.reroll_every=N"
     return None
 
 
@@ -65,16 +31,12 @@ def ratio_of_responses(settings: Settings) -> str | None:
 
 
 def terms_of_tokens(settings: Settings) -> str | None:
-    """The loss's terms per token are not set with ``loss.unit=step``; no term is without reinforcement."""
-    loss, method = settings.loss, method_of(settings)
-    for name in ("anchor", "kl_weight", "entropy_weight", "distill_weight"):
+    """The loss's terms per token are not set with ``loss.unit=step``."""
+    loss = settings.loss
+    for name in ("kl_weight", "entropy_weight", "distill_weight"):
         weight = getattr(loss, name)
-        if weight and loss.unit == "step" and name != "anchor":
+        if weight and loss.unit == "step":
             return f"loss.{name}={weight} is for loss.unit=token, got loss.unit=step; leave one of them out"
-        if weight and not method.rl and not settings.compare:
-            return f"loss.{name}={weight} is for methods that collect rollouts, got algo={method.name}; leave it out"
-    if loss.distill_beta != LossSettings().distill_beta and not loss.distill_weight:
-        return f"loss.distill_beta={loss.distill_beta} is read with loss.distill_weight only; set it, or leave this out"
     return None
 
 
@@ -92,25 +54,11 @@ def longest_episode(settings: Settings) -> str | None:
 
 
 def kind_of_advantage(settings: Settings) -> str | None:
-    """``advantage.std`` and ``advantage.eps`` are set with GRPO's advantages only, which LUFFY's presets have, too.
-
-    ``advantage.eps`` is added to a standard deviation, which ``advantage.std=none`` and LUFFY's preset ``released``
-    lack.
-    """
-    advantage, algo = settings.advantage, settings.algo.name
-    if advantage.kind == "grpo":
-        released = algo == "luffy" and settings.algo.preset == "released"
-        if advantage.eps == AdvantageSettings().eps or not (released or advantage.std == "none"):
-            return None
-        got = "algo.preset=released" if released else "advantage.std=none"
-        return f"advantage.eps={advantage.eps} is added to a standard deviation, got {got}; leave one of them out"
-    if algo == "luffy":
-        return f"algo=luffy has the advantages of GRPO, got advantage.kind={advantage.kind}; leave it out"
-    default = AdvantageSettings()
-    for name, value, without in (("std", advantage.std, default.std), ("eps", advantage.eps, default.eps)):
-        if value != without:
-            return f"advantage.{name}={value} is read with advantage.kind=grpo only, got {advantage.kind}; leave it out"
-    return None
+    """LUFFY's presets have the advantages of GRPO."""
+    kind = settings.advantage.kind
+    if kind == "grpo" or settings.algo.name != "luffy":
+        return None
+    return f"algo=luffy has the advantages of GRPO, got advantage.kind={kind}; leave it out"
 
 
 def fixed_by_preset(settings: Settings) -> str | None:
@@ -155,11 +103,9 @@ def injected_weight(settings: Settings) -> str | None:
 
 def part_of_refresh(settings: Settings) -> str | None:
     """``cache.refresh`` is another than ``trace`` where the sampler can write the one refreshed trace of a task."""
-    method, cache, default = method_of(settings), settings.cache, CacheSettings()
+    method, cache = method_of(settings), settings.cache
     if cache.refresh == "trace":
-        if cache.reword_tries == default.reword_tries:
-            return None
-        return f"cache.reword_tries={cache.reword_tries} is read with cache.refresh=wording or actions only; set one"
+        return None
     if not (method.refresh or settings.compare) or method.cache_rule == "all" or cache.rule == "all":
         return (
             f"cache.refresh={cache.refresh} is for methods that refresh one trace per task, got algo={method.name} and "
@@ -172,17 +118,6 @@ def part_of_refresh(settings: Settings) -> str | None:
     return None
 
 
-def refreshing_groups(settings: Settings) -> str | None:
-    """``cache.min_successes`` is set for methods that refresh their cache."""
-    method, cache = method_of(settings), settings.cache
-    if cache.min_successes == CacheSettings().min_successes or method.refresh or settings.compare:
-        return None
-    return (
-        f"cache.min_successes={cache.min_successes} is for methods that refresh their cache, got algo={method.name}; "
-        "leave it out"
-    )
-
-
 def group_size(settings: Settings) -> str | None:
     """A group has at least two own rollouts."""
     size, method = settings.collect.group_size, method_of(settings)
@@ -193,10 +128,8 @@ def group_size(settings: Settings) -> str | None:
 
 
 def further_groups(settings: Settings) -> str | None:
-    """``collect.dynamic`` is for rollouts, and does not leave out groups that the anchor is for."""
-    dynamic, anchor, method = settings.collect.dynamic, settings.loss.anchor, method_of(settings)
-    if dynamic and not method.rl and not settings.compare:
-        return f"collect.dynamic={dynamic} is for methods that collect rollouts, got algo={method.name}; leave it out"
+    """``collect.dynamic`` does not leave out groups that the anchor is for."""
+    dynamic, anchor = settings.collect.dynamic, settings.loss.anchor
     if not dynamic or not anchor:
         return None
     return f"collect.dynamic={dynamic} leaves out solved groups, which loss.anchor={anchor} is for; set one to 0"

@@ -36,8 +36,9 @@ _PAGE_HEAD = """\
 Every setting of a run, for `bepa train` and the commands that take `key=value`, in the
 [grammar of Hydra](https://hydra.cc/docs/advanced/override_grammar/basic/), such as `env.train_limit=null`.
 `env=`, `policy=`, `algo=` and `experiment=` choose a file of `configs/` (or of `--config-dir FOLDER`), which replaces
-defaults; a value on the command line replaces both. An unknown name, a value of the wrong type and settings that
-contradict each other are refused in one line before anything is prepared.
+defaults; a value on the command line replaces both. An unknown name, a value of the wrong type, settings that
+contradict each other, and one that nothing would read with the others are refused in one line before anything is
+prepared.
 
 A default "of `env=`" is the chosen file's. In a saved run (`config.yaml`) a setting that a newer
 version has added has its default. This page is written by `make settings` from `bepa_torchrl/experiment/settings/`.

@@ -39,8 +39,8 @@ def test_settings_of_asynchronous_rollouts_require_the_mode() -> None:
     for overrides in ([one], [other], [one, other]):
         with pytest.raises(ConfigError) as caught:
             load_config(overrides)
-        given = " and ".join(overrides)
-        assert str(caught.value) == f"{given}: read with collect.mode=async only; set it, or leave this out"
+        given, are = " and ".join(overrides), "is" if len(overrides) == 1 else "are"
+        assert str(caught.value) == f"{given} {are} read with collect.mode=async only; set it, or leave this out"
         load_config([*overrides, "collect.mode=async"])
     with pytest.raises(ConfigError, match=r"cluster\.address=auto requires collect\.mode=async"):
         load_config(["cluster.address=auto"])

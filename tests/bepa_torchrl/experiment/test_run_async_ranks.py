@@ -17,7 +17,7 @@ from polling import until
 from processes import command_lines
 from ray_heads import free_ports
 from run_metrics import comparable
-from smallest_run import TWO_STEPS, smallest_run
+from smallest_run import TWO_RANKS, TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
@@ -68,7 +68,7 @@ def kill_rank_1(launcher: subprocess.Popen[Any], run: Path, iteration: int) -> p
 
 
 def test_two_ranks_equal_one_process(settings: list[str], alone: Path, tmp_path: Path) -> None:
-    assert main([*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]) == 0
+    assert main([*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", *TWO_RANKS]) == 0
     lines = updates(tmp_path / "x")
     assert all(line["train/optimizer_steps"] == 2 and line["cache/injected"] > 0 for line in lines)
     assert all(line["collect/staleness_max"] == line["collect/version_lag_max"] == 0 for line in lines)
@@ -96,7 +96,7 @@ def test_one_process_then_two_ranks_then_one_equal_one_process(
 
 def test_evaluations_and_self_rollouts_on_two_ranks(settings: list[str], tmp_path: Path) -> None:
     """With stale rollouts: services play the evaluations, rank 0's copy scores the cache and self-rolls."""
-    more = ("algo=bepa", "collect.max_staleness=1", "eval.every=1", "expert.reroll_every=2", "train.ranks=2")
+    more = ("algo=bepa", "collect.max_staleness=1", "eval.every=1", "expert.reroll_every=2", *TWO_RANKS)
     run = [*settings, *more, "expert.seed_from_converted=true", f"runs={tmp_path}", "name=x"]
     assert main([*run, "train.iterations=3"]) == 0
     record = read_lines(tmp_path / "x" / "bepa" / "iterations.jsonl")
@@ -113,7 +113,7 @@ def test_evaluations_and_self_rollouts_on_two_ranks(settings: list[str], tmp_pat
 
 @pytest.mark.nightly
 def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
-    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", *TWO_RANKS]
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
         leader = kill_rank_1(launcher, tmp_path / "x", 1)
         _, error = launcher.communicate(timeout=DEADLINE)
@@ -128,7 +128,7 @@ def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], al
 
 def test_a_run_goes_on_by_itself_after_a_rank_was_killed(settings: list[str], alone: Path, tmp_path: Path) -> None:
     """``restarts``; the second kill, in the restarted run, ends it, since no restart is left."""
-    restarts = ["train.iterations=3", "train.ranks=2", "restarts=1"]
+    restarts = ["train.iterations=3", *TWO_RANKS, "restarts=1"]
     arguments = [*settings, f"runs={tmp_path}", "name=x", *restarts]
     log = tmp_path / "log"
     with log.open("w") as output:
@@ -152,7 +152,7 @@ def test_two_ranks_with_another_cluster_equal_one_process(settings: list[str], a
     token.write_text("a token of this test")
     (port,) = free_ports(1)
     listens = (f"cluster.listen=127.0.0.1:{port}", f"cluster.token_file={token}")
-    run = [*settings, *listens, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    run = [*settings, *listens, f"runs={tmp_path}", "name=x", "train.iterations=3", *TWO_RANKS]
     with rollout_side(port, token, log, "env.desktops=2") as side:
         assert main(run) == 0
         assert side.wait(DEADLINE) == 0, log.read_text()
@@ -167,7 +167,7 @@ def test_two_ranks_with_an_engine_equal_one_process(
     """The engine, a stand-in by HTTP, gets each version of the weights, and is verified to use them."""
     monkeypatch.setenv("BEPA_ENGINE_TOKEN", TOKEN.decode())
     engine = ("policy.rollout=vllm", "train.old_log_probs=all")
-    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2", *engine]
+    run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", *TWO_RANKS, *engine]
     with served(tmp_path / "weights") as server:
         assert main([*run, f"policy.engine.url='{server.url}'"]) == 0
     for found, expected in zip(updates(tmp_path / "x"), updates(alone), strict=True):

@@ -94,7 +94,8 @@ def test_a_judge_needs_its_tasks() -> None:
 
 def test_a_url_needs_a_model_and_openai_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert "judge.url=http://x/v1 is read with judge.model" in str(judge_check(load_config(["judge.url=http://x/v1"])))
+    with pytest.raises(ConfigError, match=r"judge\.url=http://x/v1 is read with judge\.model=NAME only; set it"):
+        load_config(["judge.url=http://x/v1"])
     assert "set OPENAI_API_KEY" in str(judge_check(load_config(["judge.model=j"])))
     assert judge_check(load_config(["judge.model=j", "judge.url=http://x/v1"])) is None
 

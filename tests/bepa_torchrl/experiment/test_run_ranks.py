@@ -15,7 +15,7 @@ import pytest
 from compared_runs import METHOD, assert_same_record, assert_same_weights, difference, iterations
 from processes import command_lines
 from safetensors.torch import load_file
-from smallest_run import TWO_STEPS, smallest_run
+from smallest_run import TWO_RANKS, TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import read_settings
@@ -46,7 +46,7 @@ def alone(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
 def divided(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two iterations on 2 ranks."""
     runs = tmp_path_factory.mktemp("runs")
-    assert main([*settings, f"runs={runs}", "name=x", "train.iterations=2", "train.ranks=2"]) == 0
+    assert main([*settings, f"runs={runs}", "name=x", "train.iterations=2", *TWO_RANKS]) == 0
     return runs / "x"
 
 
@@ -94,7 +94,7 @@ def test_one_process_then_two_ranks_then_one_equal_one_process(
     run = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=1", f"policy.dtype={dtype}"]
     resume = ["resume=true", "name=x", f"runs={tmp_path}"]
     assert main(run) == 0
-    assert main([*resume, "train.iterations=2", "train.ranks=2"]) == 0
+    assert main([*resume, "train.iterations=2", *TWO_RANKS]) == 0
     assert main([*resume, "train.iterations=3", "train.ranks=1"]) == 0
     for number, kind in ((1, "weights"), (2, "sharded"), (3, "weights")):
         checkpoint = tmp_path / "x" / METHOD / "checkpoints" / f"iteration-{number:012d}"
@@ -114,7 +114,7 @@ def test_one_process_then_two_ranks_then_one_equal_one_process(
 def test_fine_tuning_on_two_ranks_equals_one_process(settings: list[str], tmp_path: Path) -> None:
     quick = [*settings, "algo=sft", "sft.epochs=1", "sft.lr=3e-4", "eval.final_episodes=0", f"runs={tmp_path}"]
     assert main([*quick, "name=one"]) == 0
-    assert main([*quick, "name=two", "train.ranks=2"]) == 0
+    assert main([*quick, "name=two", *TWO_RANKS]) == 0
     assert_same_record(*(iterations(tmp_path / name, "sft") for name in ("two", "one")))
     assert_same_weights(*(tmp_path / name / "sft" / "policy" / "model.safetensors" for name in ("two", "one")))
 
@@ -123,7 +123,7 @@ def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: 
     """The checkpoints have the adapters alone, and a resumed run goes on from them."""
     run = [*settings, "policy.lora.rank=4", "optimizer.lr=1e-3", f"runs={tmp_path}"]
     assert main([*run, "name=one", "train.iterations=2"]) == 0
-    assert main([*run, "name=two", "train.iterations=1", "train.ranks=2"]) == 0
+    assert main([*run, "name=two", "train.iterations=1", *TWO_RANKS]) == 0
     assert main(["resume=true", "name=two", f"runs={tmp_path}", "train.iterations=2"]) == 0
     one, two = (tmp_path / name / METHOD for name in ("one", "two"))
     assert_same_record(iterations(two.parent)[2:], iterations(one.parent)[2:])
@@ -140,7 +140,7 @@ def test_adapters_on_two_ranks_equal_one_process(settings: list[str], tmp_path: 
 @pytest.mark.nightly
 def test_8_bit_moments_on_two_ranks_are_resumed(settings: list[str], tmp_path: Path) -> None:
     """The resumed run is the uninterrupted one; in one process it goes on, too."""
-    run = [*settings, "optimizer.kind=adamw_8bit", "train.ranks=2", "eval.every=0", f"runs={tmp_path}"]
+    run = [*settings, "optimizer.kind=adamw_8bit", *TWO_RANKS, "eval.every=0", f"runs={tmp_path}"]
     assert main([*run, "name=whole", "train.iterations=2"]) == 0
     assert main([*run, "name=x", "train.iterations=1"]) == 0
     resume = ["resume=true", "name=x", f"runs={tmp_path}", "train.iterations=2"]
@@ -153,7 +153,7 @@ def test_8_bit_moments_on_two_ranks_are_resumed(settings: list[str], tmp_path: P
 
 
 def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], alone: Path, tmp_path: Path) -> None:
-    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", "train.ranks=2"]
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=3", *TWO_RANKS]
     record = tmp_path / "x" / METHOD / "iterations.jsonl"
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True) as launcher:
         end = time.monotonic() + DEADLINE
@@ -176,7 +176,7 @@ def test_a_killed_rank_ends_the_run_and_a_resume_goes_on(settings: list[str], al
 
 
 def test_the_other_ranks_end_with_rank_0(settings: list[str], tmp_path: Path) -> None:
-    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=50", "train.ranks=2"]
+    arguments = [*settings, f"runs={tmp_path}", "name=x", "train.iterations=50", *TWO_RANKS]
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE) as launcher:
         end, found = time.monotonic() + DEADLINE, list[psutil.Process]()
         while not found:

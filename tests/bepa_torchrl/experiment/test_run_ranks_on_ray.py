@@ -16,7 +16,7 @@ from compared_runs import METHOD, assert_same_record, assert_same_weights, itera
 from polling import until
 from ray_heads import loaded_machine, ray_head
 from repository import ROOT
-from smallest_run import TWO_STEPS, smallest_run
+from smallest_run import TWO_RANKS, TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.config import load_config
@@ -32,7 +32,7 @@ from bepa_torchrl.commands.train import main
 sys.exit(main(sys.argv[1:]))
 """
 DEADLINE = 900.0
-ON_RAY = ("cluster.trainer=ray", "train.ranks=2", "cluster.cpus_per_rank=0.5")
+ON_RAY = ("cluster.trainer=ray", *TWO_RANKS, "cluster.cpus_per_rank=0.5")
 ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false", "train.iterations=3")
 LEFT = """
 import json, sys, ray
@@ -91,8 +91,8 @@ SERVICES = ("cluster.replicas=3", "cluster.gpus_per_replica=0.5")
 @pytest.mark.parametrize(
     ("changes", "services", "total"),
     [
-        (["policy.device=cuda", *SERVICES], 0, {"CPU": 2.0, "GPU": 4.0}),
-        (["policy.device=cpu", *SERVICES], 0, {"CPU": 2.0}),
+        (["policy.device=cuda"], 0, {"CPU": 2.0, "GPU": 4.0}),
+        (["policy.device=cpu"], 0, {"CPU": 2.0}),
         (["policy.device=cuda", "collect.mode=async", *SERVICES], 3, {"CPU": 2.0, "GPU": 5.5}),
         (["policy.device=cpu", "collect.mode=async", *SERVICES], 3, {"CPU": 2.0, "GPU": 1.5}),
         (["policy.device=cuda", "collect.mode=async", "cluster.listen=0.0.0.0:1"], 0, {"CPU": 2.0, "GPU": 4.0}),
@@ -111,7 +111,7 @@ def test_the_cluster_is_asked_for_what_ranks_and_services_of_this_cluster_need(
 def test_ranks_that_ray_places_equal_those_that_the_run_starts(settings: list[str], tmp_path: Path) -> None:
     """Synchronous; the driver imports neither torch nor the policy, and shows rank 0's progress."""
     run = [*settings, "train.iterations=2"]
-    assert main([*run, "name=own", "train.ranks=2"]) == 0
+    assert main([*run, "name=own", *TWO_RANKS]) == 0
     log = tmp_path / "log"
     with started(log, *run, *ON_RAY, "cluster.address=local", "name=x") as program:
         assert program.wait(DEADLINE) == 0, log.read_text()

@@ -15,7 +15,7 @@ from polling import until
 from processes import command_lines
 from ray_heads import loaded_machine
 from repository import ROOT
-from smallest_run import TWO_STEPS, smallest_run
+from smallest_run import TWO_RANKS, TWO_STEPS, smallest_run
 
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment.run_record import read_lines
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(3000), pytest.mark.filterwarn
 MAIN = "import sys; from bepa_torchrl.commands.train import main; sys.exit(main(sys.argv[1:]))"
 DEADLINE = 900.0
 ASYNC = ("collect.mode=async", "eval.every=0", "record.every=1", "record.images=false", "train.iterations=3")
-RAY = ("cluster.address=local", "cluster.workers=2", "cluster.replicas=2", "env.desktops=4", "train.ranks=2")
+RAY = ("cluster.address=local", "cluster.workers=2", "cluster.replicas=2", "env.desktops=4", *TWO_RANKS)
 
 
 def iterations_of(run: Path) -> int:

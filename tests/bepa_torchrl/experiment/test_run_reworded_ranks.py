@@ -35,7 +35,6 @@ RUN = (
     "policy.max_new_tokens=32",
     "train.minibatch_groups=1",
     "train.iterations=3",
-    "train.rank_timeout=200",
     "eval.every=0",
     "eval.final_episodes=0",
     "record.every=1",
@@ -94,7 +93,7 @@ def test_two_ranks_that_are_killed_and_resumed_equal_one_process(part: str, sour
     settings = [*RUN, f"cache.refresh={part}", f"env.train_split={tasks}", f"runs={tmp_path}"]
     assert main([*settings, "name=alone"]) == 0
     alone, found = tmp_path / "alone", tmp_path / "x"
-    killed_after_iteration(2, found, [*settings, "name=x", "train.ranks=2"])
+    killed_after_iteration(2, found, [*settings, "name=x", "train.ranks=2", "train.rank_timeout=200"])
     assert not any(version for _, _, _, version in reworded_and_injected(found)), "the kill was too late"
     assert main(["resume=true", "name=x", f"runs={tmp_path}"]) == 0
 

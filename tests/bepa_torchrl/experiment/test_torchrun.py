@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from processes import described
-from smallest_run import TWO_STEPS, smallest_run
+from smallest_run import RANK_TIMEOUT, TWO_STEPS, smallest_run
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bepa_torchrl.commands.train import main
@@ -128,7 +128,7 @@ def test_torchrun_equals_ranks_that_the_run_starts_and_a_killed_rank_is_resumabl
     settings: list[str], tmp_path: Path
 ) -> None:
     """Rank 1 is killed after the first iteration of the run by torchrun, which is then resumed by torchrun."""
-    run = [*settings, f"runs={tmp_path}", "train.iterations=3"]
+    run = [*settings, RANK_TIMEOUT, f"runs={tmp_path}", "train.iterations=3"]
     assert main([*run, "name=own", "train.ranks=2"]) == 0
     log = tmp_path / "log"
     with torchrun(*one_machine(*run, "name=x"), log=log) as agent:
@@ -152,7 +152,7 @@ def test_ranks_that_torchrun_starts_again_go_on_with_asynchronous_rollouts(setti
     assert main([*run, "name=own"]) == 0
     log = tmp_path / "log"
     again = ("--standalone", "--nproc-per-node=2", "--max-restarts=1")
-    with torchrun(*again, *TRAIN, *run, "name=x", log=log) as agent:
+    with torchrun(*again, *TRAIN, *run, RANK_TIMEOUT, "name=x", log=log) as agent:
         await_iteration(tmp_path / "x", [agent], log)
         rank_of(agent, 1).kill()
         assert ends(agent, log) == 0, log.read_text()
@@ -181,6 +181,7 @@ def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
 def test_two_methods_on_two_machines(settings: list[str], tmp_path: Path, two_machines: Any) -> None:
     run = [
         *settings,
+        RANK_TIMEOUT,
         "compare=[luffy]",
         "collect.group_size=3",
         "processes=1",

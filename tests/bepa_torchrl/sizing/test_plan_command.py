@@ -223,9 +223,10 @@ ELSEWHERE = "policy.engine.url=http://127.0.0.1:7400"
 
 def test_an_engine_on_the_trainers_gpu_counts(capsys: pytest.CaptureFixture[str]) -> None:
     """Its weights, 2 bytes each, the key-value cache of the setting, and a CUDA context of 1 GiB."""
-    settings, options = ("experiment=osworld_7b_lora", "policy.engine.kv_cache_gb=12"), ("--tune", "lora")
+    settings, options = ("experiment=osworld_7b_lora",), ("--tune", "lora")
+    engine_here = (*VLLM, "policy.engine.kv_cache_gb=12")
     without, elsewhere, beside = (
-        planned(capsys, *settings, *added, *options) for added in ((), (*VLLM, ELSEWHERE), VLLM)
+        planned(capsys, *settings, *added, *options) for added in ((), (*engine_here, ELSEWHERE), engine_here)
     )
     engine = 2 * 8_292_166_656 + 12_000_000_000 + 1_073_741_824
     for found, expected in ((without, 0), (elsewhere, 0), (beside, engine)):

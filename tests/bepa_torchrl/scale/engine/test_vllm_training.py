@@ -33,7 +33,6 @@ SETTINGS = (
     "env.max_steps=3",
     "env.desktops=4",
     "record.every=1",
-    "policy.engine.kv_cache_gb=0.25",
     "optimizer.lr=1e-3",
 )
 
@@ -43,7 +42,8 @@ def train(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, torch.Tensor]]:
     """Iterations, episodes and final weights of a method trained in this process."""
     folder = runs / "run"
-    config = load_config([*SETTINGS, f"runs={runs}", "name=run", f"policy.rollout={rollout}", *more])
+    engine = ["policy.engine.kv_cache_gb=0.25"] if rollout == "vllm" else []
+    config = load_config([*SETTINGS, *engine, f"runs={runs}", "name=run", f"policy.rollout={rollout}", *more])
     if not folder.exists():
         folder.mkdir()
         policy = make_policy(config, seed=0)
