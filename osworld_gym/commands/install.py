@@ -182,18 +182,18 @@ def _lacking(python: str) -> list[str]:
 
 def _install_official(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or data_folder("official")
-    lacking = _lacking(arguments.python)
-    if lacking and arguments.wheel == _OFFICIAL_WHEEL:  # what others import is not known before they are installed
-        problem = f"{arguments.python} lacks {', '.join(lacking)}, which OSWorld's evaluators import"
-        print(f"osworld-gym: {problem}; {INSTALL_OFFICIAL}", file=sys.stderr)
-        return INFRASTRUCTURE
-    print(f"pip install --no-deps {arguments.wheel} into {folder}: its pins would replace torch and numpy")
     if (folder / "desktop_env").exists() and not any(folder.glob("desktop_env-*.dist-info")):
         raise ValueError(f"--folder {folder} has a desktop_env that pip has not installed; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--folder {folder} cannot be made ({error.strerror}); choose another folder") from error
+    lacking = _lacking(arguments.python)
+    if lacking and arguments.wheel == _OFFICIAL_WHEEL:  # what others import is not known before they are installed
+        problem = f"{arguments.python} lacks {', '.join(lacking)}, which OSWorld's evaluators import"
+        print(f"osworld-gym: {problem}; {INSTALL_OFFICIAL}", file=sys.stderr)
+        return INFRASTRUCTURE
+    print(f"pip install --no-deps {arguments.wheel} into {folder}: its pins would replace torch and numpy")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
     if subprocess.run([*pip, arguments.wheel], check=False).returncode:
         print("osworld-gym: pip could not install it", file=sys.stderr)

@@ -370,7 +370,7 @@ def test_the_command_names_what_is_missing_before_pip_installs_anything(tmp_path
     assert "lacks no_such_library, which OSWorld's evaluators import; fix: pip install 'osworld-gym[off" in error
     assert cli.main(["install-official", "--folder", str(folder), "--python", str(tmp_path / "none")]) == 2
     assert f"--python {tmp_path / 'none'} cannot be run" in capsys.readouterr().err
-    assert not folder.exists()
+    assert not list(folder.iterdir())
 
 
 def test_where_they_are_looked_for(tmp_path, monkeypatch, place):
