@@ -91,9 +91,10 @@ def _has_cache(method: Method) -> bool:
 
 
 def _has_deviation(settings: Settings) -> bool:
-    """Whether advantages are divided by a standard deviation: the released LUFFY's are not."""
+    """Whether advantages of a method are divided by a standard deviation: the released LUFFY's are not."""
     released = method_of(settings).loss is LossKind.luffy and settings.algo.preset == "released"
-    return settings.advantage.std != "none" and not released
+    compared = any(METHODS[name].rl for name in settings.compare if name != settings.algo.name)  # without the preset
+    return settings.advantage.std != "none" and (not released or compared)
 
 
 def _has_engine(settings: Settings) -> bool:

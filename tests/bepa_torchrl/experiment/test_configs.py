@@ -155,6 +155,10 @@ def test_the_eps_of_advantages_is_set_with_a_standard_deviation() -> None:
     luffy = ["algo=luffy", "compare=[]", "algo.preset=released", "loss.max_length=100"]
     with pytest.raises(ConfigError, match=r"is read with a standard deviation, without .* algo\.preset=released, only"):
         load_methods([*luffy, "advantage.eps=1e-4"])
+    beside = [*luffy, "loss.aggregation=sum_norm", "advantage.eps=1e-4"]
+    assert load_methods([*beside, "compare=[grpo]"])["grpo"].advantage.eps == 1e-4  # whose advantages are divided
+    with pytest.raises(ConfigError, match=r"is read with a standard deviation, without .* algo\.preset=released, only"):
+        load_methods([*beside, "compare=[sft]"])
 
 
 @pytest.mark.parametrize(
