@@ -10,6 +10,7 @@ from the official table; here it is an episode without a result.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +28,14 @@ from osworld_gym.tasks.suite import Suite
 
 RESULT, TRAJECTORY = "result.txt", "traj.jsonl"
 _NOT_SCORED = tuple((f"no result: {reason}",) for reason in (REPLACED, INTERRUPTED))
+_NUMBER = re.compile(r"#\d+$")  #: of a run in a log that has several
 _LAYOUT = f"<domain>/<task id>/{RESULT} as OSWorld's runner writes it"
 
 
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
 
-    Of several runs in one log, that which ``result.txt`` belongs to.
+    Of several runs in one log, that which ``result.txt`` belongs to; without one the last.
 
     What is wrong with a run's log does not matter to its score: that is what ``result.txt`` says, also where the log is
     damaged or was deleted, as in OSWorld's own table.
@@ -52,8 +54,8 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     tasks = {} if suite is None else {task.id: task for task in suite.tasks}
     outcomes: list[Outcome] = []
     seen: dict[str, int] = {}
-    for run in _runs(source, folder):
-        if (tasks and run.task not in tasks) or run.problems[:1] in _NOT_SCORED:
+    for run in _one_per_log(_runs(source, folder)):
+        if tasks and run.task not in tasks:
             continue
         attempt = seen.get(run.task, 0)
         seen[run.task] = attempt + 1
@@ -112,6 +114,23 @@ def _runs(source: str, folder: Path) -> list[CheckedRun]:
     return sorted([*runs, *results], key=lambda run: (run.task, run.run))
 
 
+def _one_per_log(runs: Sequence[CheckedRun]) -> list[CheckedRun]:
+    """The runs without those that another one in the same log has replaced, crashed ones included."""
+    scored = [run for run in runs if run.problems[:1] not in _NOT_SCORED]
+    crashed = {_log(run): run for run in scored if run.outcome == RunOutcome.crashed}  # the last one of each log
+    others = {_log(run) for run in scored if run.outcome != RunOutcome.crashed}
+    return [
+        run
+        for run in scored
+        if run.outcome != RunOutcome.crashed or (_log(run) not in others and crashed[_log(run)] is run)
+    ]
+
+
+def _log(run: CheckedRun) -> str:
+    """The folder of a run below the source."""
+    return _NUMBER.sub("", run.run)
+
+
 def _has_log(folder: Path) -> bool:
     return any((folder / name).exists() for name in (TRAJECTORY, "trajectory.json"))
 
@@ -131,7 +150,7 @@ def _score_of(run: CheckedRun, folder: Path) -> tuple[float | None, str]:
     """The score of a run, and why it has none."""
     if run.outcome == RunOutcome.crashed:
         return None, "the runner crashed"
-    path = folder / run.run.partition("#")[0] / RESULT
+    path = folder / _log(run) / RESULT
     if not path.exists() and run.outcome in (
         RunOutcome.success,
         RunOutcome.failure,

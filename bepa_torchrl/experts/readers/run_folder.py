@@ -148,16 +148,18 @@ def _read(log: Path, root: Path, family: Family | None) -> list[_LoggedRun]:
 
 
 def _scored(attempts: Sequence[Attempt], args: Mapping[str, Any]) -> int:
-    """The number of the run that ``result.txt`` belongs to: the last, unless that was evidently interrupted.
+    """The number of the run that ``result.txt`` belongs to: the last, unless that crashed or was evidently interrupted.
 
-    It was if it did not end, while an earlier run ended after more steps: so it was not the step limit that ended it.
+    After a crash it is that of an earlier run that ended, if there is one: a runner that crashes writes none. A run was
+    interrupted if it did not end, while an earlier one ended after more steps: so it was not the step limit that ended
+    it.
     """
     last, limit = attempts[-1], args.get("max_steps")
-    if last.ended or (isinstance(limit, int) and len(last.steps) >= limit):
+    if last.ended or (not last.error and isinstance(limit, int) and len(last.steps) >= limit):
         return len(attempts)
     for number in range(len(attempts) - 1, 0, -1):
         run = attempts[number - 1]
-        if run.ended and not run.error and len(run.steps) > len(last.steps):
+        if run.ended and not run.error and (last.error or len(run.steps) > len(last.steps)):
             return number
     return len(attempts)
 

@@ -161,6 +161,31 @@ def test_a_run_that_was_started_again_has_the_result_once(tmp_path: Path, card: 
     assert (found["score"], found["denominators"]["episodes"]) == (1.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("lines", "result", "score", "steps"),
+    [
+        ([s2(1, CLICK), {"Error": "lost"}, *good()], "1.0", 1.0, 2),
+        ([*good(), s2(1, CLICK), {"Error": "lost"}], "1.0", 1.0, 2),
+        ([*good(), *[s2(number, CLICK) for number in (1, 2, 3)], {"Error": "lost"}], "1.0", 1.0, 2),
+        ([s2(1, CLICK), {"Error": "lost"}, s2(1, CLICK), s2(2, CLICK), {"Error": "lost"}], None, None, 2),
+        ([s2(1, CLICK), {"Error": "lost"}, s2(1, CLICK), s2(2, CLICK)], None, None, 2),
+    ],
+    ids=["crash first", "crash after it", "a longer one", "crashes alone", "crash and interruption"],
+)
+def test_a_crash_beside_another_run_in_its_log_is_no_pass_of_its_own(
+    tmp_path: Path, card: Card, lines: list[dict[str, Any]], result: str | None, score: float | None, steps: int
+) -> None:
+    write_run(tmp_path / "runs", lines, result=result)
+    found = card(tmp_path / "runs")
+    assert (found["score"], found["denominators"]["tasks_without_result"]) == (score, int(score is None))
+    assert steps_of(tmp_path) == [steps]
+
+
+def test_the_name_of_a_folder_may_have_a_number_sign(tmp_path: Path, card: Card) -> None:
+    write_run(tmp_path / "runs" / "model#1", good())
+    assert card(tmp_path / "runs")["score"] == 1.0
+
+
 def test_the_runners_summary_is_not_averaged(tmp_path: Path, card: Card) -> None:
     """It stores an error as the score 0.0; the crash has no result.txt."""
     write_run(tmp_path / "runs", good())
