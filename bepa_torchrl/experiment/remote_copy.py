@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.unfinished_beginning import other_entries, remove_beginning
-from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore
+from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore, retried
 from bepa_torchrl.scale.store.objects import StorageError, open_store
 from bepa_torchrl.scale.store.objects.local import LocalStore
 from bepa_torchrl.scale.store.objects.url import check_store
@@ -51,7 +51,7 @@ def restore_missing(config: Settings, folder: Path, note: Callable[[str], None])
         return
     store = _run_store(config, folder.name)
     assert store is not None
-    if not store.numbers():
+    if not retried(store.numbers):
         raise RecordError(
             f"nothing to resume: neither {folder} nor {store.url} has a run; check name=, runs=, storage="
         )

@@ -21,7 +21,7 @@ from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, restore
-from bepa_torchrl.scale.store.objects import open_store
+from bepa_torchrl.scale.store.objects import StorageError, open_store
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, locked
 from bepa_torchrl.testing import small_checkpoint
@@ -134,6 +134,22 @@ def test_a_folder_in_which_no_run_has_begun_is_restored_over(left: tuple[str, ..
     restore_missing(config, folder, notes.append)
     assert content(folder) == content(tmp_path / "elsewhere" / "x")
     assert notes == [f"restored 1 files from {tmp_path / 'store' / 'x'}"]
+
+
+def test_a_store_that_fails_for_a_moment_restores_a_run_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, numbers, asked = stored_run(tmp_path), RunStore.numbers, list[int]()
+
+    def fail_first(store: RunStore) -> list[int]:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise StorageError("no route to the store")
+        return numbers(store)
+
+    monkeypatch.setattr(RunStore, "numbers", fail_first)
+    restore_missing(config, tmp_path / "runs" / "x", print)
+    assert content(tmp_path / "runs" / "x") == content(tmp_path / "elsewhere" / "x")
 
 
 def test_nothing_is_restored_over_a_folder_with_anything_else(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def restore(store: RunStore, folder: Path) -> tuple[Snapshot, list[str]] | None:
         OSError: the folder exists or cannot be written.
     """
     notes: list[str] = []
-    numbers = _retried(store.numbers)
+    numbers = retried(store.numbers)
     for number in numbers:
         try:
-            snapshot = _retried(lambda number=number: store.read(number))  # type: ignore[misc]
+            snapshot = retried(lambda number=number: store.read(number))  # type: ignore[misc]
             with new_folder(folder) as part:
                 _write(store, snapshot, part)
                 restored = None if number == numbers[0] else number
@@ -54,7 +54,7 @@ def _write(store: RunStore, snapshot: Snapshot, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as output:
             for digest in file.chunks:
-                output.write(_retried(lambda digest=digest: store.get_chunk(digest)))  # type: ignore[misc]
+                output.write(retried(lambda digest=digest: store.get_chunk(digest)))  # type: ignore[misc]
             if output.tell() != file.size:
                 raise SnapshotError(f"{name} has {output.tell()} bytes, expected {file.size}")
 
@@ -71,7 +71,7 @@ def _inside(name: str) -> PurePosixPath:
     return path
 
 
-def _retried(action: Callable[[], Result]) -> Result:
+def retried(action: Callable[[], Result]) -> Result:
     """The action's result; repeated a few times while the store fails."""
     for attempt in range(_ATTEMPTS):
         try:
