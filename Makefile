@@ -143,7 +143,7 @@ bench-desktops: $(call extras,test+guest+official-eval)  ## real desktops: reset
 	$(BIN)/python -m benchmarks.official_controller $(WRITE)
 
 BASE ?= tiny_plans
-results: $(call extras,test)  ## the comparison of methods from a base policy, BASE=NAME_OR_FOLDER OPTIONS="--part core": gate, search, what is missing of the runs, docs/results.md (core: hours, all: days; resumable)
+results: $(call extras,test)  ## the comparison of methods from a base policy, BASE=NAME_OR_FOLDER OPTIONS="--part core": gate, what is missing of the search and the runs, docs/results.md (core: hours, all: days; resumable)
 	$(BIN)/python -m recipes.study --base $(BASE) $(OPTIONS)
 
 results-terse: $(call extras,test)  ## the same from the first base policy, docs/history/results-terse.md

@@ -1,8 +1,9 @@
 """The comparison of methods: runs what is missing, two at a time, and rebuilds the pages of docs from the results.
 
 python -m recipes.study --part core            # GRPO, BEPA, LEVEL-1 and fine-tuning, 5 seeds; then the pages
-python -m recipes.study                        # all parts: days
-python -m recipes.study --tune                 # the search for hyper-parameters on the validation tasks
+python -m recipes.study --base tiny_free --despite-gate --tune   # the search for hyper-parameters of all parts, on the
+                                                                 # policy on which it was begun: days
+python -m recipes.study                        # all parts, with these: days
 python -m recipes.study --page                 # only the pages
 python -m recipes.study --base build/free/checkpoint   # another base policy: gate, search, runs, pages
 python -m recipes.study --bed terse --part sensitivity --seeds 0 1 2   # the first base policy

@@ -24,6 +24,11 @@ class Base:
     settings: tuple[str, ...] = ()
 
     @property
+    def label(self) -> str:
+        """Its name without the folder of its results, as ``--base`` takes that of a checkpoint that ships."""
+        return self.name.rpartition("/")[2]
+
+    @property
     def checkpoint(self) -> Path:
         """The folder of the checkpoint."""
         return Path(checkpoint_folder(self.name)) if self.folder is None else self.folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,7 +110,7 @@ def write_free_page(folder: Path, page: Path, local: Path | None = None) -> bool
 
     Args:
         folder: of the base policies' folders; the figures are written into these.
-        page: the Markdown file, in the parent of ``folder``'s parent.
+        page: the Markdown file, in a folder that ``folder`` is in, or in ``folder``.
         local: of the results of real desktops, which are a section of the page (default: no section).
 
     Raises:
@@ -374,9 +373,10 @@ def verdict_text(known: Known) -> str:
 def tuning_text() -> str:
     """How the hyper-parameters were chosen."""
     search = free_search(Base(""))
-    name = next((str(found["base"]) for found in json.loads(search.choices.read_text("utf-8")).values()), "")
+    name = Base(search.tuned_on()).label
     return (
-        f"`python -m recipes.study --tune`, on `{name}`, whose winners are used for every base policy: four trials of "
+        f"`python -m recipes.study --base {name} --tune` (with `--despite-gate`, if that policy fails its gate): its "
+        "winners are used for every base policy. Four trials of "
         "12 iterations per method on the 32 validation tasks (one seed, 16 episodes per task at the end), two more "
         "where the winner is at an edge, fixed beforehand for each edge (`recipes/study/free_bed.py`); the best two, "
         "and those that tie with the second, went on to 40 iterations. SFT alone has no iterations. Success in %."

@@ -264,9 +264,13 @@ def tune(search: Search, work: Path, *, processes: int, log: Log, summary: Summa
         ResultError: a result is damaged, or the file of choices is that of another base policy, or of other weights.
     """
     if search.tuned_on() != search.base.name:
+        lacking = ", ".join(key for key in search.grids if key not in search.read())
+        fix = (
+            f"search those of {lacking} on it, too (--base, --tune)" if lacking else "to search again, remove the file"
+        )
         raise ResultError(
             f"{search.choices.name} has the choices made on {search.tuned_on()}, which are used for {search.base.name} "
-            "as well; to search again, remove the file"
+            f"as well; {fix}"
         )
     search.check_weights()
     out = work / "tuning"

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from osworld_gym.atomic import write_text
+from recipes.study.bases import Base
 from recipes.study.estimates import MIN_SEEDS
+from recipes.study.free_bed import free_search
 from recipes.study.free_page import Part, failing, pairs_lines, read_parts
 from recipes.study.markdown import wrapped
 from recipes.study.notes import filled
@@ -20,9 +22,9 @@ FINDINGS = (
 MAIN = ("grpo", "bepa", "level1", "level1_as_bepa", "sft_self")  #: in the table; a policy that is shown has one of them
 _HOW_TO_READ = """
 Success in % of sampled episodes, with 95 % intervals; differences in points, paired by seed and task. *Expert-only*:
-training tasks that the base policy solves only with the expert's plan. Every method was tuned by four trials, and more
-where the best was at an edge. Small policies and one simulated desktop:
-[what is not shown](limits.md#what-the-results-do-not-show).
+training tasks that the base policy solves only with the expert's plan. Every method was tuned by four trials on `{}`,
+and more where the best was at an edge; its settings are the same from every base policy. Small policies and one
+simulated desktop: [what is not shown](limits.md#what-the-results-do-not-show).
 """
 
 
@@ -30,7 +32,7 @@ def write_summary(folder: Path, page: Path, details: str) -> bool:
     """Writes the page; its figures are those of :func:`recipes.study.free_page.write_free_page`, which draws them.
 
     Args:
-        folder: of the base policies' folders, in a folder beside the page.
+        folder: of the base policies' folders, below the page's folder or the same.
         page: the Markdown file.
         details: name of the page with all tables.
 
@@ -45,8 +47,9 @@ def write_summary(folder: Path, page: Path, details: str) -> bool:
         return False
     first = parts[0]
     where = first.folder.relative_to(page.parent).as_posix()
-    more = f"All methods, how they were tuned, and each table's command: [details]({details})."
-    lines = ["# Results on the simulated desktop", "", *wrapped(_HOW_TO_READ), "", *wrapped(more), ""]
+    more = f"All tables, the paper's claims, and how the methods were tuned: [details]({details})."
+    tuned_on = Base(free_search(Base(f"free/{first.name}")).tuned_on()).label
+    lines = ["# Results on the simulated desktop", "", *wrapped(_HOW_TO_READ.format(tuned_on)), "", *wrapped(more), ""]
     lines += [f"![Differences to GRPO in points, with 95 % intervals]({where}/differences.png)", ""]
     lines += [*wrapped(f"From `{first.name}`:"), "", *success_table(first.study, MAIN), ""]
     lines += findings(folder, parts)

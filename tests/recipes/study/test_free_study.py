@@ -260,11 +260,15 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     assert {found["base"] for found in choices.values()} == {"free/seed-4"}
     out = tmp_path / "out"
     assert pages == [(out, out / "results-details.md"), (out, out / "results.md")]
-    assert "on `free/seed-4`, whose winners are used for every base policy" in tuning_text()
+    assert "recipes.study --base seed-4 --tune`" in tuning_text()
     code, asked = run_study(tmp_path, monkeypatch, "--part", "core")  # the choices are there: no search
     assert (code, len(asked)) == (0, 1)
     other = free_search(Base("free/seed-9", tmp_path / "policy"))
     with pytest.raises(ValueError, match="has the choices made on free/seed-4, which are used for free/seed-9 as well"):
+        study.tune(other, tmp_path, processes=1, log=print)
+    choices.pop("arpo"), choices.pop("prefix")
+    (tmp_path / "tuned_free.json").write_text(json.dumps(choices))
+    with pytest.raises(ValueError, match=r"as well; search those of arpo, prefix on it, too \(--base, --tune\)"):
         study.tune(other, tmp_path, processes=1, log=print)
     other.check_weights()
     shutil.rmtree(tmp_path / "policy")  # and trained again
@@ -426,6 +430,7 @@ def test_the_summary_has_base_policies_with_enough_seeds_and_says_that_their_gat
     assert "\n## Found\n\nIt gains 50.0 (50 to 50) points.\n" in text
     assert "**`seed-0` does not pass its gate**; methods are compared on it all the same ([conditions](more.md)" in text
     assert "](results/free/seed-0/mechanism.png)" in text
+    assert "Every method was tuned by four trials on `tiny_free`, and" in " ".join(text.split())
     assert "| bepa | 3 | 75.0 (75 to 75) |" in text
     assert "| bepa − grpo | `seed-0` | 50.0 (50 to 50) |" in text
     # the paper's differences are 15.21, 24.08 and 4.98
