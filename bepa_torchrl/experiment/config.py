@@ -7,8 +7,9 @@ torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -25,7 +26,7 @@ from pydantic_core import ErrorDetails
 
 from bepa_torchrl.experiment.checks import SETTINGS
 from bepa_torchrl.experiment.checks.check import Check, first_problem
-from bepa_torchrl.experiment.checks.unread import settings_are_read
+from bepa_torchrl.experiment.checks.unread import overrides_are_read, settings_are_read
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.kinds import describe, key_of_field
 from bepa_torchrl.methods import METHODS
@@ -56,7 +57,7 @@ class ConfigError(ValueError):
 
 
 def load_config(
-    overrides: Sequence[str] = (), *, config_dir: Path | None = None, checks: Iterable[Check] = SETTINGS
+    overrides: Sequence[str] = (), *, config_dir: Path | None = None, checks: Collection[Check] = SETTINGS
 ) -> Settings:
     """The resolved settings. The modules of the setting ``import`` are imported, before names are checked.
 
@@ -93,6 +94,8 @@ def load_config(
             raise ConfigError(f"compare: {_unknown('algo', name, config_dir)}")
     if not settings.resume:
         check(settings, checks)
+        if settings_are_read in checks:
+            check(settings, [partial(overrides_are_read, keys={override.key_or_group for override in parsed})])
     return settings
 
 

@@ -1,13 +1,14 @@
 """Settings that are read under other settings only; given without those, they would have no effect. Imports no torch.
 
-:data:`READERS` says when they are read. What is in no row is always read, or a file of ``configs/`` sets it: one
+:data:`READERS` says when they are read. Files of ``configs/`` set the settings of :data:`OF_FILES`: those are refused
+where the command line gives them, whatever their value. What is in no row is always read, or a file sets it: one
 override of what that file chose (``policy.lora.rank=null``) may leave its value unread, and is not refused for that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from functools import reduce
 from typing import Any, get_type_hints
@@ -45,13 +46,21 @@ class Reader:
 
 def settings_are_read(settings: Settings) -> str | None:
     """What is set is read. Not when a run is resumed, which may have begun without this check."""
+    return _unread(settings, READERS, lambda name: _value(settings, name) != default_of(name))
+
+
+def overrides_are_read(settings: Settings, keys: Collection[str]) -> str | None:
+    """What the command line gives of :data:`OF_FILES` is read; ``keys`` are the dotted names of its overrides."""
+    return _unread(settings, OF_FILES, lambda name: name in keys)
+
+
+def _unread(settings: Settings, readers: Iterable[Reader], is_given: Callable[[str], bool]) -> str | None:
     if settings.resume:
         return None
-    for reader in READERS:
+    for reader in readers:
         if reader.reads(settings):
             continue
-        values = ((name, _value(settings, name)) for name in reader.settings())
-        given = [f"{name}={_shown(value)}" for name, value in values if value != default_of(name)]
+        given = [f"{name}={_shown(_value(settings, name))}" for name in reader.settings() if is_given(name)]
         if given:
             are = "is" if len(given) == 1 else "are"
             return f"{' and '.join(given)} {are} read with {reader.when} only; {reader.fix}"
@@ -229,4 +238,20 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(("expert.plan_source",), lambda s: s.expert.plans is None, "expert.plans=null", _ONE_OF_THEM),
     Reader(("expert.oracle_style",), lambda s: not s.expert.logs, "expert.logs=[]", _ONE_OF_THEM),
+)
+
+#: those that files of ``configs/`` set. Settings of a run's length are not among them: a sweep over methods shares them
+OF_FILES: tuple[Reader, ...] = (
+    Reader(
+        ("optimizer.lr",),
+        _methods(lambda method: method.rl),
+        "methods that collect rollouts",
+        "set sft.lr, or leave this out",
+    ),
+    Reader(
+        ("sft.lr",),
+        _methods(lambda method: method.sft is not SeedSource.nothing),
+        "methods that fine-tune",
+        "set optimizer.lr, or leave this out",
+    ),
 )

@@ -156,6 +156,7 @@ def ended(run: Path) -> None:
     (run / "prepared" / "base.json").write_text(json.dumps({"base": {"greedy": {task: [0, 1]}}}))
 
 
+@pytest.mark.slow
 def test_the_domains_of_a_suite_of_ones_own_are_read_from_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +179,7 @@ def test_the_domains_of_a_suite_of_ones_own_are_read_from_its_module(
         assert [(row["domain"], row["assimilated"]) for row in csv.DictReader(file)] == [("sound", "1")]
 
 
+@pytest.mark.slow
 def test_two_runs_of_different_suites_are_told_apart(tmp_path: Path) -> None:
     runs = [made(tmp_path / name) for name in ("one", "two")]
     for run in runs:

@@ -116,6 +116,23 @@ def test_settings_of_fine_tuning_are_for_methods_that_fine_tune() -> None:
     assert load_methods(["sft.epochs=9", "compare=[sft_rl]"])["sft_rl"].sft.epochs == 9
 
 
+def test_a_learning_rate_of_the_command_line_is_read() -> None:
+    """Whatever its value: 3e-4 is both rates' in ``policy/tiny.yaml``. A resumed run may have begun without it."""
+    given = ["algo=sft", "optimizer.lr=3e-4"]
+    with pytest.raises(
+        ConfigError, match=r"lr=0\.0003 is read with methods that collect rollouts only; set sft\.lr, or"
+    ):
+        load_methods([*given, "compare=[sft_self]"])
+    assert set(load_methods([*given, "compare=[grpo]"])) == {"sft", "grpo"}
+    assert load_config([*given, "compare=[]", "resume=true"]).resume
+    given = ["algo=bepa", "sft.lr=3e-4"]
+    with pytest.raises(
+        ConfigError, match=r"sft\.lr=0\.0003 is read with methods that fine-tune only; set optimizer\.lr"
+    ):
+        load_methods([*given, "compare=[rl_sft]"])
+    assert set(load_methods([*given, "compare=[sft_rl]"])) == {"bepa", "sft_rl"}
+
+
 def test_a_method_that_fixes_its_rule_reads_none() -> None:
     with pytest.raises(ConfigError, match=r"cache\.rule=shortest is read with methods that refresh"):
         load_config(["algo=arpo", "cache.rule=shortest"])

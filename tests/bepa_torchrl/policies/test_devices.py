@@ -48,6 +48,6 @@ def test_every_policy_works_on_an_accelerator(tmp_path: Path, family: str, tunin
     with_engine(tmp_path, family, tuning, dtype)
 
 
-@pytest.mark.parametrize("check", [check_refusals, check_ties])
+@pytest.mark.parametrize("check", [check_refusals, pytest.param(check_ties, marks=pytest.mark.slow)])
 def test_the_pretend_accelerator_refuses_what_a_gpu_refuses(tmp_path: Path, check: object) -> None:
     assert run_ranks(check, 1, tmp_path) == [0], errors_of(tmp_path)  # type: ignore[arg-type]
