@@ -141,7 +141,7 @@ def _sentence(text: str) -> str:
 def _markdown(text: str) -> str:
     """Roles and literals of reStructuredText as code, names of pages as links."""
     code = re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("``", "`")
-    return re.sub(r"docs/([\w/]+)\.md", r"[\1](\1.md)", code)
+    return re.sub(r"docs/([\w/-]+)\.md", r"[\1](\1.md)", code)
 
 
 # --- the dataclasses ----------------------------------------------------------------------------------------------
