@@ -1,4 +1,4 @@
-"""The part of the RayCluster's schema that docs/cluster.md uses, written by hand as JSON Schema.
+"""The part of the RayCluster's schema that docs/cluster-nodes.md uses, written by hand as JSON Schema.
 
 Names and types follow KubeRay's ``ray-operator/apis/ray/v1/raycluster_types.go`` and its operator's checks
 (``ray-operator/controllers/ray/utils/validation.go``: a container per group, replicas, a DNS name of at most 63

@@ -92,7 +92,8 @@ def _yaml_line(setting: Setting, indent: int) -> str:
     if len(line) <= _WIDTH:
         return f"{line}\n"
     start = f"{' ' * indent}# "
-    above = textwrap.wrap(comment, _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+    wrapper = textwrap.TextWrapper(_WIDTH, start, start, break_long_words=False, break_on_hyphens=False)
+    above = wrapper.wrap(comment)
     return "".join(f"{each}\n" for each in (*above, key))
 
 
@@ -141,7 +142,7 @@ def _sentence(text: str) -> str:
 def _markdown(text: str) -> str:
     """Roles and literals of reStructuredText as code, names of pages as links."""
     code = re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("``", "`")
-    return re.sub(r"docs/([\w/]+)\.md", r"[\1](\1.md)", code)
+    return re.sub(r"docs/([\w/-]+)\.md", r"[\1](\1.md)", code)
 
 
 # --- the dataclasses ----------------------------------------------------------------------------------------------

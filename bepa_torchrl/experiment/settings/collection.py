@@ -43,7 +43,7 @@ class CollectSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Where the rollouts of ``collect.mode=async`` and the trainer's ranks run (docs/cluster.md).
+    """Where the rollouts of ``collect.mode=async`` and the trainer's ranks run (docs/several-gpus.md).
 
     Args:
         address: address of a Ray cluster's head, ``auto`` for this machine's, ``local`` for one that the run starts;

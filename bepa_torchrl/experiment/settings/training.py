@@ -25,9 +25,9 @@ class TrainSettings:
             (all ratios are 1).
         frozen: substrings of parameter names; matching parameters are not trained.
         ranks: processes, each with a GPU, over which weights, gradients and the optimiser's state are divided
-            (docs/train_7b.md). FSDP2 over ``cuda:0`` to ``cuda:N-1``, or on the CPU; with 1 the method's process has
-            all of them. The results do not depend on it, except for rounding (of 8-bit moments, in other blocks). It is
-            torchrun's number of processes, if that starts the run.
+            (docs/several-gpus.md). FSDP2 over ``cuda:0`` to ``cuda:N-1``, or on the CPU; with 1 the method's process
+            has all of them. The results do not depend on it, except for rounding (of 8-bit moments, in other blocks).
+            It is torchrun's number of processes, if that starts the run.
         gradient_sync: when the ranks sum their gradients, with ``ranks`` above 1: after each ``pass`` (a micro-batch of
             each rank), which keeps a rank's part of the gradient only; or once per ``step``, for slow networks: it
             sends less by the number of passes, and each GPU holds a whole float32 gradient, 33 GB for a 7B. The results

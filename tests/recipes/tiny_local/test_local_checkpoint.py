@@ -19,7 +19,7 @@ def test_the_files_are_those_of_the_manifest_and_at_most_15_mb() -> None:
 
 def test_the_page_states_the_measured_rates() -> None:
     measured = read_manifest(FOLDER)["measured"]
-    page = " ".join((ROOT / "docs" / "train-local.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "small-policies.md").read_text(encoding="utf-8").split())
     for name in ("known", "unknown", "unknown_planned"):
         rates = " / ".join(f"{100 * measured[split][name]:.0f}" for split in ("train", "held_out"))
         assert f"{name.replace('_planned', ', with the plan')} | {rates} |" in page, name

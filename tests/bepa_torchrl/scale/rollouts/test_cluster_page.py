@@ -1,4 +1,4 @@
-"""The examples of docs/cluster.md parse, and name what the program reads."""
+"""The examples of docs/cluster-nodes.md parse, and name what the program reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repository import ROOT
 
 from osworld_gym import __version__
 
-PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "cluster-nodes.md").read_text(encoding="utf-8")
 RAY_UP, KUBERAY = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
 
 

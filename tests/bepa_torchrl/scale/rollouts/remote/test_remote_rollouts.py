@@ -480,7 +480,7 @@ def test_workers_that_wait_for_leases_do_not_hold_up_results(
 def test_the_server_has_a_thread_for_every_worker_that_the_queue_serves() -> None:
     """The page on clusters states the same number."""
     assert queue_server._WAITING > MAX_WORKERS
-    assert f"at most {MAX_WORKERS} workers" in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    assert f"at most {MAX_WORKERS} workers" in (ROOT / "docs" / "cluster-nodes.md").read_text(encoding="utf-8")
 
 
 def test_leases_of_a_worker_that_has_exited_are_released(gateways: Gateways) -> None:
