@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Composite, Unbounded
+from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from osworld_gym.assignment import Assignment, GroupedTasks, IndependentTasks, TaskAssigner
@@ -156,7 +156,8 @@ class OSWorldEnv(EnvBase):
             **frame,
         )
         self.action_spec = Composite(action=VariableLength((n, -1), example_data=EXAMPLE_ACTION), shape=(n,))
-        self.reward_spec = Bounded(0.0, 1.0, shape=(n, 1), dtype=torch.float32)
+        # in 0..1, without these bounds: TorchRL's RewardScaling and RewardClipping do not take a bounded reward
+        self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
         flag = Binary(n=1, shape=(n, 1), dtype=torch.bool)
         self.done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=(n,))
 
