@@ -118,6 +118,20 @@ def test_what_reset_cannot_use_is_refused(arguments: dict[str, Any], kind: type[
     env.close()
 
 
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_a_new_desktop_with_another_screen_is_an_error_not_an_observation(kind: type[ScriptedDesktop]) -> None:
+    class Wider(kind):  # type: ignore[misc,valid-type]
+        screen_size = (64, 32)
+
+    made = iter([kind(Fault("perform", 1, "died"))])
+    env = OSWorldGymnasiumEnv(lambda: next(made, None) or Wider(), suite=SUITE)
+    env.reset(seed=0)
+    assert env.step(CLICK)[4]["env_error"]
+    with pytest.raises(DesktopError, match=r"a screen of \(48, 32\) pixels, as the first desktop's, got \(64, 32\)"):
+        env.reset()
+    env.close()
+
+
 def test_an_unparsable_response_is_reported() -> None:
     env = make()
     env.reset(seed=0)
