@@ -189,7 +189,16 @@ class OSWorldEnv(EnvBase):
             row = self._rows[i]
             if row is not None and not row.done and row.assignment.group_id >= 0:
                 row.assigner.dropped(row.assignment)
-        self._start({i: self._assignment(i, k, given_tasks, seeds) for k, i in enumerate(rows)})
+        chosen = {i: self._assignment(i, k, given_tasks, seeds) for k, i in enumerate(rows)}
+        try:
+            self._start(chosen)
+        except TaskError:
+            raise
+        except BaseException:  # an interrupt: what has not begun is run at the next reset
+            for i in reversed(chosen):
+                if self._rows[i] is None and chosen[i].group_id >= 0:
+                    self._assigner.dropped(chosen[i])
+            raise
         return self._observations()
 
     def _task(self, task: Task | str) -> Task:
@@ -207,8 +216,9 @@ class OSWorldEnv(EnvBase):
         self.vector.drain()  # does nothing unless an exception interrupted a step
         left = dict.fromkeys(chosen, self._retries)
         for i, assignment in chosen.items():
-            self._rows[i] = None
             self.vector.send_reset(i, assignment.task, assignment.seed)
+        for i in chosen:
+            self._rows[i] = None
         for i, result in self._results():
             assignment = chosen[i]
             if result.stop is None or left[i] == 0:

@@ -183,6 +183,24 @@ def test_an_episode_cut_off_by_a_reset_is_run_again() -> None:
 
 def test_a_failed_episode_of_a_group_is_run_again_with_its_seed_and_then_left_out() -> None:
     """One desktop, groups of two; the first three desktops hang: slot 0 has no retry left at its third attempt."""
+def test_episodes_whose_reset_is_interrupted_are_run_at_the_next_one() -> None:
+    interrupts = iter([False] * 3 + [True])
+
+    class Interrupted(ScriptedDesktop):
+        def reset(self, seed: int) -> None:
+            if next(interrupts, False):
+                raise KeyboardInterrupt
+            super().reset(seed)
+
+    env = OSWorldEnv(Interrupted, 2, suite=SUITE, group_size=2)
+    td = env.reset()
+    step(env, td, FINISHED, FINISHED)
+    with pytest.raises(KeyboardInterrupt):
+        env.reset()  # the second group's: row 0 has begun its episode, row 1 has not
+    td = env.reset()
+    assert (td["group_id"].flatten().tolist(), td["slot"].flatten().tolist()) == ([1, 1], [0, 1])
+
+
     faults = [Fault("perform", 1, "hung")] * 3
     env = make(1, *faults, group_size=2, episode_retries=2, options=EpisodeOptions(max_steps=1))
     seen = []
