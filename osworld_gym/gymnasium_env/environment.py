@@ -47,6 +47,9 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
 
     ``reset(seed=..., options={"task": id or Task})``: the seed determines task and screen; ``task`` overrides the task.
 
+    Limit episodes by ``EpisodeOptions(max_steps=...)``, which verifies the last step. Gymnasium's ``TimeLimit`` (the
+    ``max_episode_steps`` of ``gymnasium.make``) cuts an episode off unverified: with reward 0, whatever was done.
+
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.

@@ -74,6 +74,13 @@ def test_the_step_limit_truncates() -> None:
     assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, False, True, "max_steps")
 
 
+def test_gymnasiums_own_limit_cuts_off_unverified() -> None:
+    env = gymnasium.make("osworld_gym:OSWorld-v0", provider=ScriptedDesktop, suite=SUITE, max_episode_steps=1)
+    env.reset(seed=0, options={"task": "count-1"})
+    _, reward, terminated, truncated, info = env.step(CLICK)
+    assert (reward, terminated, truncated, info["stop_reason"]) == (0.0, False, True, "")
+
+
 def test_the_seed_fixes_task_and_screen() -> None:
     first, second = make(), make()
     seen = []
