@@ -125,6 +125,32 @@ def test_what_reset_cannot_use_is_refused(arguments: dict[str, Any], kind: type[
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"reset_retries": -1}, ValueError, "reset_retries: expected an integer >= 0"),
+        ({"options": {"max_steps": 3}}, TypeError, r"must be EpisodeOptions, got \{'max_steps': 3\}; fix"),
+        ({"options": {}}, TypeError, "must be EpisodeOptions"),
+        ({"deadline": float("nan")}, ValueError, "deadline > 0 s"),
+        ({"split": None}, TypeError, "split must be a name, got None; fix, for every task: split='all'"),
+        ({"suite": SUITE.tasks}, TypeError, r"suite must be a Suite, .*Suite\("),
+        ({"suite": lambda: SUITE}, TypeError, r"fix, for a function that returns one: suite=function\(\)"),
+        ({"provider": ScriptedDesktop()}, TypeError, "fix, for an object that is a desktop: provider=lambda: desktop"),
+    ],
+)
+def test_what_the_environment_cannot_use_is_refused(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        OSWorldGymnasiumEnv(**{"provider": ScriptedDesktop, "suite": SUITE, **arguments})
+
+
+@pytest.mark.parametrize("limit", [2.5, float("nan"), "3", 0])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match="max_steps: expected an integer of at least 1, got"):
+        EpisodeOptions(max_steps=limit)
+
+
 @pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
 def test_a_new_desktop_with_another_screen_is_an_error_not_an_observation(kind: type[ScriptedDesktop]) -> None:
     class Wider(kind):  # type: ignore[misc,valid-type]
