@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from time import perf_counter
 
 import numpy as np
@@ -70,7 +71,7 @@ class EpisodeOptions:
         judge: scores the tasks that a judge scores; None: there are none.
 
     Raises:
-        ValueError: one of the three limits is below 1, or an unknown ``action_text``.
+        ValueError: one of the three limits is not an integer of at least 1, or an unknown ``action_text``.
     """
 
     max_steps: int = 15
@@ -91,8 +92,22 @@ class EpisodeOptions:
     def __post_init__(self) -> None:
         action_text(self.action_text)
         for name in ("max_steps", "parse_errors", "call_user_tolerance"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"EpisodeOptions.{name}: expected at least 1, got {getattr(self, name)}")
+            limit = getattr(self, name)
+            if not isinstance(limit, Integral) or limit < 1:
+                raise ValueError(f"EpisodeOptions.{name}: expected an integer of at least 1, got {limit!r}")
+
+
+def options_or_default(options: EpisodeOptions | None) -> EpisodeOptions:
+    """The options, or the default ones for None.
+
+    Raises:
+        TypeError: they are something else, such as a dictionary.
+    """
+    if options is None:
+        return EpisodeOptions()
+    if not isinstance(options, EpisodeOptions):
+        raise TypeError(f"options must be EpisodeOptions, got {options!r}; fix: options=EpisodeOptions(max_steps=15)")
+    return options
 
 
 def blank(size: tuple[int, int]) -> Screenshot:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,17 @@ def desktop_factory(provider: Provider, options: Mapping[str, Any] | None) -> Ca
         options: keyword arguments of the named provider's class.
 
     Raises:
+        TypeError: the provider is neither a name nor a function.
         ValueError: unknown provider, or options together with a function (bind them to it instead).
     """
     if isinstance(provider, str):
         provider_class(provider)
         return partial(make_desktop, provider, **(options or {}))
+    if not callable(provider):
+        raise TypeError(
+            f"provider must be a name, as 'sim', or a function that creates a desktop, got {provider!r}; fix, for an "
+            "object that is a desktop: provider=lambda: desktop"
+        )
     if options:
         raise ValueError(
             f"provider_options {sorted(options)} require a provider's name, got a function; bind them to it"
@@ -41,10 +50,16 @@ def choose_suite(suite: str | Path | Suite | None, provider: Provider) -> Suite:
     """The suite, given directly, by name or by folder; None: the provider's default suite.
 
     Raises:
+        TypeError: the suite is none of these.
         TaskError: unknown suite, or None for a provider without a default suite.
     """
     if isinstance(suite, Suite):
         return suite
+    if suite is not None and not isinstance(suite, str | PathLike):
+        raise TypeError(
+            f"suite must be a Suite, its name or a folder, got {suite!r:.80}; fix, for a function that returns one: "
+            'suite=function(); for tasks: suite=Suite("mine", tuple(tasks), {})'
+        )
     if suite is not None:
         return load_suite(suite)
     if isinstance(provider, str) and provider in SUITES:
@@ -56,10 +71,38 @@ def choose_tasks(suite: str | Path | Suite | None, split: str, provider: Provide
     """The suite and the tasks of its split.
 
     Raises:
+        TypeError: the suite or the split is of another type.
         TaskError: unknown suite or split, or a split without tasks.
     """
+    if not isinstance(split, str):
+        raise TypeError(f"split must be a name, got {split!r}; fix, for every task: split='all'")
     chosen = choose_suite(suite, provider)
     tasks = chosen.split(split)
     if not tasks:
         raise TaskError(f"split {split!r} of suite {chosen.name!r} has no task")
     return chosen, tasks
+
+
+def check_retries(name: str, given: int) -> None:
+    """Checks a number of retries.
+
+    Raises:
+        ValueError: it is not an integer of at least 0; the message begins with ``name``.
+    """
+    if not isinstance(given, Integral) or given < 0:
+        raise ValueError(f"{name}: expected an integer >= 0, the number of further attempts, got {given!r}")
+
+
+def as_seed(name: str, given: object) -> int:
+    """A seed as int; NumPy's and torch's integers are seeds, too.
+
+    Raises:
+        TypeError: it is no integer. ValueError: it is negative. The message begins with ``name``.
+    """
+    try:
+        seed = -1 if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TypeError(f"{name}: expected an integer >= 0, got {given!r}") from error
+    if seed < 0:
+        raise ValueError(f"{name}: expected an integer >= 0, got {given!r}")
+    return seed

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.pool import WarmPool
-from osworld_gym.episode import EpisodeOptions, failed
+from osworld_gym.episode import EpisodeOptions, failed, options_or_default
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StepResult, StopReason
@@ -58,6 +58,7 @@ class DesktopVector:
 
     Raises:
         ValueError: ``num``, ``deadline`` or ``warm`` is out of range.
+        TypeError: ``options`` are something else.
         DesktopError: the first desktop cannot be created.
     """
 
@@ -70,11 +71,11 @@ class DesktopVector:
         deadline: float = CALL_DEADLINE,
         warm: int = 0,
     ) -> None:
-        if num < 1 or deadline <= 0 or warm < 0:
+        if num < 1 or not deadline > 0 or warm < 0:
             raise ValueError(
                 f"DesktopVector requires num >= 1, deadline > 0 s, warm >= 0, got {num}, {deadline}, {warm}"
             )
-        self.options = options or EpisodeOptions()
+        self.options = options_or_default(options)
         self.failures: Counter[FailureReason] = Counter()  #: results that were ``env_error``, by reason
         self.busy_seconds = 0.0  #: seconds of all finished calls, summed over desktops
         self.pool = WarmPool(make, warm, deadline=0.9 * deadline) if warm else None

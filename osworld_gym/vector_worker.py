@@ -29,6 +29,7 @@ class DesktopWorker:
     def __init__(self, make: Make, options: EpisodeOptions, size: tuple[int, int], desktop: Desktop | None) -> None:
         self._make = make
         self._options = options
+        self._size = size
         self.desktop = desktop
         self._episode: Episode | None = None
         self.frame: Screenshot = blank(size)
@@ -57,6 +58,9 @@ class DesktopWorker:
         if self._episode is None:
             if self.desktop is None:
                 self.desktop = self._make()
+            if (size := tuple(self.desktop.screen_size)) != tuple(self._size):
+                message = f"expected a screen of {self._size} pixels, as the first desktop's, got {size}"
+                raise DesktopError(FailureReason.never_ready, message)
             self._episode = Episode(self.desktop, self._options)
         return self._episode
 

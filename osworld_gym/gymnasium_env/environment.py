@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from osworld_gym.episode import TRUNCATING, EpisodeOptions
 from osworld_gym.errors import DesktopError
-from osworld_gym.factory import Provider, choose_tasks, desktop_factory
+from osworld_gym.factory import Provider, check_retries, choose_tasks, desktop_factory
 from osworld_gym.gymnasium_env.text_space import AnyText
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
@@ -47,6 +47,9 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
 
     ``reset(seed=..., options={"task": id or Task})``: the seed determines task and screen; ``task`` overrides the task.
 
+    Limit episodes by ``EpisodeOptions(max_steps=...)``, which verifies the last step. Gymnasium's ``TimeLimit`` (the
+    ``max_episode_steps`` of ``gymnasium.make``) cuts an episode off unverified: with reward 0, whatever was done.
+
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.
@@ -59,7 +62,8 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         render_mode: ``rgb_array`` or None.
 
     Raises:
-        ValueError: unknown provider or option.
+        ValueError: unknown provider or option, or an argument out of range.
+        TypeError: an argument of another type.
         TaskError: unknown suite, split or task.
         DesktopError: the desktop cannot be created; from :meth:`reset`: all attempts failed.
     """
@@ -81,6 +85,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode: expected None or 'rgb_array', got {render_mode!r}")
+        check_retries("reset_retries", reset_retries)
         self.render_mode = render_mode
         make = desktop_factory(provider, provider_options)
         self.suite, self._tasks = choose_tasks(suite, split, provider)

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Composite, Unbounded
+from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from osworld_gym.assignment import Assignment, GroupedTasks, IndependentTasks, TaskAssigner
-from osworld_gym.episode import TRUNCATING, CrashRecord, EpisodeOptions
+from osworld_gym.episode import TRUNCATING, CrashRecord, EpisodeOptions, options_or_default
 from osworld_gym.errors import TaskError
-from osworld_gym.factory import Provider, choose_tasks, desktop_factory
+from osworld_gym.factory import Provider, as_seed, check_retries, choose_tasks, desktop_factory
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.torchrl_env.variable_length import VariableLength
@@ -99,6 +99,7 @@ class OSWorldEnv(EnvBase):
 
     Raises:
         ValueError: unknown provider or option, or an argument out of range.
+        TypeError: an argument of another type.
         TaskError: unknown suite, split or task.
         DesktopError: the first desktop cannot be created.
     """
@@ -126,15 +127,16 @@ class OSWorldEnv(EnvBase):
             raise ValueError(
                 f"OSWorldEnv requires group_size >= 1 and episode_retries >= 0, got {group_size} and {episode_retries}"
             )
+        check_retries("reset_retries", reset_retries)
         make = desktop_factory(provider, provider_options)
         super().__init__(device=None, batch_size=[num_envs])
         self.suite, self._tasks = choose_tasks(suite, split, provider)
         self._png = observation == "png"
         self._retries = reset_retries
         self._group_size, self._episode_retries = group_size, episode_retries
-        options = EpisodeOptions() if options is None else options
-        self._action_text = options.action_text
         self._rows: list[Row | None] = [None] * num_envs
+        options = options_or_default(options)
+        self._action_text = options.action_text
         self._set_seed(seed)
         self.vector = DesktopVector(make, num_envs, options, deadline=deadline, warm=warm)
         self._make_specs(num_envs)
@@ -156,12 +158,13 @@ class OSWorldEnv(EnvBase):
             **frame,
         )
         self.action_spec = Composite(action=VariableLength((n, -1), example_data=EXAMPLE_ACTION), shape=(n,))
-        self.reward_spec = Bounded(0.0, 1.0, shape=(n, 1), dtype=torch.float32)
+        # in 0..1, without these bounds: TorchRL's RewardScaling and RewardClipping do not take a bounded reward
+        self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
         flag = Binary(n=1, shape=(n, 1), dtype=torch.bool)
         self.done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=(n,))
 
     def _set_seed(self, seed: int | None) -> None:
-        seed = 0 if seed is None else seed
+        seed = 0 if seed is None else as_seed("OSWorldEnv: seed", seed)
         self._crashes = CrashRecord(self._action_text)  # by group_id and slot
         self._assigner: TaskAssigner = (
             IndependentTasks(self._tasks, seed, self.batch_size.numel())
@@ -184,14 +187,26 @@ class OSWorldEnv(EnvBase):
         if seeds is not None and tasks is None and self._group_size > 1:
             raise ValueError("reset: seeds without tasks would split a group, whose episodes share their seed")
         given_tasks = None if tasks is None else [self._task(task) for task in tasks]
+        given_seeds = None if seeds is None else [as_seed("reset: seeds", seed) for seed in seeds]
         for i in reversed(rows):  # reversed, so that each row gets its own episode again
             row = self._rows[i]
             if row is not None and not row.done and row.assignment.group_id >= 0:
                 row.assigner.dropped(row.assignment)
-        self._start({i: self._assignment(i, k, given_tasks, seeds) for k, i in enumerate(rows)})
+        chosen = {i: self._assignment(i, k, given_tasks, given_seeds) for k, i in enumerate(rows)}
+        try:
+            self._start(chosen)
+        except TaskError:
+            raise
+        except BaseException:  # an interrupt: what has not begun is run at the next reset
+            for i in reversed(chosen):
+                if self._rows[i] is None and chosen[i].group_id >= 0:
+                    self._assigner.dropped(chosen[i])
+            raise
         return self._observations()
 
     def _task(self, task: Task | str) -> Task:
+        if not isinstance(task, str | Task):
+            raise TypeError(f"reset: tasks: expected a task's id or a Task for each row being reset, got {task!r}")
         return self.suite.task(task) if isinstance(task, str) else task
 
     def _assignment(self, i: int, k: int, tasks: Sequence[Task] | None, seeds: Sequence[int] | None) -> Assignment:
@@ -203,10 +218,11 @@ class OSWorldEnv(EnvBase):
         return replace(drawn, task=task, seed=drawn.seed if seeds is None else seeds[k], group_id=-1, slot=0)
 
     def _start(self, chosen: Mapping[int, Assignment]) -> None:
+        for i in chosen:
+            self._rows[i] = None
         self.vector.drain()  # does nothing unless an exception interrupted a step
         left = dict.fromkeys(chosen, self._retries)
         for i, assignment in chosen.items():
-            self._rows[i] = None
             self.vector.send_reset(i, assignment.task, assignment.seed)
         for i, result in self._results():
             assignment = chosen[i]

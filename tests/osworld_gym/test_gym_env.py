@@ -74,6 +74,13 @@ def test_the_step_limit_truncates() -> None:
     assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, False, True, "max_steps")
 
 
+def test_gymnasiums_own_limit_cuts_off_unverified() -> None:
+    env = gymnasium.make("osworld_gym:OSWorld-v0", provider=ScriptedDesktop, suite=SUITE, max_episode_steps=1)
+    env.reset(seed=0, options={"task": "count-1"})
+    _, reward, terminated, truncated, info = env.step(CLICK)
+    assert (reward, terminated, truncated, info["stop_reason"]) == (0.0, False, True, "")
+
+
 def test_the_seed_fixes_task_and_screen() -> None:
     first, second = make(), make()
     seen = []
@@ -115,6 +122,46 @@ def test_what_reset_cannot_use_is_refused(arguments: dict[str, Any], kind: type[
     with pytest.raises(kind, match=message):
         env.reset(**arguments)
     env.reset(seed=np.int64(3), options={"task": "count-2"})  # type: ignore[arg-type]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"reset_retries": -1}, ValueError, "reset_retries: expected an integer >= 0"),
+        ({"options": {"max_steps": 3}}, TypeError, r"must be EpisodeOptions, got \{'max_steps': 3\}; fix"),
+        ({"options": {}}, TypeError, "must be EpisodeOptions"),
+        ({"deadline": float("nan")}, ValueError, "deadline > 0 s"),
+        ({"split": None}, TypeError, "split must be a name, got None; fix, for every task: split='all'"),
+        ({"suite": SUITE.tasks}, TypeError, r"suite must be a Suite, .*Suite\("),
+        ({"suite": lambda: SUITE}, TypeError, r"fix, for a function that returns one: suite=function\(\)"),
+        ({"provider": ScriptedDesktop()}, TypeError, "fix, for an object that is a desktop: provider=lambda: desktop"),
+    ],
+)
+def test_what_the_environment_cannot_use_is_refused(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        OSWorldGymnasiumEnv(**{"provider": ScriptedDesktop, "suite": SUITE, **arguments})
+
+
+@pytest.mark.parametrize("limit", [2.5, float("nan"), "3", 0])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match="max_steps: expected an integer of at least 1, got"):
+        EpisodeOptions(max_steps=limit)
+
+
+@pytest.mark.parametrize("kind", [ScriptedDesktop, BlockingDesktop])
+def test_a_new_desktop_with_another_screen_is_an_error_not_an_observation(kind: type[ScriptedDesktop]) -> None:
+    class Wider(kind):  # type: ignore[misc,valid-type]
+        screen_size = (64, 32)
+
+    made = iter([kind(Fault("perform", 1, "died"))])
+    env = OSWorldGymnasiumEnv(lambda: next(made, None) or Wider(), suite=SUITE)
+    env.reset(seed=0)
+    assert env.step(CLICK)[4]["env_error"]
+    with pytest.raises(DesktopError, match=r"a screen of \(48, 32\) pixels, as the first desktop's, got \(64, 32\)"):
+        env.reset()
     env.close()
 
 

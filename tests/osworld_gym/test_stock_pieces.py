@@ -27,14 +27,19 @@ from torchrl.envs import (
     FrameSkipTransform,
     InitTracker,
     PermuteTransform,
+    RewardClipping,
+    RewardScaling,
     RewardSum,
     StepCounter,
     ToTensorImage,
     TransformedEnv,
     UnsqueezeTransform,
+    check_env_specs,
 )
 
 from osworld_gym.episode import EpisodeOptions
+from osworld_gym.tasks.suite import Suite
+from osworld_gym.testing import FINISHED, ScriptedDesktop, count_task
 from osworld_gym.torchrl_env import OSWorldEnv
 from osworld_gym.types import Screenshot
 
@@ -193,6 +198,19 @@ def test_transforms_that_work_as_they_are() -> None:
     assert rollout(InitTracker())["is_init"][..., 0].tolist() == [[True, False, False]] * 2
     assert rollout(RewardSum())["next", "episode_reward"].tolist() == [[[0.0]] * 3] * 2
     assert rollout(FrameSkipTransform(2))["step_count"][0, :, 0].tolist() == [0, 2, 4]  # performs each response twice
+
+
+def test_rewards_can_be_scaled_and_clipped() -> None:
+    solved = OSWorldEnv(ScriptedDesktop, 1, suite=Suite("solved", (count_task(0),), {}))
+    env = TransformedEnv(solved, Compose(RewardScaling(loc=0.0, scale=4.0), RewardClipping(-1.0, 2.0)))
+    check_env_specs(env)
+    step = env.step(env.reset().set("action", NonTensorStack(FINISHED)))
+    assert step["next", "reward"].item() == 2.0
+
+
+def test_a_collectors_own_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="'step_count' key is already present"):
+        Collector(make(), wait, frames_per_batch=8, total_frames=8, max_frames_per_traj=2)
 
 
 def test_cat_frames_of_png_bytes_is_refused() -> None:

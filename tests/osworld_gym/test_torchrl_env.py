@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import runpy
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from repository import ROOT
@@ -179,6 +181,24 @@ def test_an_episode_cut_off_by_a_reset_is_run_again() -> None:
     assert len(episodes) == len(set(episodes))
     first, last = min(episodes)[0], max(episodes)[0]
     assert {(g, s) for g in range(first, last - 1) for s in range(4)} <= set(episodes)
+
+
+def test_episodes_whose_reset_is_interrupted_are_run_at_the_next_one() -> None:
+    interrupts = iter([False] * 3 + [True])
+
+    class Interrupted(ScriptedDesktop):
+        def reset(self, seed: int) -> None:
+            if next(interrupts, False):
+                raise KeyboardInterrupt
+            super().reset(seed)
+
+    env = OSWorldEnv(Interrupted, 2, suite=SUITE, group_size=2)
+    td = env.reset()
+    step(env, td, FINISHED, FINISHED)
+    with pytest.raises(KeyboardInterrupt):
+        env.reset()  # the second group's: row 0 has begun its episode, row 1 has not
+    td = env.reset()
+    assert (td["group_id"].flatten().tolist(), td["slot"].flatten().tolist()) == ([1, 1], [0, 1])
 
 
 def test_a_failed_episode_of_a_group_is_run_again_with_its_seed_and_then_left_out() -> None:
@@ -412,6 +432,48 @@ def test_misuse_is_refused() -> None:
         make(1, group_size=0)
     with pytest.raises(ValueError, match="seeds without tasks would split a group"):
         make(2, group_size=2).reset(seeds=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"tasks": [3, 4]}, TypeError, "tasks: expected a task's id or a Task for each row being reset, got 3"),
+        ({"tasks": [None, None]}, TypeError, "got None"),
+        ({"seeds": [0, -1]}, ValueError, "seeds: expected an integer >= 0, got -1"),
+        ({"seeds": [0, 1.0]}, TypeError, "seeds: expected an integer >= 0, got 1.0"),
+        ({"seeds": ["0", 1]}, TypeError, "seeds: expected an integer >= 0, got '0'"),
+    ],
+)
+def test_what_reset_cannot_use_is_refused(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
+    env = make(2)
+    with pytest.raises(kind, match=message):
+        env.reset(**arguments)
+    assert not env.reset()["env_error"].any()
+
+
+@pytest.mark.parametrize("seeds", [torch.tensor([3, 4]), np.array([3, 4])])
+def test_seeds_of_tensors_and_arrays_reach_the_desktop_as_int(seeds: Any) -> None:
+    """A provider may send its seed as JSON."""
+    seen: list[int] = []
+
+    class Recording(ScriptedDesktop):
+        def reset(self, seed: int) -> None:
+            seen.append(seed)
+            super().reset(seed)
+
+    OSWorldEnv(Recording, 2, suite=SUITE).reset(seeds=seeds)
+    assert [(seed, type(seed)) for seed in seen] == [(3, int), (4, int)]
+
+
+def test_seeds_and_retries_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="seed: expected an integer >= 0, got -1"):
+        make(1, seed=-1)
+    with pytest.raises(ValueError, match="seed: expected an integer >= 0, got -1"):
+        make(1).set_seed(-1)
+    with pytest.raises(ValueError, match="reset_retries: expected an integer >= 0"):
+        make(1, reset_retries=-1)
+    with pytest.raises(TypeError, match="must be EpisodeOptions"):
+        make(1, options={"max_steps": 3})
 
 
 def test_a_stock_rollout_ends_when_every_row_is_done() -> None:

@@ -9,7 +9,7 @@ from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation import osworld
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
-from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, call_metric
+from osworld_gym.tasks.evaluation.sidecar.calling import BrokenResult, RuleError, call_metric
 from osworld_gym.tasks.evaluation.verify import verify
 from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.task import Task
@@ -174,3 +174,12 @@ def test_a_broken_result_decides_only_where_its_score_does(files):
     desktop = FileDesktop({"/a": b"x"})
     assert verdict(files, desktop, **pair).problem.startswith("compare_images")
     assert verdict(files, desktop, **pair, conj="or") == Verdict(1.0)
+
+
+def test_a_score_beyond_1_is_the_metrics_fault_and_not_a_failure_of_the_policy():
+    with pytest.raises(RuleError, match=r"the metric returned 100; expected a score in 0..1, where 1 is a success"):
+        call_metric(float, b"100", (), {}, gold=False)
+    with pytest.raises(BrokenResult, match="the metric returned nan"):
+        call_metric(float, b"nan", (), {}, gold=False)
+    assert call_metric(float, b"1.000000000001", (), {}, gold=False) == 1.0
+    assert call_metric(float, b"-0.5", (), {}, gold=False) == 0.0

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import traceback
 from collections.abc import Callable, Mapping
+from math import isnan
 from typing import Any, NoReturn, TypeVar
 
 from .limits import BrokenResult, RuleError
@@ -28,6 +29,7 @@ MACHINE = (ImportError, MemoryError, TimeoutError, ConnectionError, subprocess.S
 MACHINE_ERRNO = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EROFS}
 )
+ROUNDING = 1e-6  # of a metric's arithmetic
 DESCRIBED = 500  # characters of an error's text, which may quote the result
 #: packages whose exceptions concern the network or a browser
 NETWORK = frozenset({"requests", "urllib3", "playwright", "http"})
@@ -65,7 +67,7 @@ def get_result(getter: Callable[[], Value]) -> Value:
 def call_metric(
     metric: Callable[..., Any], result: Any, expected: tuple[Any, ...], options: Mapping[str, Any], *, gold: bool
 ) -> float:
-    """The score of ``metric(result, *expected, **options)``.
+    """The score of ``metric(result, *expected, **options)``, in [0, 1]; a negative one is 0.
 
     Args:
         result: what was read from the desktop.
@@ -74,13 +76,14 @@ def call_metric(
             gold as the result: if that raises too, the evaluator is at fault.
 
     Raises:
-        BrokenResult: the metric raised, and the result is at fault.
+        BrokenResult: the metric raised, and the result is at fault, or it returned NaN.
+        RuleError: the metric returned more than 1.
         Exception: the metric raised, and the evaluator, its rules, its gold files or this machine are at fault.
     """
     options = as_rules(options)
     inspect.signature(metric).bind(result, *expected, **options)
     try:
-        return float(metric(result, *expected, **options))
+        score = float(metric(result, *expected, **options))
     except Exception as error:
         if _is_machines(error) or isinstance(error, RuleError | re.error):
             raise
@@ -89,6 +92,11 @@ def call_metric(
         if isinstance(error, BrokenResult):
             raise
         raise BrokenResult(_describe(error)) from error
+    if isnan(score):
+        raise BrokenResult("the metric returned nan, which is no score")
+    if score > 1.0 + ROUNDING:  # of another scale, on which a success would be no score of 1
+        raise RuleError(f"the metric returned {score:g}; expected a score in 0..1, where 1 is a success")
+    return min(max(score, 0.0), 1.0)
 
 
 def _loads(metric: Callable[..., Any], result: Any, gold: Any, options: Mapping[str, Any]) -> bool:
