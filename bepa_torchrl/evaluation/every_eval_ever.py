@@ -148,7 +148,7 @@ def _result(suite: str, card: Mapping[str, Any]) -> dict[str, Any]:
                     "lower": low,
                     "upper": high,
                     "confidence_level": LEVEL,
-                    "method": "wilson" if passes == 1 else "bootstrap over tasks and passes",
+                    "method": "wilson" if passes == 1 else "wilson, effective number of episodes",
                 },
                 "num_samples": sum(each["success"] + each["failure"] for each in card["passes"]),
             },

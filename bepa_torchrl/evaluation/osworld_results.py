@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bepa_torchrl.evaluation.outcomes import Outcome, Result, is_feasible
-from bepa_torchrl.experts.readers import records
+from bepa_torchrl.experts.readers import atif, records
 from bepa_torchrl.experts.readers.check import CheckedRun, check_sources
 from bepa_torchrl.experts.readers.run import Outcome as RunOutcome
 from bepa_torchrl.experts.readers.run_folder import INTERRUPTED, REPLACED
@@ -111,7 +112,16 @@ def _runs(source: str, folder: Path) -> list[CheckedRun]:
         if not results:
             raise
         return results
-    return sorted([*runs, *results], key=lambda run: (run.task, run.run))
+    return sorted([*_one_per_trial(runs), *results], key=lambda run: (run.task, run.run))
+
+
+def _one_per_trial(runs: Iterable[CheckedRun]) -> list[CheckedRun]:
+    """The runs; of a trial of Harbor's whose trajectory is in several files, one with the steps of all."""
+    out: dict[str, CheckedRun] = {}
+    for run in runs:
+        key = f"trial {atif.trial_of(run.run)}" if run.family == atif.NAME else run.run
+        out[key] = replace(out[key], steps=out[key].steps + run.steps) if key in out else run
+    return list(out.values())
 
 
 def _one_per_log(runs: Sequence[CheckedRun]) -> list[CheckedRun]:
@@ -137,7 +147,8 @@ def _has_log(folder: Path) -> bool:
 
 def _outcome(run: CheckedRun, folder: Path, attempt: int, suite: Suite | None) -> Outcome:
     task = None if suite is None else suite.task(run.task)
-    domain = Path(run.run).parent.name if task is None else task.domain
+    above = "" if run.family == atif.NAME else Path(run.run).parent.name  # a trial of Harbor's names no domain
+    domain = above if task is None else task.domain
     feasible = task is None or is_feasible(task)
     score, reason = _score_of(run, folder)
     if score is None:

@@ -1,8 +1,9 @@
 """Intervals and tests of success rates, for the evaluation card, the comparison of methods and the training tables.
 
-Wilson's interval, Student's t and the exact McNemar test are scipy's. The bootstraps are ours, since what is resampled
-depends on the design: seeds crossed with tasks (several trained policies on the same tasks), or passes within tasks
-(several episodes of one policy per task). Pure functions.
+Student's t and the exact McNemar test are scipy's. The bootstraps are ours, since what is resampled depends on the
+design: seeds crossed with tasks (several trained policies on the same tasks), or passes within tasks (several episodes
+of one policy per task), where tasks alone are drawn. So is Wilson's interval, since several passes are worth a number
+of independent episodes that is not whole. Pure functions.
 """
 
 from __future__ import annotations
@@ -108,22 +109,26 @@ def difference(one: Rates, other: Rates, *, seed: int = 0) -> Estimate:
 Passes = Sequence[Sequence[float]]
 
 
-def success_interval(passes: Passes, *, seed: int = 0) -> Estimate:
-    """The mean over tasks of each task's mean score, with its interval.
+def success_interval(passes: Passes) -> Estimate:
+    """The mean over tasks of each task's mean score, with its interval: Wilson's, of the effective number of episodes.
 
-    With one episode per task that is Wilson's interval of a proportion, otherwise the bootstrap over tasks and, within
-    a drawn task, over its episodes. If all episodes succeeded, or none did, a bootstrap has no width: then it is
-    Wilson's interval of as many tasks.
+    With one episode per task these are the n tasks, and it is Wilson's interval of a proportion. With several, a task's
+    episodes are alike, so that they count for less: with v the variance of the tasks' means m_i (divided by n) and p
+    their mean, they are worth as many independent episodes as have the same variance of the mean, p (1 - p) n / v. That
+    is between n (each task always or never succeeds) and the number of episodes (tasks do not differ), which it is at
+    most. If all episodes succeeded, or none did, v says nothing: then it is the number of tasks.
 
     Raises:
         ValueError: there is no task, or a task has no episode.
     """
     _check(passes)
-    values = {score for scores in passes for score in scores}
-    if values <= {0.0, 1.0} and (len(values) == 1 or all(len(scores) == 1 for scores in passes)):
-        return wilson(sum(int(scores[0]) for scores in passes), len(passes))
-    means = _resampled_means(passes, *_draws(len(passes), seed))
-    return _percentiles(_mean(passes), means)
+    means = np.array([np.mean(scores) for scores in passes])
+    mean, variance, number = float(means.mean()), float(means.var()), float(len(means))
+    if 0.0 < mean < 1.0:
+        episodes = sum(map(len, passes))
+        worth = mean * (1.0 - mean) * len(means)
+        number = worth / variance if worth < variance * episodes else float(episodes)
+    return _wilson(mean, number)
 
 
 def wilson(successes: int, episodes: int) -> Estimate:
@@ -132,8 +137,9 @@ def wilson(successes: int, episodes: int) -> Estimate:
     Raises:
         ValueError: no episode, or more successes than episodes.
     """
-    proportion = stats.binomtest(successes, episodes).proportion_ci(LEVEL, method="wilson")
-    return Estimate(successes / episodes, float(proportion.low), float(proportion.high))
+    if not 0 <= successes <= episodes or not episodes:
+        raise ValueError(f"a proportion requires 0 to n successes of n > 0 episodes, got {successes} of {episodes}")
+    return _wilson(successes / episodes, float(episodes))
 
 
 def pass_at_k(successes: int, episodes: int, k: int) -> float:
@@ -192,11 +198,12 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estimate:
-    """The mean over tasks of ``second - first``, with a bootstrap interval: the same drawn tasks on both sides.
+    """The mean over tasks of ``second - first``, with a bootstrap interval over the tasks' differences.
 
-    Within a drawn task the episodes of each side are drawn for themselves. If no episode differs, or all do in the same
-    way, a bootstrap has no width: then it is Tango's score interval of as many pairs (Statistics in Medicine 17, 1998),
-    ±z² / (n + z²) where none of n differs, and from (n - z²) / (n + z²) to 1 where all are gained.
+    A drawn task brings all its episodes of both sides: their noise is in its difference already, and drawing episodes
+    again would count it twice. If all tasks differ alike, a bootstrap has no width. Then it is Tango's score interval
+    of as many pairs (Statistics in Medicine 17, 1998), ±z² / (n + z²) where none of n differs and from
+    (n - z²) / (n + z²) to 1 where all are gained; between these it is twice Wilson's of (1 + difference) / 2, less 1.
 
     Raises:
         ValueError: different numbers of tasks, or as :func:`success_interval`.
@@ -205,13 +212,16 @@ def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estima
         raise ValueError(f"a paired difference requires the same tasks, got {len(first)} and {len(second)}")
     _check(first)
     _check(second)
-    generator, tasks = _draws(len(first), seed)
-    means = _resampled_means(second, generator, tasks) - _resampled_means(first, generator, tasks)
-    middle, bound = _mean(second) - _mean(first), wilson(0, len(first)).high  # z² / (n + z²)
-    if means.min() < means.max() or middle not in (-1.0, 0.0, 1.0):
-        return _percentiles(middle, means)
-    low, high = {-1.0: (-1.0, 2 * bound - 1), 0.0: (-bound, bound), 1.0: (1 - 2 * bound, 1.0)}[middle]
-    return Estimate(middle, low, high)
+    differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)])
+    middle, number = float(differences.mean()), len(differences)
+    if differences.max() > differences.min():
+        draws = np.random.default_rng(seed).integers(number, size=(RESAMPLES, number))
+        return _percentiles(middle, differences[draws].mean(axis=1))
+    if middle == 0.0:
+        bound = wilson(0, number).high  # z² / (n + z²)
+        return Estimate(middle, -bound, bound)
+    half = _wilson((1.0 + middle) / 2.0, float(number))
+    return Estimate(middle, 2.0 * half.low - 1.0, 2.0 * half.high - 1.0)
 
 
 def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) -> float | None:
@@ -252,29 +262,15 @@ def _check_k(episodes: int, k: int) -> None:
         raise ValueError(f"pass@{k} requires at least {k} episodes of each task, got {episodes}")
 
 
-def _mean(passes: Passes) -> float:
-    return float(np.mean([np.mean(scores) for scores in passes]))
-
-
-def _draws(tasks: int, seed: int) -> tuple[np.random.Generator, NDArray[np.int64]]:
-    """Draws the tasks of all resamples, ``[RESAMPLES, tasks]``; returns the generator, too, for further draws."""
-    generator = np.random.default_rng(seed)
-    return generator, generator.integers(tasks, size=(RESAMPLES, tasks))
-
-
-def _resampled_means(passes: Passes, generator: np.random.Generator, tasks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The means of the resamples. Each drawn task counts with a resample of its episodes."""
-    lengths = np.array([len(scores) for scores in passes])
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    flat = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in passes])
-    longest = int(lengths.max())
-    total = np.zeros(len(tasks))
-    for place in range(longest):  # an episode of each drawn task at a time, so that memory stays small
-        chosen = starts[tasks] + (generator.random(tasks.shape) * lengths[tasks]).astype(np.int64)
-        wanted = place < lengths[tasks]
-        total += np.where(wanted, flat[chosen] / lengths[tasks], 0.0).sum(axis=1)
-    means: NDArray[np.float64] = total / tasks.shape[1]
-    return means
+def _wilson(proportion: float, number: float) -> Estimate:
+    """Wilson's score interval of a proportion of ``number`` episodes, which need not be whole."""
+    square = float(stats.norm.ppf((1 + LEVEL) / 2)) ** 2
+    centre = proportion + square / (2.0 * number)
+    half = sqrt(square * (proportion * (1.0 - proportion) / number + square / (4.0 * number**2)))
+    scale = 1.0 + square / number
+    low = 0.0 if proportion == 0.0 else (centre - half) / scale
+    high = 1.0 if proportion == 1.0 else (centre + half) / scale
+    return Estimate(proportion, low, high)
 
 
 def _percentiles(mean: float, resamples: NDArray[np.float64]) -> Estimate:

@@ -11,7 +11,7 @@ from bepa_torchrl.evaluation.success_rate import Evaluation
 
 
 def transfer(real: Mapping[str, Evaluation], twin: Mapping[str, Evaluation], tasks: Sequence[str]) -> dict[str, Any]:
-    """Success in [0, 1] on both kinds of desktop, with 95 % intervals over tasks and episodes, and what it means.
+    """Success in [0, 1] on both kinds of desktop, with 95 % intervals over the tasks, and what it means.
 
     Args:
         real: evaluations on the real desktops: ``base``, ``after_real``, ``after_twin`` (where the policy was trained).

@@ -1,27 +1,27 @@
 """ATIF, the trajectory format of Harbor: ``trajectory.json`` with agent steps, tool calls and images.
 
-A desktop step is the tool call ``computer_action``, in screen pixels. The verifier's reward is in Harbor's trial folder
-(``verifier/reward.txt`` or ``reward.json`` beside ``agent/``), or under ``extra`` of the trajectory. Our own exports
-have the exact actions under ``extra.actions`` of a step.
+A desktop step is the tool call ``computer_action``, in screen pixels. Our own exports have the exact actions under
+``extra.actions`` of a step. Which files of Harbor's folders are runs, and how they ended, is in
+:mod:`bepa_torchrl.experts.readers.harbor`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.experts.readers.executed import describe
 from bepa_torchrl.experts.readers.family import last_sentence
+from bepa_torchrl.experts.readers.harbor import Trial, own_trajectories, trials
 from bepa_torchrl.experts.readers.pictures import png_size
 from bepa_torchrl.experts.readers.run import Outcome, Run
-from bepa_torchrl.experts.trace import TraceError, read_action, read_json
+from bepa_torchrl.experts.trace import TraceError, read_action
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action, Point
-from osworld_gym.uitars.keys import key_name
+from osworld_gym.uitars.keys import MODIFIERS, key_name
 from osworld_gym.uitars.pyautogui import official_action
 
 NAME = "atif"
@@ -35,31 +35,48 @@ _POINTED = {
     "move": "hover",
     "mouse_move": "hover",
 }
-_ENDS = {"done": "finished", "finished": "finished", "fail": "call_user", "wait": "wait"}
+_ENDS = {
+    **dict.fromkeys(("done", "finished", "answer", "terminate"), "finished"),
+    "fail": "call_user",
+    "wait": "wait",
+}
+_COMPLETE = "mark_task_complete"  #: what Harbor's desktop agent calls beside the last action, or alone
 _KEYS = ("key", "keys", "keypress", "hotkey")
 _LOOKS = ("screenshot", "zoom")  #: calls that change nothing
 
 
 def scan(root: Path) -> list[Run]:
-    """All files ``*trajectory*.json`` of this format below a folder."""
-    return [run for path in sorted(root.rglob("*trajectory*.json")) for run in _runs(path, root)]
+    """All runs of an agent in the files ``*trajectory*.json`` of this format below a folder, and trials without one."""
+    runs: list[Run] = []
+    found: set[Path] = set()
+    for path, data in own_trajectories(root):
+        trial = Trial.of(path)
+        found.add(trial.folder)
+        runs.append(_run_of(data, path, trial, root))
+    return [*runs, *(_without_log(trial, root) for trial in trials(root) if trial.folder not in found)]
 
 
-def _runs(path: Path, root: Path) -> Iterator[Run]:
-    """One run, or none if the file is of another format."""
+def trial_of(run: str) -> str:
+    """The folder of the trial that a run is of, below its source: a trial may have several trajectories."""
+    path = Path(run)
+    return Trial.of(path).folder.as_posix() if path.suffix == ".json" else run
+
+
+def _run_of(data: Mapping[str, Any] | TraceError, path: Path, trial: Trial, root: Path) -> Run:
     name = path.relative_to(root).as_posix()
+    if isinstance(data, TraceError):
+        return Run(NAME, trial.task, name, Outcome.no_result, skipped=str(data))
     try:
-        data = read_json(path)
-    except TraceError as error:
-        yield Run(NAME, _trial(path).name, name, Outcome.no_result, skipped=str(error))
-        return
-    if not str(data.get("schema_version", "")).startswith("ATIF-"):
-        return
-    try:
-        yield _run(data, path, name)
+        return _run(data, path, trial, name)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"not a valid {data['schema_version']} trajectory ({type(error).__name__}: {error})"
-        yield Run(NAME, _trial(path).name, name, Outcome.no_result, skipped=reason)
+        return Run(NAME, trial.task, name, Outcome.no_result, skipped=reason)
+
+
+def _without_log(trial: Trial, root: Path) -> Run:
+    """A trial whose agent left no trajectory, which has a result all the same, or crashed."""
+    outcome, why = trial.outcome({})
+    return Run(NAME, trial.task, trial.folder.relative_to(root).as_posix(), outcome, skipped=why or "no trajectory")
 
 
 @dataclass
@@ -87,6 +104,7 @@ class _Reading:
 
     def _agent(self, step: Mapping[str, Any]) -> None:
         calls, own = step.get("tool_calls") or [], (step.get("extra") or {}).get("actions")
+        calls = [call for call in calls if call["function_name"] != _COMPLETE] or calls
         if not calls and own is None and self.steps:
             return  # the final message
         read = [_action(call) for call in calls] if own is None else _own_actions(step["extra"])
@@ -120,21 +138,21 @@ class _Reading:
                     self.newest = _image(self.folder, str(part["source"]["path"]))
 
 
-def _run(data: Mapping[str, Any], path: Path, name: str) -> Run:
+def _run(data: Mapping[str, Any], path: Path, trial: Trial, name: str) -> Run:
     reading = _Reading(path.parent)
     for step in data["steps"]:
         reading.read(step)
     if reading.steps and (further := data.get("continued_trajectory_ref")):
         reading.inexact.append((len(reading.steps) - 1, f"continued: the steps after it are in {further}"))
     extra = data.get("extra") or {}
-    outcome, why = _outcome(_trial(path), extra)
+    outcome, why = trial.outcome(extra)
     missing = sum(picture is None for picture in reading.pictures)
     problems = [f"step {index + 1}: {reason}" for index, reason in reading.inexact]
     if missing:
         problems.append(f"no images before {missing} of {len(reading.steps)} steps")
     return Run(
         family=NAME,
-        task_id=str(extra.get("task_id") or _trial(path).name.split("__")[0]),
+        task_id=str(extra.get("task_id") or trial.task),
         run=name,
         outcome=outcome,
         steps=tuple(reading.steps),
@@ -147,39 +165,12 @@ def _run(data: Mapping[str, Any], path: Path, name: str) -> Run:
     )
 
 
-def _trial(path: Path) -> Path:
-    return path.parent.parent if path.parent.name == "agent" else path.parent
-
-
-def _outcome(trial: Path, extra: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """The verifier's outcome, and why there is none."""
-    reward: Any = extra.get("reward")
-    text, rewards = trial / "verifier" / "reward.txt", trial / "verifier" / "reward.json"
-    if text.is_file():
-        try:
-            reward = _number(text.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            return Outcome.no_result, f"verifier/reward.txt is not readable ({error})"
-    elif rewards.is_file():
-        values = read_json(rewards)
-        values = values.get("rewards", values)
-        reward = values.get("reward", min(values.values(), default=None))
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        return Outcome.no_result, "no verifier/reward.txt, verifier/reward.json or extra.reward"
-    return (Outcome.success if reward == 1 else Outcome.failure), ""
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _action(call: Mapping[str, Any]) -> tuple[tuple[Action, ...], str]:
     """The actions of a tool call, and why they are not what it did; empty if they are."""
     given = {key: value for key, value in call["arguments"].items() if value is not None}
     kind = str(given.get("type", ""))
+    if call["function_name"] == _COMPLETE:
+        return (Action("finished"),), ""
     if call["function_name"] != "computer_action":
         return (), f"not a desktop action: {call['function_name']}"
     if kind in _LOOKS:
@@ -191,19 +182,31 @@ def _action(call: Mapping[str, Any]) -> tuple[tuple[Action, ...], str]:
     if kind == "drag" and (start := _point(given, "x", "y")) and (end := _point(given, "end_x", "end_y")):
         return (Action("drag", start=start, end=end),), ""
     if kind == "type" and isinstance(given.get("text"), str):
-        return (Action("type", content=given["text"]),), ""
-    if kind in _KEYS and isinstance(given.get("keys"), list | str):
-        keys = given["keys"] if isinstance(given["keys"], list) else _split(given["keys"])
-        names = [str(key).strip() for key in keys]
-        if names and all(names):
-            return (Action("hotkey", key=" ".join(map(key_name, names))),), ""
+        return (Action("type", content=given["text"] + ("\n" if given.get("press_enter") else "")),), ""
+    if kind in _KEYS and isinstance(given.get("keys"), list | str) and (chords := _chords(given["keys"])):
+        return tuple(Action("hotkey", key=" ".join(chord)) for chord in chords), ""
     if kind in _ENDS:
         return (Action(_ENDS[kind]),), ""
     return (), f"not_convertible: {kind or 'no type'}"
 
 
+def _chords(keys: list[Any] | str) -> list[list[str]]:
+    """The chords that ``keys`` press, one after the other; none if a key has no name.
+
+    A list is one chord if all but its last are modifiers, as Harbor's desktop presses them, otherwise several.
+    """
+    parts = [[name.strip() for name in _split(str(part))] for part in ([keys] if isinstance(keys, str) else keys)]
+    if not all(names and all(names) for names in parts):
+        return []
+    chords = [list(map(key_name, names)) for names in parts]
+    if all(len(chord) == 1 and chord[0] in MODIFIERS for chord in chords[:-1]):
+        return [[name for chord in chords for name in chord]] if chords else []
+    return chords
+
+
 def _split(keys: str) -> list[str]:
     """The keys of a chord such as ``ctrl+c``; the last of ``ctrl++`` is the plus sign."""
+    keys = keys.strip()
     return [*keys[:-2].split("+"), "+"] if keys.endswith("++") else ["+"] if keys == "+" else keys.split("+")
 
 

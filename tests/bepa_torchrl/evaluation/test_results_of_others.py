@@ -216,6 +216,27 @@ def test_a_folder_without_runs_is_one_line(
     assert told.startswith("bepa eval: ")
 
 
+def test_a_trial_of_harbors_is_one_pass_however_many_files_its_trajectory_is_in(tmp_path: Path, card: Card) -> None:
+    """A trial that succeeded, in two files, beside one that failed, and one that crashed before its first step."""
+    step = {"step_id": 1, "source": "agent", "message": "Wait.", "tool_calls": [
+        {"tool_call_id": "c", "function_name": "computer_action", "arguments": {"type": "wait"}}
+    ]}  # fmt: skip
+    data = {"schema_version": "ATIF-v1.8", "agent": {"name": "desk", "version": "1"}, "steps": [step]}
+    for name, reward in (("a", 1), ("b", 0), ("c", None)):
+        trial = tmp_path / "jobs" / f"{name}__x7Qz"
+        (trial / "agent").mkdir(parents=True)
+        verified = None if reward is None else {"rewards": {"reward": reward}}
+        result = {"task_name": name, "trial_name": trial.name, "verifier_result": verified}
+        (trial / "result.json").write_text(json.dumps(result))
+        files = {"a": ("trajectory.json", "trajectory.cont-1.json"), "b": ("trajectory.json",), "c": ()}[name]
+        for file in files:
+            (trial / "agent" / file).write_text(json.dumps(data))
+    found = card(tmp_path / "jobs")
+    assert (found["score"], found["denominators"]["episodes"]) == (0.5, 3)
+    assert found["denominators"]["tasks_without_result"] == 1
+    assert list(found["domains"]) == ["tasks"]
+
+
 # --- what is no result of an agent -----------------------------------------------------------------------------------
 
 

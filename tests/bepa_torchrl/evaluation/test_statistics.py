@@ -122,14 +122,37 @@ def test_wilsons_interval_is_that_of_the_formula() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_pass_has_wilsons_interval_and_several_a_bootstrap() -> None:
+def test_one_pass_has_wilsons_interval() -> None:
     assert success_interval([[1.0]] * 7 + [[0.0]] * 3) == wilson(7, 10)
-    assert success_interval([[1.0, 1.0]] * 5) == wilson(5, 5)  # a bootstrap would have no width
+    assert success_interval([[1.0, 1.0]] * 5) == wilson(5, 5)  # nothing tells how alike a task's episodes are
     assert success_interval([[0.0, 0.0]] * 5 + [[0.0]]) == wilson(0, 6)
-    several = success_interval([[1.0, 1.0], [0.0, 0.0]])  # no variance within tasks: 0, 1/2, 1 with 1/4, 1/2, 1/4
-    assert (several.mean, several.low, several.high) == (0.5, 0.0, 1.0)
-    one_task = success_interval([[1.0, 0.0]])  # no variance between tasks: the same over the two episodes
-    assert (one_task.mean, one_task.low, one_task.high) == (0.5, 0.0, 1.0)
+    with pytest.raises(ValueError, match="got 3 of 2"):
+        wilson(3, 2)
+
+
+def test_several_passes_are_worth_as_many_episodes_as_their_tasks_differ() -> None:
+    """p (1 - p) n / v: tasks that always or never succeed are worth n, tasks that do not differ all their episodes.
+
+    Of 100 tasks with the rate 1/2, two episodes give the means 0, 1/2, 1 of 25, 50, 25 tasks: v = 1/8, which are
+    1/4 x 100 / (1/8) = 200 episodes. The means 1, 1/2, 0 of three tasks: v = 1/6, 1/4 x 3 x 6 = 4.5 of 6 episodes.
+    """
+    assert success_interval([[1.0] * 3] * 7 + [[0.0] * 3] * 3) == wilson(7, 10)
+    same = success_interval([[1.0, 0.0]] * 50 + [[1.0, 1.0]] * 25 + [[0.0, 0.0]] * 25)
+    assert same == wilson(100, 200)
+    assert success_interval([[1.0, 0.0]]) == wilson(1, 2)
+    found, square = success_interval([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]), 1.959964**2
+    half = np.sqrt(square * (0.25 / 4.5 + square / (4 * 4.5**2))) / (1 + square / 4.5)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-6)
+
+
+def test_an_interval_of_several_passes_holds_the_rate_as_often_as_it_says() -> None:
+    """40 tasks with the rate 1/2, 3 episodes of each; drawing episodes of drawn tasks, it held the rate in 99 %."""
+    generator = np.random.default_rng(0)
+    held = []
+    for _ in range(400):
+        found = success_interval([[1.0] * wins + [0.0] * (3 - wins) for wins in generator.binomial(3, 0.5, 40)])
+        held.append(found.low <= 0.5 <= found.high)
+    assert 0.92 <= np.mean(held) <= 0.98
 
 
 def test_tasks_weigh_alike_however_many_episodes_they_have() -> None:
@@ -159,6 +182,17 @@ def test_a_paired_difference_uses_the_same_tasks_on_both_sides() -> None:
     assert (half.mean, half.low, half.high) == (pytest.approx(1 / 3), 0.0, 1.0)  # unpaired, it would be from -2/3
     same = paired_difference(first, second)
     assert (same.mean, -same.low) == (0.0, same.high)
+
+
+def test_a_paired_difference_draws_tasks_and_keeps_their_episodes() -> None:
+    """Two tasks differ by 0 and 1/2: 0, 1/4, 1/2 with 1/4, 1/2, 1/4. Drawing the second's episodes too, it can be 1."""
+    found = paired_difference([[0.0, 0.0]] * 2, [[0.0, 0.0], [1.0, 0.0]])
+    assert (found.mean, found.low, found.high) == (0.25, 0.0, 0.5)
+    alike = paired_difference([[0.0, 0.0]] * 3, [[1.0, 0.0]] * 3)  # twice Wilson's of 3/4 of 3, less 1
+    square = 1.959964**2
+    centre, half = 0.75 + square / 6, np.sqrt(square * (0.1875 / 3 + square / 36))
+    bounds = [2 * (centre + sign * half) / (1 + square / 3) - 1 for sign in (-1, 1)]
+    assert (alike.mean, alike.low, alike.high) == pytest.approx((0.5, *bounds), abs=1e-6)
 
 
 def test_a_paired_difference_that_all_tasks_share_has_an_interval() -> None:

@@ -43,6 +43,7 @@ def openai(number: int, action: str, **more: Any) -> dict[str, Any]:
 
 
 UI_TARS = "Thought: The dialog is open. I click OK.\nAction: click(start_box='(966,546)')"
+DOUBAO = "Thought: 对话框已打开。点击确定。\nAction: {}"
 OPENCUA = (
     "## Thought:\nThe dialog is open.\n\n## Action:\nClick OK.\n\n## Code:\n```python\npyautogui.click(x={}, y={})\n```"
 )
@@ -100,6 +101,16 @@ LOGS = {
         intent="I click OK",
         plan="The dialog is open. I click OK.",
         call="click(start_box='(966,546)')",
+    ),
+    "UI-TARS, thousandths": Log(
+        "ui_tars",
+        lambda: [
+            line(1, CLICK, response=DOUBAO.format("click(point='<point>500 500</point>')")),
+            line(2, "DONE", response=DOUBAO.format("finished(content='')")),
+        ],
+        intent="点击确定。",
+        plan="对话框已打开。点击确定。",
+        call="click(point='<point>500 500</point>')",
     ),
     "OpenCUA, pixels of the resized picture": Log(
         "opencua",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,7 @@ def test_atif_keys(tmp_path: Path, keys: Any, key: str | None) -> None:
         ({"reward.json": '{"rewards": {"a": 1, "b": 1}}'}, {}, "success"),
         ({"reward.json": '{"rewards": {"a": 1, "b": 0}}'}, {}, "failure"),
         ({"reward.json": '{"reward": 1.0}'}, {}, "success"),
+        ({"reward.json": '{"reward": 1.0}', "reward.txt": "0"}, {}, "success"),
         ({}, {"reward": 1, "task_id": "other"}, "success"),
         ({}, {}, "no result"),
         ({"reward.txt": "good"}, {}, "no result"),
@@ -233,6 +235,120 @@ def test_atif_calls_without_an_exact_form_are_named(tmp_path: Path, arguments: d
     write_atif(tmp_path, agent_step(2, "1.png", call(2, **arguments)))
     (run,) = atif.scan(tmp_path)
     assert run.inexact == ((0, reason),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "actions"),
+    [
+        ({"type": "type", "text": "tab", "press_enter": True}, [Action("type", content="tab\n")]),
+        ({"type": "keypress", "keys": ["ctrl", "shift", "t"]}, [Action("hotkey", key="ctrl shift t")]),
+        ({"type": "keypress", "keys": ["ctrl+shift+t"]}, [Action("hotkey", key="ctrl shift t")]),
+        ({"type": "key", "keys": ["Tab", "Return"]}, [Action("hotkey", key="tab"), Action("hotkey", key="enter")]),
+        ({"type": "answer", "result": "42"}, [Action("finished")]),
+        ({"type": "terminate"}, [Action("finished")]),
+    ],
+)
+def test_atif_calls_are_what_harbors_desktop_performs(
+    tmp_path: Path, arguments: dict[str, Any], actions: list[Action]
+) -> None:
+    write_atif(tmp_path, agent_step(2, "1.png", call(2, **arguments)))
+    (run,) = atif.scan(tmp_path)
+    assert (run.steps[0].actions, run.inexact) == (tuple(actions), ())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_atif_runs_that_mark_their_task_complete_are_converted(tmp_path: Path, alone: bool) -> None:
+    """Harbor's desktop agent calls it beside the last action, twice, since it is asked whether it is sure."""
+    mark = {"tool_call_id": "m", "function_name": "mark_task_complete", "arguments": {"result": None}}
+    ends = [mark] if alone else [call(3, type="done"), mark]
+    write_atif(
+        tmp_path,
+        agent_step(2, "1.png", call(2, type="click", x=960, y=540)),
+        agent_step(3, "2.png", *ends),
+        agent_step(4, "3.png", *ends),
+    )
+    (run,) = atif.scan(tmp_path)
+    assert run.usable == ("plan", "converted", "raw")
+    assert [step.actions for step in run.steps[1:]] == [(Action("finished"),)] * 2
+
+
+def trial_result(trial: Path, **more: Any) -> None:
+    result = {"task_name": "org/a-task__with-a-name-of-more-than-32-characters", "trial_name": trial.name}
+    (trial / "result.json").write_text(json.dumps(result | more))
+
+
+def test_what_lies_beside_an_atif_trajectory_is_no_run(tmp_path: Path) -> None:
+    """Summaries by subagents, a simulated user, and the summary of the job."""
+    ref = {"session_id": "s", "trajectory_path": "trajectory.summarization-1-summary.json"}
+    observation = {"results": [{"subagent_trajectory_ref": [ref]}]}
+    summary = {"step_id": 3, "source": "system", "message": "Summarized", "observation": observation}
+    trial = write_atif(tmp_path, agent_step(2, "1.png", call(2, type="wait")), summary)
+    agent = trial / "agent" / "trajectory.json"
+    (trial / "user-agent").mkdir()
+    other = {**json.loads(agent.read_text()), "agent": {"name": "other", "version": "1"}}
+    made_for = {**other, "agent": {"name": "other", "version": "1", "extra": {"parent_session_id": "s"}}}
+    for name, content in (
+        ("agent/trajectory.summarization-1-summary.json", other),
+        ("agent/trajectory.summarization-2-questions.json", made_for),
+        ("user-agent/trajectory.json", other),
+    ):
+        (trial / name).write_text(json.dumps(content))
+    job = {"id": "j", "n_total_trials": 1, "stats": {"n_completed_trials": 1}, "trial_results": []}
+    (tmp_path / "result.json").write_text(json.dumps(job))
+    assert [run.run for run in atif.scan(tmp_path)] == ["tab-1__x7Qz/agent/trajectory.json"]
+
+
+def test_the_task_of_an_atif_run_is_that_of_its_trial(tmp_path: Path) -> None:
+    """A folder's name has the first 32 characters of it, and an id."""
+    trial = write_atif(tmp_path, agent_step(2, "1.png", call(2, type="wait")))
+    trial = trial.rename(tmp_path / "a-task__with-a-name__x7Qz")
+    assert atif.scan(tmp_path)[0].task_id == "a-task__with-a-name"
+    trial_result(trial)
+    assert atif.scan(tmp_path)[0].task_id == "a-task__with-a-name-of-more-than-32-characters"
+
+
+def test_the_steps_of_a_task_of_harbors_are_told_apart(tmp_path: Path) -> None:
+    trial = write_atif(tmp_path, agent_step(2, "1.png", call(2, type="wait")))
+    for step, reward in (("first", "1"), ("second", "0")):
+        shutil.copytree(trial / "agent", trial / "steps" / step / "agent")
+        (trial / "steps" / step / "verifier").mkdir()
+        (trial / "steps" / step / "verifier" / "reward.txt").write_text(reward)
+    shutil.rmtree(trial / "agent")
+    assert {run.task_id: run.outcome.value for run in atif.scan(tmp_path)} == {
+        "tab-1/first": "success",
+        "tab-1/second": "failure",
+    }
+    trial_result(trial, step_results=[{"step_name": "second", "verifier_result": {"rewards": {"reward": 1}}}])
+    task = "a-task__with-a-name-of-more-than-32-characters"
+    assert {run.task_id: run.outcome.value for run in atif.scan(tmp_path)} == {
+        f"{task}/first": "success",
+        f"{task}/second": "success",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome", "skipped"),
+    [
+        ({"verifier_result": {"rewards": {"reward": 0.0}}}, "failure", "no trajectory"),
+        ({"verifier_result": {"rewards": {"reward": 1}}}, "success", "no trajectory"),
+        (
+            {"exception_info": {"exception_type": "EnvironmentStartTimeoutError", "exception_message": "600 s"}},
+            "crashed",
+            "crashed: EnvironmentStartTimeoutError: 600 s",
+        ),
+        ({"verifier_result": None}, "no result", "no verifier/reward.txt"),
+        ({"verifier_result": {"rewards": {"a": "x", "b": 1}}}, "no result", "the verifier's rewards are not numbers"),
+    ],
+)
+def test_a_trial_without_a_trajectory_has_a_result(
+    tmp_path: Path, more: dict[str, Any], outcome: str, skipped: str
+) -> None:
+    trial = tmp_path / "a-task__x7Qz"
+    trial.mkdir()
+    trial_result(trial, **more)
+    (run,) = atif.scan(tmp_path)
+    assert (run.outcome, run.run) == (outcome, "a-task__x7Qz")
+    assert run.skipped.startswith(skipped)
 
 
 def test_atif_input(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""UI-TARS-1.5: ``Thought: ... Action: click(start_box='(x,y)')``, in pixels of the resized picture."""
+"""UI-TARS: ``Thought: ... Action: click(start_box='(x,y)')``, in pixels of the resized picture or in thousandths.
+
+The thousandths are those of UI-TARS 1.0, and of OSWorld's second runner of 1.5 with its default model type (Doubao).
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ def ui_tars_points(text: str) -> list[Point]:
 
 UI_TARS = Family(
     name="ui_tars",
-    title="UI-TARS-1.5",
+    title="UI-TARS 1.0 and 1.5",
     detect=lambda sample: any(isinstance(text, str) and _CALL.search(text) for text in sample.responses),
     texts=ui_tars_texts,
     points=ui_tars_points,
-    scales=("resized pixels",),
+    scales=("resized pixels", "thousandths"),
 )
