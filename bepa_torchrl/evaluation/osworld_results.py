@@ -36,7 +36,8 @@ _LAYOUT = f"<domain>/<task id>/{RESULT} as OSWorld's runner writes it"
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
 
-    Of several runs in one log, that which ``result.txt`` belongs to; without one the last.
+    Of several runs in one log, that which ``result.txt`` belongs to; without one the last. A score counts also if the
+    runner crashed later, as when it saves the recording.
 
     What is wrong with a run's log does not matter to its score: that is what ``result.txt`` says, also where the log is
     damaged or was deleted, as in OSWorld's own table.
@@ -159,9 +160,10 @@ def _outcome(run: CheckedRun, folder: Path, attempt: int, suite: Suite | None) -
 
 def _score_of(run: CheckedRun, folder: Path) -> tuple[float | None, str]:
     """The score of a run, and why it has none."""
-    if run.outcome == RunOutcome.crashed:
-        return None, "the runner crashed"
     path = folder / _log(run) / RESULT
+    if run.outcome == RunOutcome.crashed:  # with a score it was after the evaluation, as by the end of the recording
+        score = read_score(path)
+        return score, "" if score is not None else "the runner crashed"
     if not path.exists() and run.outcome in (
         RunOutcome.success,
         RunOutcome.failure,

@@ -18,6 +18,7 @@ from scipy import stats
 
 RESAMPLES = 10_000
 LEVEL = 0.95  #: of every interval
+ROUNDING = 1e-9  #: of a difference of means: 2/3 - 1/3 and 1 - 2/3 are alike
 FEWEST_PAIRS = 6  #: that must differ, all in the same way, for a p-value of at most 0.05 by McNemar: 2 (1/2)^6 = 0.031
 Rates = NDArray[np.float64]  #: ``[S, K]``: success rate of each task under each seed, in [0, 1]
 
@@ -214,10 +215,10 @@ def paired_difference(first: Passes, second: Passes, *, seed: int = 0) -> Estima
     _check(second)
     differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)])
     middle, number = float(differences.mean()), len(differences)
-    if differences.max() > differences.min():
+    if np.ptp(differences) > ROUNDING:
         draws = np.random.default_rng(seed).integers(number, size=(RESAMPLES, number))
         return _percentiles(middle, differences[draws].mean(axis=1))
-    if middle == 0.0:
+    if abs(middle) <= ROUNDING:
         bound = wilson(0, number).high  # z² / (n + z²)
         return Estimate(middle, -bound, bound)
     half = _wilson((1.0 + middle) / 2.0, float(number))
@@ -243,7 +244,8 @@ def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) ->
     if number < FEWEST_PAIRS:
         return None
     quantiles = stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(power)
-    found = float(quantiles * differences.std(ddof=1) / sqrt(number))
+    deviation = float(differences.std(ddof=1)) if np.ptp(differences) > ROUNDING else 0.0
+    found = float(quantiles * deviation / sqrt(number))
     if all(len(scores) == 1 for scores in (*first, *second)):  # the quantile of a beta distribution is that d
         found = max(found, float(stats.beta.ppf(power, FEWEST_PAIRS, number - FEWEST_PAIRS + 1)))
     return found if 0.0 < found <= 1.0 else None

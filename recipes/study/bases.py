@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bepa_torchrl.checkpoints import SHIPPED as CHECKPOINTS
 from bepa_torchrl.checkpoints import checkpoint_folder
 from recipes.study.records import file_hash
 
@@ -25,8 +26,13 @@ class Base:
 
     @property
     def label(self) -> str:
-        """Its name without the folder of its results, as ``--base`` takes that of a checkpoint that ships."""
+        """Its name without the folder of its results."""
         return self.name.rpartition("/")[2]
+
+    @property
+    def argument(self) -> str:
+        """What ``--base`` takes for it: the name of a checkpoint that ships, or the folder of another one."""
+        return self.label if self.folder is None or self.label in CHECKPOINTS else str(self.folder)
 
     @property
     def checkpoint(self) -> Path:

@@ -77,7 +77,7 @@ def simulated_search(
         tasks=TASKS,
         trial=TRIAL,
         length=LENGTH,
-        command=f"python -m recipes.study --{f'base {base.label}' if beyond else 'bed terse'} --tune",
+        command=f"python -m recipes.study --{f'base {base.argument}' if beyond else 'bed terse'} --tune",
         rules=RULES,
         beyond=beyond or {},
         base=base,

@@ -17,7 +17,7 @@ from bepa_torchrl.experts.readers.executed import describe
 from bepa_torchrl.experts.readers.family import last_sentence
 from bepa_torchrl.experts.readers.harbor import Trial, own_trajectories, trials
 from bepa_torchrl.experts.readers.pictures import png_size
-from bepa_torchrl.experts.readers.run import Outcome, Run
+from bepa_torchrl.experts.readers.run import Run
 from bepa_torchrl.experts.trace import TraceError, read_action
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.types import Action, Point
@@ -65,12 +65,12 @@ def trial_of(run: str) -> str:
 def _run_of(data: Mapping[str, Any] | TraceError, path: Path, trial: Trial, root: Path) -> Run:
     name = path.relative_to(root).as_posix()
     if isinstance(data, TraceError):
-        return Run(NAME, trial.task, name, Outcome.no_result, skipped=str(data))
+        return Run(NAME, trial.task, name, trial.outcome({})[0], skipped=str(data))
     try:
         return _run(data, path, trial, name)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"not a valid {data['schema_version']} trajectory ({type(error).__name__}: {error})"
-        return Run(NAME, trial.task, name, Outcome.no_result, skipped=reason)
+        return Run(NAME, trial.task, name, trial.outcome({})[0], skipped=reason)
 
 
 def _without_log(trial: Trial, root: Path) -> Run:

@@ -152,14 +152,18 @@ def _scored(attempts: Sequence[Attempt], args: Mapping[str, Any]) -> int:
 
     After a crash it is that of an earlier run that ended, if there is one: a runner that crashes writes none. A run was
     interrupted if it did not end, while an earlier one ended after more steps: so it was not the step limit that ended
-    it.
+    it. A run ends by itself, or at the limit that ``args.json`` says.
     """
     last, limit = attempts[-1], args.get("max_steps")
-    if last.ended or (not last.error and isinstance(limit, int) and len(last.steps) >= limit):
+
+    def is_whole(run: Attempt) -> bool:
+        return run.ended or (not run.error and isinstance(limit, int) and len(run.steps) >= limit)
+
+    if is_whole(last):
         return len(attempts)
     for number in range(len(attempts) - 1, 0, -1):
         run = attempts[number - 1]
-        if run.ended and not run.error and (last.error or len(run.steps) > len(last.steps)):
+        if is_whole(run) and not run.error and (last.error or len(run.steps) > len(last.steps)):
             return number
     return len(attempts)
 

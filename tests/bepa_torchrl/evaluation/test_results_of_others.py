@@ -181,6 +181,27 @@ def test_a_crash_beside_another_run_in_its_log_is_no_pass_of_its_own(
     assert steps_of(tmp_path) == [steps]
 
 
+@pytest.mark.parametrize(
+    ("lines", "steps"),
+    [
+        ([*good(), {"Error": "lost"}], 2),
+        ([s2(1, CLICK), {"Error": "lost"}, *good(), {"Error": "lost"}], 2),
+        ([s2(1, CLICK), s2(2, CLICK), {"Error": "lost"}], 2),
+        ([*[s2(number, CLICK) for number in (1, 2, 3)], s2(1, CLICK), {"Error": "lost"}], 3),
+        ([*[s2(number, CLICK) for number in (1, 2, 3)], s2(1, CLICK)], 3),
+    ],
+    ids=["after the end", "after the second's end", "alone", "after one at the limit", "interrupted after that"],
+)
+def test_a_result_counts_after_a_crash_as_in_osworlds_own_table(
+    tmp_path: Path, card: Card, lines: list[dict[str, Any]], steps: int
+) -> None:
+    """OSWorld's runner writes result.txt, and then saves the recording, which may fail."""
+    write_run(tmp_path / "runs", lines, args={"max_steps": 3})
+    found = card(tmp_path / "runs")
+    assert (found["score"], found["denominators"]["episodes"]) == (1.0, 1)
+    assert steps_of(tmp_path) == [steps]
+
+
 def test_the_name_of_a_folder_may_have_a_number_sign(tmp_path: Path, card: Card) -> None:
     write_run(tmp_path / "runs" / "model#1", good())
     assert card(tmp_path / "runs")["score"] == 1.0
@@ -235,6 +256,20 @@ def test_a_trial_of_harbors_is_one_pass_however_many_files_its_trajectory_is_in(
     assert (found["score"], found["denominators"]["episodes"]) == (0.5, 3)
     assert found["denominators"]["tasks_without_result"] == 1
     assert list(found["domains"]) == ["tasks"]
+
+
+@pytest.mark.parametrize("torn", ["trajectory.json", "trajectory.cont-1.json"])
+@pytest.mark.parametrize("text", ["{torn", '{"schema_version": "ATIF-v1.8", "steps": [1]}'])
+def test_a_result_of_harbors_counts_without_a_readable_trajectory(
+    tmp_path: Path, card: Card, torn: str, text: str
+) -> None:
+    trial = tmp_path / "jobs" / "a__x7Qz"
+    (trial / "agent").mkdir(parents=True)
+    result = {"task_name": "a", "trial_name": trial.name, "verifier_result": {"rewards": {"reward": 1}}}
+    (trial / "result.json").write_text(json.dumps(result))
+    (trial / "agent" / torn).write_text(text)
+    found = card(tmp_path / "jobs")
+    assert (found["score"], found["denominators"]["episodes"]) == (1.0, 1)
 
 
 # --- what is no result of an agent -----------------------------------------------------------------------------------

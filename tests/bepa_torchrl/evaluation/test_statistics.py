@@ -206,6 +206,17 @@ def test_a_paired_difference_that_all_tasks_share_has_an_interval() -> None:
     assert (loss.mean, loss.low, loss.high) == pytest.approx((-1.0, -1.0, -gain.low))
 
 
+def test_differences_that_are_alike_but_for_rounding_have_an_interval() -> None:
+    """2/3 - 1/3 and 1 - 2/3 are 5e-17 apart: a bootstrap of the two would have that width, and exclude 0."""
+    one, two, three = [1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]
+    found, exact = paired_difference([one, two], [two, three]), paired_difference([[0.0, 0.0, 0.0]] * 2, [one] * 2)
+    assert (found.mean, found.low, found.high) == pytest.approx((exact.mean, exact.low, exact.high))
+    assert (found.sign, found.high - found.low > 0.5) == (0, True)
+    parts = paired_difference([[0.1, 0.2, 0.3], [0.0]], [[0.3, 0.2, 0.1], [0.0]])  # sums of other last digits
+    assert (-parts.low, parts.high) == pytest.approx((wilson(0, 2).high,) * 2)
+    assert smallest_difference([one, two] * 3, [two, three] * 3) is None
+
+
 def test_the_smallest_difference_by_hand() -> None:
     """Of 40 tasks 10 are gained and 10 lost: deviation √(20/39), so (1.95996 + 0.84162) √(20/39) / √40."""
     first, second = [[0.0]] * 30 + [[1.0]] * 10, [[1.0]] * 10 + [[0.0]] * 30

@@ -266,6 +266,8 @@ def test_one_command_searches_runs_all_parts_and_writes_the_page(
     other = free_search(Base("free/seed-9", tmp_path / "policy"))
     with pytest.raises(ValueError, match="has the choices made on free/seed-4, which are used for free/seed-9 as well"):
         study.tune(other, tmp_path, processes=1, log=print)
+    assert other.command == f"python -m recipes.study --base {tmp_path / 'policy'} --tune"  # it has no shipped name
+    assert free_search(Base("free/tiny_free", tmp_path)).command == "python -m recipes.study --base tiny_free --tune"
     choices.pop("arpo"), choices.pop("prefix")
     (tmp_path / "tuned_free.json").write_text(json.dumps(choices))
     with pytest.raises(ValueError, match=r"as well; search those of arpo, prefix on it, too \(--base, --tune\)"):
