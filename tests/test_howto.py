@@ -77,7 +77,11 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow) if path.stem == "policy" else path for path in PAGES],
+    ids=lambda path: path.stem,
+)
 def test_a_page_works_from_an_empty_folder(path: Path, tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     write_files(page, tmp_path)

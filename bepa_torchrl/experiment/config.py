@@ -7,9 +7,9 @@ torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -140,12 +140,15 @@ def _files(group: str, config_dir: Path | None) -> set[str]:
     return {path.stem for folder in folders for path in folder.glob("*.yaml")}
 
 
-def setting_names(cls: type = Settings, prefix: str = "") -> Iterator[str]:
+@cache
+def setting_names(cls: type = Settings, prefix: str = "") -> tuple[str, ...]:
     """Every dotted name of a setting, sections included."""
+    names: list[str] = []
     for name, kind in get_type_hints(cls).items():
-        yield f"{prefix}{key_of_field(name)}"
+        names.append(f"{prefix}{key_of_field(name)}")
         if is_dataclass(kind):
-            yield from setting_names(cast(type, kind), f"{prefix}{name}.")
+            names += setting_names(cast(type, kind), f"{prefix}{name}.")
+    return tuple(names)
 
 
 def build_settings(data: Mapping[str, Any]) -> Settings:

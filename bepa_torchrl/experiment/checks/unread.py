@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, get_type_hints
 
 from bepa_torchrl.experiment.checks.check import has_url, method_of
@@ -40,7 +40,7 @@ class Reader:
         """The dotted name of each of its settings."""
         for name in self.names:
             section = name.removesuffix(".")
-            below = (f"{name}{field.name}" for field in fields(_section(section.split(".")))) if name != section else ()
+            below = (f"{name}{field.name}" for field in fields(_section(section))) if name != section else ()
             yield from below or (name,)
 
 
@@ -69,15 +69,18 @@ def _unread(settings: Settings, readers: Iterable[Reader], is_given: Callable[[s
 
 def default_of(name: str) -> Any:
     """The default of a setting in its dataclass; MISSING: the files of ``configs/`` have it."""
-    *sections, last = name.split(".")
-    field = next(field for field in fields(_section(sections)) if field.name == last)
+    section, _, last = name.rpartition(".")
+    field = next(field for field in fields(_section(section)) if field.name == last)
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _section(names: list[str]) -> type[Any]:
-    kind: type[Any] = Settings
-    for name in names:
-        kind = get_type_hints(kind)[name]
+@cache
+def _section(name: str) -> type[Any]:
+    """The dataclass of a section; without a name that of all settings."""
+    if not name:
+        return Settings
+    above, _, last = name.rpartition(".")
+    kind: type[Any] = get_type_hints(_section(above))[last]
     return kind
 
 

@@ -167,6 +167,7 @@ def test_an_interrupted_final_evaluation_plays_only_what_is_missing_of_the_same_
     assert not (folder / "broken" / "evaluating").exists()
 
 
+@pytest.mark.slow
 def test_a_torn_line_costs_its_unit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     units = Units(monkeypatch)
     units.stop_at = 14
@@ -180,6 +181,7 @@ def test_a_torn_line_costs_its_unit_only(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(path.read_bytes().splitlines()) == 13
 
 
+@pytest.mark.slow
 def test_selfroll_goes_on_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

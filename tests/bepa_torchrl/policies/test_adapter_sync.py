@@ -193,6 +193,7 @@ def test_refused_adapters_end_the_sync(tmp_path: Path) -> None:
             policy.engine.use_adapter(tmp_path)
 
 
+@pytest.mark.slow
 def test_adapters_of_another_run_or_incomplete_ones_are_refused(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         client = client_of(server)

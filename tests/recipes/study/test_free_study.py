@@ -323,6 +323,7 @@ def test_a_policy_that_fails_its_gate_is_refused_but_for_a_look(
     assert not (tmp_path / "tuned_free.json").exists()
 
 
+@pytest.mark.slow
 def test_despite_its_gate_a_policy_is_studied_in_full_and_the_page_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_the_page_has_means_and_paired_differences(tmp_path: Path, monkeypatch: 
         assert (tmp_path / "results" / name).stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_the_page_may_be_in_another_folder_than_the_pages_it_has_links_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_an_evaluation_that_one_seed_lacks_is_not_drawn() -> None:
     assert curve(study, "grpo", Panel("a", "")) == [(10.0, 0.5, 0.5, 0.5)]
 
 
+@pytest.mark.slow
 def test_long_runs_show_seeds_below_three_and_intervals_from_there(tmp_path: Path) -> None:
     """BEPA is 25, 50 and 75 points above LEVEL-1 at iteration 50: with three seeds 50 ± 4.303 * 25 / √3."""
 

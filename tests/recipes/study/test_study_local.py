@@ -74,6 +74,7 @@ def test_a_run_becomes_one_result_per_method(tmp_path: Path, checkpoint: Path) -
     assert bepa.totals["utilisation"] == pytest.approx(160.0 / (8 * 40.0))  # 30 + 130 busy seconds of 8 desktops
 
 
+@pytest.mark.slow
 def test_two_seeds_give_a_section_with_each_seeds_success_gains_costs_and_failures(
     tmp_path: Path, checkpoint: Path
 ) -> None:

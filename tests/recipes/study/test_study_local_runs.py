@@ -87,6 +87,7 @@ def test_a_run_without_tuned_settings_is_refused(tmp_path: Path, capsys: pytest.
     assert "bepa has no tuned settings" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_search_runs_the_trials_then_the_best_and_keeps_the_winners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_the_search_runs_the_trials_then_the_best_and_keeps_the_winners(
     assert len(runs.names) == 6, "a score that is kept is not measured again"
 
 
+@pytest.mark.slow
 def test_results_and_page_are_replaced_when_all_runs_are_there(
     tmp_path: Path, choices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

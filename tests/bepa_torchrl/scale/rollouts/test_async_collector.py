@@ -345,6 +345,7 @@ def test_without_another_worker_a_failed_episode_is_not_tried_again() -> None:
         assert {result.failures for result in results} == {(FailureReason.setup_failed,) * 2}
 
 
+@pytest.mark.slow
 def test_a_run_whose_sampler_is_broken_ends() -> None:
     """It would drop groups without end: every episode fails, and is never a reward."""
 

@@ -289,6 +289,7 @@ def until_leased(queue: LostQueue, owner: QueueOwner) -> list[Any]:
     return list(owner._memory.leases)
 
 
+@pytest.mark.slow
 def test_a_run_whose_queue_is_lost_again_and_again_has_the_batches_of_lock_step() -> None:
     """The queue is lost with five results, before it has them; an evaluation is played meanwhile."""
     evaluation = EvaluationPlan((lamp_task(7), lamp_task(8)), episodes=2, seed=5, temperature=1.0)
