@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import requests
+from listening_ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 #: azurite's public development account
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Server:
@@ -50,7 +44,7 @@ class Server:
 
 
 def moto_server() -> Server:
-    port = free_port()
+    (port,) = free_ports(1)
     return Server([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port)
 
 
@@ -58,7 +52,7 @@ def azurite_server(folder: Path) -> Server:
     """Azurite from build/azurite (make test-storage installs it), which keeps its blobs in ``folder``."""
     program = os.environ.get("AZURITE") or str(ROOT / "build/azurite/node_modules/.bin/azurite-blob")
     assert shutil.which(program), f"{program} is missing; fix: make test-storage, which installs it with npm"
-    port = free_port()
+    (port,) = free_ports(1)
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder), "--silent"]
     return Server([program, *options, "--skipApiVersionCheck"], port)
 

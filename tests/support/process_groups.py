@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from listening_ports import free_ports
 
 DEADLINE = 120.0  #: seconds, many times what a test requires
 
@@ -26,9 +26,7 @@ def run_ranks(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bepa_torchrl.testing", "torch.distributed.fsdp"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     processes = [
         context.Process(target=_rank, args=(function, rank, ranks, port, folder, args), daemon=True)
         for rank in range(ranks)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from listening_ports import free_ports
 from polling import until
 from repository import ROOT
 
@@ -91,13 +90,3 @@ def _wait_for_start(process: subprocess.Popen[bytes], folder: Path) -> None:
         names = ("raylet.err", "raylet.out", "gcs_server.out", "gcs_server.err")
         ends = [f"{name}: {(logs / name).read_text()[-1500:]}" for name in names if (logs / name).exists()]
         raise NoStart("\n".join([output(), *ends]))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives to outgoing connections, among them Ray's own."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(23000, 32000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.append(port)
-    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import web_trajectories as made
 from chat_server import ChatServer, Reply, chat_server
+from listening_ports import free_ports
 
 from bepa_torchrl.__main__ import main
 from bepa_torchrl.endpoint import AnswerError, ChatModel, Endpoint
@@ -357,14 +357,8 @@ def test_a_refused_request_is_no_result_and_asked_again(command: Command) -> Non
     assert command.card()["tasks"] == 3
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def test_an_endpoint_that_is_down_is_one_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(f"http://127.0.0.1:{free_port()}/v1") == 3
+    assert command(f"http://127.0.0.1:{free_ports(1)[0]}/v1") == 3
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("bepa eval:"))
     assert "is it running?" in line
     assert "continue with: bepa eval suite=online_mind2web" in line

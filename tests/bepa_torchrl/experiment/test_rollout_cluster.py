@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from async_runs import ALGO, ASYNC, rollout_side, timeless, work
+from listening_ports import free_ports
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment import preflight
@@ -151,16 +151,11 @@ def test_errors_of_the_command_are_one_line(
     assert "--connect: expected http://HOST:PORT or https://HOST:PORT" in errors[6]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
 @pytest.mark.slow
 def test_a_run_that_is_played_elsewhere_is_the_synchronous_one(
     folder: Path, overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    token, port = tmp_path / "token", free_port()
+    token, (port,) = tmp_path / "token", free_ports(1)
     token.write_text("a token of this test")
     straight = work(folder, "at_home", *overrides, ALGO, "eval.every=0")
     served = (f"cluster.listen=127.0.0.1:{port}", f"cluster.token_file={token}")

@@ -13,9 +13,9 @@ import pytest
 from async_runs import rollout_side
 from built_in_engine import TOKEN, served
 from compared_runs import METHOD, assert_same_record, assert_same_weights, trained_episodes, updates
+from listening_ports import free_ports
 from polling import until
 from processes import command_lines
-from ray_heads import free_ports
 from run_metrics import comparable
 from smallest_run import TWO_RANKS, TWO_STEPS, smallest_run
 

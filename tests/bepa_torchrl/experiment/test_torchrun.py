@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from listening_ports import free_ports
 from processes import described
 from smallest_run import RANK_TIMEOUT, TWO_STEPS, smallest_run
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -162,9 +162,7 @@ def test_ranks_that_torchrun_starts_again_go_on_with_asynchronous_rollouts(setti
 @pytest.fixture
 def two_machines(tmp_path: Path) -> Callable[..., tuple[tuple[str, ...], Path]]:
     """Arguments of torchrun and the log for one of two agents, each with one process, as on two machines."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=x", "--local-addr=127.0.0.1")
 
     def of(number: int, *arguments: str, rendezvous_on: int = 0) -> tuple[tuple[str, ...], Path]:

@@ -12,8 +12,9 @@ import pytest
 from async_runs import ALGO, ASYNC, rollout_side, timeless, work
 from compared_runs import trained_episodes
 from cut_relay import CutRelay
+from listening_ports import free_ports
 from polling import until
-from ray_heads import free_ports, ray_head
+from ray_heads import ray_head
 
 pytestmark = [
     pytest.mark.ray,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from object_servers import Server, azurite_connection, azurite_server, free_port, moto_server
+from listening_ports import free_ports
+from object_servers import Server, azurite_connection, azurite_server, moto_server
 
 from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, restore
 from bepa_torchrl.scale.store.mirror.snapshot import CHUNK
@@ -122,6 +123,6 @@ def test_an_absent_server_is_reported_within_the_deadline(
     s3_environment: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert s3_environment
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StorageError, match=r"s3://bucket/x: creating .*; check the address and the network"):
         check_store(open_store("s3://bucket/x", deadline=5.0))
