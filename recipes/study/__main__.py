@@ -107,6 +107,8 @@ def check_options(options: argparse.Namespace) -> None:
         )
     if free and options.replay:
         raise ValueError("--replay is of the first base policy; add --bed terse")
+    if options.tune and options.seeds is not None:
+        raise ValueError("--seeds: the trials of --tune have seeds of their own; leave one of them out")
     look = options.tune or options.replay or options.look or options.part == "further"
     if options.seeds is not None and len(set(options.seeds)) < MIN_SEEDS and not look:
         raise ValueError(f"--seeds: an interval requires at least {MIN_SEEDS} different seeds, got {options.seeds}")
@@ -119,12 +121,15 @@ def terse_study(options: argparse.Namespace) -> int:
     if options.replay:
         keep(work / "replay")
         return 0
+    names = options.variants or [variant.name for variant in PARTS[options.part or "methods"]]
+    variants = [VARIANTS[name] for name in names]
     if options.tune:
-        return int(not tune(TERSE, work, processes=options.processes, log=say))
+        named = options.variants or options.part
+        search = TERSE.only(variant.tuned_as or variant.algo for variant in variants) if named else TERSE
+        return int(not tune(search, work, processes=options.processes, log=say))
     failed = 0
     if not options.page:
-        names = options.variants or [variant.name for variant in PARTS[options.part or "methods"]]
-        runs = TERSE.runs_of([VARIANTS[name] for name in names], options.seeds or SEEDS)
+        runs = TERSE.runs_of(variants, options.seeds or SEEDS)
         failed = run_missing(runs, work, out, processes=options.processes, log=say)
     if options.out is None:
         write_page(out, HISTORY, measured, docs=HISTORY.parents[1])

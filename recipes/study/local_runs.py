@@ -3,6 +3,7 @@
 python -m recipes.study.local_runs --tune          # the search for hyper-parameters on the validation tasks
 python -m recipes.study.local_runs                 # BEPA, GRPO, LEVEL-1 and BEPA with an anchor, five seeds each
 python -m recipes.study.local_runs --seeds 0 1 2
+python -m recipes.study.local_runs --variants bepa grpo --tune
 
 A run may be interrupted at any time: the next call goes on with its preparation or iteration. The result files and the
 page are replaced when all runs are there.
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study.local_runs", description=__doc__.split("\n")[0])
     found.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
-    found.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}")
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters instead")
     found.add_argument("--work", type=Path, default=Path("runs/study-local"), help="checkpoints and logs of the runs")
     found.add_argument("--out", type=Path, default=LOCAL, help="result files")
@@ -69,16 +70,19 @@ def say(line: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if a run failed, 2 for bad input, 3 for infrastructure."""
     options = parser().parse_args(arguments)
-    wanted = replace(search(*options.settings), choices=options.choices)
+    variants = [VARIANTS[name] for name in options.variants]
+    wanted = replace(search(*options.settings), choices=options.choices).only(variant.name for variant in variants)
 
     def job() -> int:
         if options.tune:
+            if options.seeds is not None:
+                raise ValueError(f"--seeds: the trials of --tune have the seeds {wanted.seeds}; leave one of them out")
             return int(not tune(wanted, options.work, processes=1, log=say, summary=summary))
         for name in options.variants:
             if not wanted.tuned(name):
                 raise ValueError(f"{name} has no tuned settings in {wanted.choices}; run --tune first")
-        variants = [replace(VARIANTS[name], common=wanted.common) for name in options.variants]
-        return int(study(wanted.runs_of(variants, options.seeds), options.work, options.out, options.page) > 0)
+        runs = wanted.runs_of([replace(variant, common=wanted.common) for variant in variants], options.seeds or SEEDS)
+        return int(study(runs, options.work, options.out, options.page) > 0)
 
     return guarded(job, "study.local_runs")
 

@@ -202,12 +202,23 @@ def test_the_settings_of_every_trial_and_run_of_the_bed_load(tmp_path: Path) -> 
         (["--base", "x", "--name", "../x"], "--name: expected letters, digits, '-' and '_', got '../x'"),
         (["--base", "x", "--look", "--despite-gate"], "leave one of them out"),
         (["--replay"], "--replay is of the first base policy; add --bed terse"),
+        (["--tune", "--seeds", "0", "1", "2"], "--seeds: the trials of --tune have seeds of their own"),
         (["--seeds", "0"], "an interval requires at least 3 different seeds"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(given: list[str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         study.check_options(study.parser().parse_args(given))
+
+
+def test_the_search_from_the_first_policy_is_of_the_methods_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(study, "tune", lambda wanted, *_, **__: asked.append(list(wanted.grids)) or True)
+    command = ["--bed", "terse", "--tune"]
+    for more in (["--variants", "grpo", "bepa_anchor"], []):
+        assert study.main([*command, *more]) == 0
+    assert asked == [[name for name in TERSE.grids if name in {"grpo", "bepa_anchor"}], list(TERSE.grids)]
+    assert len(asked[0]) == 2
 
 
 def run_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, list[list[Run]]]:

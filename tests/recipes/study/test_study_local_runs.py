@@ -87,6 +87,20 @@ def test_a_run_without_tuned_settings_is_refused(tmp_path: Path, capsys: pytest.
     assert "bepa has no tuned settings" in capsys.readouterr().err
 
 
+def test_the_search_is_of_the_methods_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(local_runs, "tune", lambda wanted, *_, **__: asked.extend(wanted.grids))
+    command = ["--tune", "--choices", str(tmp_path / "tuned.json"), "--work", str(tmp_path)]
+    local_runs.main([*command, "--variants", "grpo", "bepa_anchor"])
+    local_runs.main(command)
+    assert asked == ["grpo", "bepa_anchor", *NAMES]
+
+
+def test_seeds_of_the_search_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert local_runs.main(["--tune", "--seeds", "0"]) == 2
+    assert "--seeds: the trials of --tune have the seeds (100,)" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_search_runs_the_trials_then_the_best_and_keeps_the_winners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
