@@ -41,9 +41,10 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     ``gymnasium.spaces.Text`` would never change in ``AsyncVectorEnv``'s shared memory.) ``observations["instruction"]``
     is a tuple of str.
 
-    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``success``, ``exhausted`` (the result
-    exceeds the evaluators' limits: reward 0), ``parse_error``, ``env_error`` and ``failure``. If ``env_error`` is True,
-    the infrastructure failed (``failure`` is the message): the episode is truncated, and its reward must be masked.
+    ``info`` has ``task_id``, ``stop_reason`` ("" while the episode is running), ``score`` (the verifier's, in [0, 1],
+    of which only 1 is rewarded; 0 until it has scored), ``success``, ``exhausted`` (the result exceeds the evaluators'
+    limits: score 0), ``parse_error``, ``env_error`` and ``failure``. If ``env_error`` is True, the infrastructure
+    failed (``failure`` is the message): the episode is truncated, and its reward must be masked.
 
     ``reset(seed=..., options={"task": id or Task})``: the seed determines task and screen; ``task`` overrides the task.
 
@@ -173,6 +174,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         return {
             "task_id": self._task.id,
             "stop_reason": "" if result.stop is None else result.stop.value,
+            "score": 0.0 if result.verdict is None else float(result.verdict.score),
             "success": result.verdict is not None and result.verdict.success,
             "exhausted": result.verdict is not None and result.verdict.exhausted,
             "parse_error": result.parse_error,

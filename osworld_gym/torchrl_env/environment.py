@@ -56,7 +56,8 @@ class OSWorldEnv(EnvBase):
     """``num_envs`` desktops as one batched environment, batch size ``[N]`` (also ``[1]`` for N = 1).
 
     Keys: ``action`` str; observations ``instruction`` str, ``task_id`` str, ``screenshot`` uint8 ``[N, 3, H, W]`` or
-    ``screenshot_png`` bytes, ``stop_reason`` str ("" while the episode is running), ``success`` bool ``[N, 1]``,
+    ``screenshot_png`` bytes, ``stop_reason`` str ("" while the episode is running), ``score`` float32 ``[N, 1]`` (the
+    verifier's, in [0, 1], of which only 1 is rewarded; 0 until it has scored), ``success`` bool ``[N, 1]``,
     ``env_error`` bool ``[N, 1]``, ``step_count`` int64 ``[N, 1]``, and ``group_id``, ``slot``, ``retries_left`` int64
     ``[N, 1]`` (:class:`~osworld_gym.assignment.Assignment`); ``reward`` float32 ``[N, 1]``: 1 for a verified success,
     else 0; ``done``, ``terminated``, ``truncated`` bool ``[N, 1]``.
@@ -151,6 +152,7 @@ class OSWorldEnv(EnvBase):
             instruction=VariableLength((n, -1), example_data=""),
             task_id=VariableLength((n, -1), example_data=""),
             stop_reason=VariableLength((n, -1), example_data=""),
+            score=Unbounded(shape=(n, 1), dtype=torch.float32),
             success=Binary(n=1, shape=(n, 1), dtype=torch.bool),
             env_error=Binary(n=1, shape=(n, 1), dtype=torch.bool),
             **{key: Unbounded(shape=(n, 1), dtype=torch.int64) for key in INTEGERS},
@@ -321,11 +323,13 @@ class OSWorldEnv(EnvBase):
         ended = [stop if row.done else None for row, stop in zip(rows, stops, strict=True)]
         truncated = _column([stop in TRUNCATING for stop in ended])
         done = _column([row.done for row in rows])
+        scores = [0.0 if row.result.verdict is None else row.result.verdict.score for row in rows]
         out = TensorDict(
             {
                 "instruction": NonTensorStack(*[row.task.instruction for row in rows]),
                 "task_id": NonTensorStack(*[row.task.id for row in rows]),
                 "stop_reason": NonTensorStack(*["" if stop is None else stop.value for stop in stops]),
+                "score": torch.tensor([[score] for score in scores], dtype=torch.float32),
                 "success": _column([row.result.verdict is not None and row.result.verdict.success for row in rows]),
                 "env_error": _column([stop is StopReason.env_error for stop in stops]),
                 "step_count": torch.tensor([[row.steps] for row in rows]),

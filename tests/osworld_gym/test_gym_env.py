@@ -18,6 +18,7 @@ from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.gymnasium_env import OSWorldGymnasiumEnv
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.testing import CLICK, FINISHED, NONSENSE, BlockingDesktop, Fault, ScriptedDesktop, count_task
+from osworld_gym.types import Verdict
 
 SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"], "held_out": ["count-2"]})
 
@@ -58,6 +59,16 @@ def test_an_episode_in_a_plain_loop() -> None:
     env.step(CLICK)
     _, reward, terminated, truncated, info = env.step(FINISHED)
     assert (reward, terminated, truncated, info["stop_reason"], info["success"]) == (1.0, True, False, "finished", True)
+    env.close()
+
+
+def test_a_score_below_1_is_known_and_not_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osworld_gym.episode.verify", lambda *_, **__: Verdict(0.5))
+    env = make(split="held_out")
+    assert env.reset(seed=1)[1]["score"] == 0.0
+    assert env.step(CLICK)[4]["score"] == 0.0
+    _, reward, _, _, info = env.step(FINISHED)
+    assert (reward, info["score"], info["success"]) == (0.0, 0.5, False)
     env.close()
 
 

@@ -18,6 +18,7 @@ from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.testing import CALL_USER, CLICK, FINISHED, WAIT, BlockingDesktop, Fault, ScriptedDesktop, count_task
 from osworld_gym.torchrl_env import EXAMPLE_ACTION, OSWorldEnv
+from osworld_gym.types import Verdict
 
 SUITE = Suite("count", tuple(count_task(i) for i in range(1, 5)), {"train": ["count-1"]})
 
@@ -81,6 +82,16 @@ def test_each_row_plays_its_own_task_to_its_own_reward() -> None:
     assert last["success"].tolist() == [[True], [False], [False]]
     assert list(last["stop_reason"]) == ["finished"] * 3
     assert last["step_count"].tolist() == [[2], [2], [2]]
+
+
+def test_a_score_below_1_is_known_and_not_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {"count-1": 0.5, "count-2": 1.0}
+    monkeypatch.setattr("osworld_gym.episode.verify", lambda task, *_, **__: Verdict(scores[task.id]))
+    env = make(3)
+    after = step(env, env.reset(tasks=["count-1", "count-2", "count-3"], seeds=[5, 6, 7]), FINISHED, FINISHED, CLICK)
+    assert after["score"].tolist() == [[0.5], [1.0], [0.0]]
+    assert after["success"].tolist() == [[False], [True], [False]]
+    assert after["reward"].tolist() == [[0.0], [1.0], [0.0]]
 
 
 def test_terminated_and_truncated() -> None:
