@@ -331,9 +331,10 @@ class BEPALoss(LossModule):
         """``[B, T]``: the importance weights of ``rollout_correction``; 1 without it."""
         if inputs.rollout_difference is None or self.rollout_correction == "measure":
             return torch.ones_like(inputs.log_prob)
-        return F.truncated_importance(
+        weight = F.truncated_importance(
             inputs.rollout_difference, inputs.mask, cap=self.rollout_cap, level=self.rollout_correction
         )
+        return torch.where(inputs.off_policy, 1.0, weight)
 
     def _objective(self, inputs: LossInputs) -> Objective:
         """The losses per unit; subclasses override this. Paper eq. bepa-obj."""

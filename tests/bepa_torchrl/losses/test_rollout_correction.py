@@ -120,6 +120,13 @@ def test_injected_rows_have_weight_one() -> None:
     assert out.rollout_difference_max_on_policy.item() == pytest.approx(math.log(2.0), abs=1e-6)
 
 
+def test_a_cap_below_one_leaves_injected_rows_alone() -> None:
+    """Weights of the injected row 1; of the other row min(1/2, cap)."""
+    for cap, weight in ((0.75, 0.5), (0.25, 0.25)):
+        out = loss_of(rows_of(SAMPLED, (True, False)), rollout_correction="token", rollout_cap=cap)
+        assert out.loss_objective.item() == pytest.approx((-1 - 1 + weight) / 3, abs=1e-6)
+
+
 def test_an_unknown_correction_is_refused() -> None:
     with pytest.raises(ValueError, match="rollout_correction must be off, measure, token or sequence; got 'tis'"):
         BEPALoss(FixedActor(), rollout_correction="tis")
