@@ -282,9 +282,10 @@ class BEPALoss(LossModule):
             return {}
         share = per_row(rows, self.tensor_keys.anchor, (1,), "set it to loss.anchor_weights(all rows)")
         share = share.to(inputs.log_prob.device)
+        chosen = inputs.mask & (share > 0)
         return {
-            "loss_anchor": -self.anchor_weight * (inputs.log_prob * share).sum(),
-            "units_anchor": (inputs.mask & (share > 0)).sum().float(),
+            "loss_anchor": -self.anchor_weight * (torch.where(chosen, inputs.log_prob, 0.0) * share).sum(),
+            "units_anchor": chosen.sum().float(),
         }
 
     def _terms(self, rows: TensorDictBase, inputs: LossInputs, denominator: Tensor) -> dict[str, Tensor]:

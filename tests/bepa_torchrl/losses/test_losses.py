@@ -390,6 +390,18 @@ def test_an_anchor_without_a_success_is_exactly_zero(actor):
     assert not gradient(actor, out.loss_anchor).any()
 
 
+def test_an_impossible_token_outside_of_the_anchor_is_not_in_it(actor):
+    """log p of token 3 after token 1 is -inf, in the failure: the ratio is clamped, and 0 * -inf would be NaN."""
+    rows = anchor_batch(actor)[:2]
+    with torch.no_grad():
+        actor.table[1, 3] = -math.inf
+    loss = BEPALoss(actor, anchor_weight=0.3)
+    out = loss(stamped(loss, rows))
+    by_hand = -0.3 * actor.row_log_prob(rows[0]).sum() / 2
+    torch.testing.assert_close(out.loss_anchor, by_hand)
+    assert math.isfinite(out.loss_objective.item())
+
+
 def test_a_loss_without_an_anchor_reads_and_returns_none(actor):
     loss = BEPALoss(actor)
     out = loss(stamped(loss, toy(actor)))
