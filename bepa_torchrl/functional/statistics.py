@@ -34,8 +34,11 @@ def approximate_kl(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def effective_sample_size(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """``(sum r)^2 / (n sum r^2)`` over the n tokens of the mask, ``[]`` in (0, 1]; NaN if there is none."""
-    kept = log_ratio_BT[mask_BT]
+    """``(sum r)^2 / (n sum r^2)`` over the n tokens of the mask, ``[]`` in (0, 1]; NaN if there is none.
+
+    Log ratios are clamped to ±:data:`~bepa_torchrl.functional.ratio.MAX_LOG_RATIO`.
+    """
+    kept = log_ratio_BT[mask_BT].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if kept.numel() == 0:
         return log_ratio_BT.new_full((), float("nan"))
     return (2 * kept.logsumexp(0) - (2 * kept).logsumexp(0)).exp() / kept.numel()

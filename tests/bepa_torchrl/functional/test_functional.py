@@ -308,6 +308,12 @@ def test_statistics_by_hand():
     assert F.approximate_kl(ratio, both).item() == pytest.approx((2 - math.log(3)) / 2)
 
 
+def test_the_sample_size_has_the_clamped_ratios_of_the_other_statistics():
+    """e^25 and e^21 count as e^20 each, alone or together."""
+    log_ratio = torch.tensor([25.0, 21.0], dtype=torch.float64)
+    assert F.effective_sample_size(log_ratio, torch.tensor([True, True])).item() == pytest.approx(1.0)
+
+
 def test_entropy_of_uniform_and_certain():
     assert F.token_entropy(torch.zeros(2, 8)).tolist() == pytest.approx([math.log(8)] * 2)
     assert F.token_entropy(torch.tensor([0.0, -math.inf, -math.inf])).item() == 0.0

@@ -296,6 +296,14 @@ def test_any_split_into_micro_batches_gives_the_same_loss_and_gradient(actor, na
     assert merge_outputs(outs) == pytest.approx(merge_outputs([whole]), rel=1e-5)
 
 
+def test_the_sample_size_of_micro_batches_with_ratios_beyond_the_bound(actor):
+    """e^25 and e^21 count as e^20 each, so that the effective size is the whole, 2 of 2, together and merged."""
+    loss = BEPALoss(actor)
+    batch = stamped(loss, [make_row(actor, [1], slot=slot, ratio=math.exp(25 - 4 * slot)) for slot in range(2)])
+    assert loss(batch).ESS.item() == pytest.approx(1.0, rel=1e-5)
+    assert merge_outputs([loss(batch[:1]), loss(batch[1:])])["ESS"] == pytest.approx(1.0, rel=1e-5)
+
+
 def test_luffy_by_hand(actor):
     """Off: -f(p) A per token, unclipped, with NaN old log-probabilities; on: clipped GRPO. One group, Z = 5."""
     off = make_row(actor, [1, 2], slot=0, advantage=2.0, off=True)
