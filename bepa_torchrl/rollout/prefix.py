@@ -31,7 +31,8 @@ def next_length(k: int, pass_rate: float, length: int, *, gain: float) -> int:
         length: steps of the cached trace, at least 1.
         gain: above 0.
     """
-    step = math.floor(gain * (0.5 - pass_rate) * length + 0.5)
+    # a pass rate of 2/5 is no exact float: without rounding, 1/10 of 5 steps would not be a half
+    step = math.floor(round(gain * (0.5 - pass_rate) * length, 9) + 0.5)
     return min(max(k + step, 0), length - 1)
 
 

@@ -67,6 +67,8 @@ def cache_of(*tasks: int) -> TaskTraceCache:
         (4, 0.25, 8, 1.0, 6),
         (4, 0.625, 8, 0.5, 4),  # -0.5 is rounded up, to 0
         (4, 0.375, 8, 0.5, 5),  # 0.5 is rounded up
+        (3, 2 / 5, 5, 1.0, 4),  # 1/10 of 5 is a half, too: three of eight rollouts were masked
+        (3, 4 / 5, 5, 1.0, 2),  # -3/10 of 5 is -1.5, rounded up to -1
         (0, 0.0, 1, 1.0, 0),  # a trace of one step has no prefix
     ],
 )
