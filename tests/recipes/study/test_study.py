@@ -315,6 +315,17 @@ def test_other_pages_state_the_figures_of_the_results(name: str, least: int) -> 
     assert [figure for figure in stated if figure not in page] == []
 
 
+def test_no_interval_of_staleness_excludes_the_loss_that_the_pages_name() -> None:
+    """The least loss at the lower bounds is 5.8 points, with a staleness of 4 and corrected."""
+    names = ("bepa_stale1", "bepa_stale2", "bepa_stale4", "bepa_stale4_corrected")
+    study = read_study(ROOT / "docs" / "results" / "terse")
+    found = [paired(study, name, "bepa", "train") for name in names]
+    bounds = [round(100 * each.low, 1) for each in found if each is not None]
+    assert bounds == [-8.7, -13.4, -17.4, -5.8]
+    for page in (HISTORY, ROOT / "docs" / "cluster.md"):
+        assert "none excludes a loss of five points" in page.read_text(encoding="utf-8")
+
+
 def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert verdict(Estimate(0.1, 0.02, 0.2), 5.0) == "holds"
     assert verdict(Estimate(-0.1, -0.2, -0.02), -5.0) == "holds"
