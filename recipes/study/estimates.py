@@ -108,11 +108,16 @@ def _bound(value: float) -> str:
 
 
 def rate_text(found: Rates | None) -> str:
-    """A rate in percent with its interval, or the seeds' rates, with ``/`` between them, if they are too few."""
+    """A rate in percent with its interval, or the seeds' rates, with ``/`` between them, if they are too few.
+
+    Rates that are all 0, or all 1, have no interval: resampling them has no width, and says nothing.
+    """
     if found is None:
         return "–"
     if len(found) < MIN_SEEDS:
         return " / ".join(f"{100 * each.mean():.1f}" for each in found)
+    if found.max() == 0.0 or found.min() == 1.0:
+        return f"{100 * found.mean():.1f}"
     whole = estimate(found)
     return interval_text(Estimate(whole.mean, max(whole.low, 0.0), min(whole.high, 1.0)))
 

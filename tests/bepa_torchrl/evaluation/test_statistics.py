@@ -68,6 +68,7 @@ def test_texts_have_intervals_from_three_seeds_on() -> None:
     assert gain_text((one, other)) == "+25.0 / -25.0"
     assert rate_text(np.array([[0.8], [0.9], [1.0]])) == "90.0 (65 to 100)"  # 90 ± 24.8, a rate ends at 100
     assert gain_text((np.ones((3, 2)), np.zeros((3, 2)))) == "100.0 (100 to 100)*"
+    assert (rate_text(np.zeros((5, 1))), rate_text(np.ones((3, 4)))) == ("0.0", "100.0")  # not 0 to 0
     assert (rate_text(None), gain_text(None), interval_text(None)) == ("–", "–", "–")
 
 
