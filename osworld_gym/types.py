@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +21,9 @@ Point = tuple[float, float]
 #: the n-th ``call_user()`` of an episode ends it, as in OSWorld's UI-TARS agent
 CALL_USER_TOLERANCE = 3
 MAX_WHEEL_CLICKS = 1000  #: of one scroll; longer than any list
+MAX_PNG_BYTES, SPARE_PNG_BYTES = 4, 1 << 20  # of a frame: per pixel, and in addition
+#: what Pillow raises for a PNG that is broken; the chunks that it reads have many forms
+_UNDECODABLE = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFError, struct.error, zlib.error)
 
 
 class StopReason(StrEnum):
@@ -54,12 +59,25 @@ class Screenshot:
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        """uint8 ``[H, W, 3]``, RGB."""
+        """uint8 ``[H, W, 3]``, RGB.
+
+        Raises:
+            ValueError: as :meth:`check`.
+        """
         if self._pixels is None:
             assert self._png is not None
-            with Image.open(io.BytesIO(self._png)) as image:
-                self._pixels = np.asarray(image.convert("RGB"))
+            self._pixels = np.asarray(_decoded(self._png, self.size))
         return self._pixels
+
+    def check(self) -> None:
+        """Decodes PNG bytes and drops the pixels: what a desktop has sent must not fail in the program that trains.
+
+        Raises:
+            ValueError: they are not a picture of :attr:`size`, or many times as long as one.
+        """
+        if self._pixels is None:
+            assert self._png is not None
+            _decoded(self._png, self.size)
 
     @property
     def png(self) -> bytes:
@@ -83,6 +101,21 @@ class Screenshot:
         if not png.startswith(b"\x89PNG\r\n\x1a\n") or png[-8:-4] != b"IEND":
             raise ValueError(f"expected a complete PNG, got {len(png)} bytes that begin with {png[:8]!r}")
         return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+def _decoded(png: bytes, size: tuple[int, int]) -> Image.Image:
+    """The RGB picture of a PNG of ``size`` (width, height). Raises ValueError if it is something else."""
+    most = MAX_PNG_BYTES * size[0] * size[1] + SPARE_PNG_BYTES
+    if len(png) > most:
+        raise ValueError(f"expected a PNG of {size} pixels to have at most {most} bytes, got {len(png)}")
+    try:
+        with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
+            if (found := image.size) == size:
+                image.load()
+                return image if image.mode == "RGB" else image.convert("RGB")
+    except (*_UNDECODABLE, Image.DecompressionBombError) as error:
+        raise ValueError(f"expected a PNG of {size} pixels, got one that cannot be decoded: {error}") from error
+    raise ValueError(f"expected a PNG of {size} pixels, as its first header says, got one of {found} by another")
 
 
 @dataclass(frozen=True, slots=True)

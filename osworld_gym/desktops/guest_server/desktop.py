@@ -87,6 +87,8 @@ class GuestDesktop(Desktop):
         frame = Screenshot(png=reply.body)
         try:
             size = frame.size
+            if size == self.screen_size:
+                frame.check()
         except ValueError as error:
             raise DesktopError(FailureReason.bad_screenshot, str(error)) from error
         if size != self.screen_size or reply.headers.get("x-black") == "1":
