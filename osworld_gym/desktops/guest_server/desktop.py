@@ -106,7 +106,11 @@ class GuestDesktop(Desktop):
         self._unsettled = False
         if not reply.ok:
             raise DesktopError(FailureReason.died, f"the guest refused actions: {reply.message}")
-        if cut := reply.json().get("cut", 0):
+        cut = reply.json().get("cut", 0)
+        if type(cut) is not int or not 0 <= cut <= len(actions):
+            message = f"cut: expected how many of {len(actions)} actions, got {str(cut)[:100]}"
+            raise DesktopError(FailureReason.died, message)
+        if cut:
             self.cut_actions += cut
             LOG.warning("%d of %d actions were cut off after %g s", cut, len(actions), WORK)
 
@@ -130,12 +134,9 @@ class GuestDesktop(Desktop):
         self._unsettled = True
         fields = {"command": command if isinstance(command, str) else list(command), "shell": shell, "timeout": timeout}
         reply = of_guest("/execute", self._guest.post("/execute", fields, timeout=timeout + ANSWER))
-        answer = reply.json()
-        if answer.get("timed_out"):
+        if reply.json().get("timed_out"):
             raise DesktopError(FailureReason.hung, reply.message)
-        if not reply.ok:
-            return CommandResult(127, "", reply.message)
-        return CommandResult(answer["returncode"], answer["output"], answer["error"])
+        return reply.result() if reply.ok else CommandResult(127, "", reply.message)
 
     def _reseed(self, seed: int) -> bool:
         """Applies a seed to a prepared desktop; False if it has ended meanwhile."""
@@ -150,8 +151,7 @@ class GuestDesktop(Desktop):
         fields = {"command": command if isinstance(command, str) else list(command), "shell": shell, "timeout": COMMAND}
         reply = self._guest.post("/setup/execute", fields, timeout=COMMAND + ANSWER)
         self._done("execute", reply)
-        answer = reply.json()
-        return CommandResult(answer["returncode"], answer["output"], answer["error"])
+        return reply.result()
 
     def launch(self, command: str | Sequence[str], *, shell: bool, window: bool | None) -> None:
         fields = {"command": command if isinstance(command, str) else list(command), "shell": shell, "window": window}
@@ -185,7 +185,10 @@ class GuestDesktop(Desktop):
         reply = self._guest.get("/windows", timeout=ANSWER)
         if not reply.ok:
             raise DesktopError(FailureReason.died, f"windows: {reply.message}")
-        return list(reply.json()[kind])
+        listed = reply.json().get(kind)
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise DesktopError(FailureReason.died, f"{kind}: expected a list of objects, got {reply.body[:100]!r}")
+        return listed
 
     def _done(self, step: str, reply: Reply) -> None:
         if not reply.ok:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +17,15 @@ from urllib.parse import urlencode
 from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge
 from osworld_gym.guest.server.channels import Stream
 from osworld_gym.guest.server.deadline_socket import DeadlineSocket
+from osworld_gym.types import CommandResult
 
 MAX_ANSWER = 128 << 20  # bytes; a task's largest files are videos and pictures of some tens of megabytes
 CHUNK = 1 << 20  # bytes
+MAX_FIELDS = (
+    1 << 20
+)  # bytes of JSON besides its texts: those of lists and objects take up to 30 times as many in memory
+MAX_MESSAGE = 1000  # characters of an error message, which logs and records keep
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\(?s:.)?)*+(?:"|\Z)')  # an open one ends with the body, so that time is linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +42,59 @@ class Reply:
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object. Raises DesktopError (``died``) if it is none: the server is not a guest server."""
-        try:
-            fields = json.loads(self.body)
-        except (ValueError, RecursionError):
-            fields = None
+        fields = self._fields()
         if not isinstance(fields, dict):
             raise DesktopError(FailureReason.died, f"expected a JSON object from the guest, got {self.body[:100]!r}")
         return fields
 
+    def result(self) -> CommandResult:
+        """The body as the result of a command. Raises DesktopError (``died``) if it is none."""
+        fields = self.json()
+        status, output, error = (fields.get(name) for name in ("returncode", "output", "error"))
+        if type(status) is not int or not isinstance(output, str) or not isinstance(error, str):
+            message = f"expected returncode, output and error of a command, got {self.body[:100]!r}"
+            raise DesktopError(FailureReason.died, message)
+        return CommandResult(status, output, error)
+
     @property
     def message(self) -> str:
-        """The error message in the body of a failed request."""
+        """The error message in the body of a failed request, of at most ``MAX_MESSAGE`` characters, all in UTF-8."""
+        fields = self._fields()
+        given = (fields.get("message") or fields.get("error")) if isinstance(fields, dict) else fields
+        text = given if isinstance(given, str) else self.body[: 4 * MAX_MESSAGE].decode("utf-8", "replace")
+        return text[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+
+    def _fields(self) -> Any:
+        """The body's JSON; None if it is none, or would take many times its bytes in memory."""
+        if len(self.body) > MAX_FIELDS and len(_TEXT.sub(b'""', self.body)) > MAX_FIELDS:
+            return None
         try:
-            fields = json.loads(self.body)
+            return json.loads(self.body)
         except (ValueError, RecursionError):
-            return self.body[:200].decode("utf-8", "replace")
-        return str(fields.get("message") or fields.get("error") or fields) if isinstance(fields, dict) else str(fields)
+            return None
+
+
+class _Reader(io.BufferedReader):
+    """Reads as many bytes as it is asked for, never all there are: a chunk of a reply may state a negative size."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            raise http.client.HTTPException(f"expected the size of a part of a reply, got {size}")
+        return super().read(size)
+
+
+class _Answer(http.client.HTTPResponse):
+    """A reply that is read in parts."""
+
+    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = _Reader(self.fp.detach())
 
 
 class _Connection(http.client.HTTPConnection):
     """A connection whose replies must be complete within a time limit, also if they come in a trickle of bytes."""
+
+    response_class = _Answer
 
     def __init__(self, host: str, port: int, dial: Callable[[], Stream] | None) -> None:
         super().__init__(host, port)

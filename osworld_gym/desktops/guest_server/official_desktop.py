@@ -8,6 +8,7 @@ the windows. A provider adds start and end and sets ``self._client``, as with
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import shlex
 import time
@@ -29,6 +30,7 @@ WINDOWS, BETWEEN = "wmctrl -lGx; xprop -root _NET_ACTIVE_WINDOW", "--- processes
 POLL = 0.25  # seconds between two polls of the windows, or of a starting server
 BATCH = 60.0  # seconds for one batch of actions; the official server itself ends a command after 120
 TYPED = 2000  # most characters typed by one action; pyautogui takes a few milliseconds for each
+_ACTIVE = re.compile(r"\b0x([0-9a-fA-F]{1,16})\b")
 OVER = (124, 137)  # exit status of coreutils' ``timeout`` at its limit: terminated, killed
 
 
@@ -104,7 +106,7 @@ class OfficialDesktop(GuestDesktop):
         reply = self._guest.post("/execute", fields, timeout=BATCH, again=True)
         if not reply.ok or reply.json().get("returncode") != 0:
             said = reply.json().get("error", "") if reply.ok else reply.message
-            raise DesktopError(FailureReason.died, f"the server could not act: {said.strip()[-300:]}")
+            raise DesktopError(FailureReason.died, f"the server could not act: {str(said).strip()[-300:]}")
 
     def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
         """See :meth:`Desktop.run`. Status 127: the command cannot be started. ``timeout`` of coreutils limits it."""
@@ -120,10 +122,10 @@ class OfficialDesktop(GuestDesktop):
             raise DesktopError(FailureReason.hung, reply.message)
         if not reply.ok:
             return CommandResult(127, "", reply.message)
-        answer = reply.json()
-        if answer["returncode"] in OVER and time.monotonic() - start >= timeout:
+        result = reply.result()
+        if result.returncode in OVER and time.monotonic() - start >= timeout:
             raise DesktopError(FailureReason.hung, f"{command!r} ran longer than {timeout:g} s")
-        return CommandResult(answer["returncode"], answer["output"], answer["error"])
+        return result
 
     # --- setup steps ------------------------------------------------------------------------------------------------
 
@@ -210,16 +212,22 @@ class OfficialDesktop(GuestDesktop):
 
 
 def read_windows(listing: str) -> list[dict[str, Any]]:
-    """Parses the output of ``wmctrl -lGx`` followed by that of ``xprop -root _NET_ACTIVE_WINDOW`` into windows."""
-    listed, _, front = listing.partition("_NET_ACTIVE_WINDOW")
-    active = next((int(word.rstrip(","), 16) for word in front.split() if word.startswith("0x")), 0)
+    """Parses the output of ``wmctrl -lGx`` followed by that of ``xprop -root _NET_ACTIVE_WINDOW`` into windows.
+
+    Programs choose their titles: what a line end in one makes of a line is ignored.
+    """
+    listed, found, front = listing.rpartition("_NET_ACTIVE_WINDOW")
+    listed, last = (listed, _ACTIVE.search(front)) if found else (listing, None)
+    active = int(last[1], 16) if last else 0
     out = []
     for line in listed.splitlines():
         fields = line.split(None, 8)
         if len(fields) < 8:
             continue
-        ident = int(fields[0], 16)
-        x, y, width, height = map(int, fields[2:6])
+        try:
+            ident, (x, y, width, height) = int(fields[0], 16), map(int, fields[2:6])
+        except ValueError:
+            continue
         box = {"x": x, "y": y, "width": width, "height": height}
         title = fields[8] if len(fields) > 8 else ""
         out.append({"id": ident, "title": title, "name": fields[6], **box, "active": ident == active})

@@ -14,6 +14,7 @@ Pixels = NDArray[np.uint8]
 
 LIST = "cat /proc/[0-9]*/stat 2>/dev/null"  # shell command that prints what read_processes reads
 _STAT = re.compile(r"^(\d+) \(.*\) ([A-Za-z]) (.+)$", re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]{1,20}")
 _TIMES, _START = slice(10, 14), 18  # places after the state in /proc/PID/stat: own and children's times, start
 Ident = tuple[int, int]  # process id and start time, which no later process has
 PAUSE = 0.05  # seconds between two frames, in addition to the time that each takes
@@ -66,7 +67,7 @@ def read_processes(listing: str) -> dict[Ident, Process]:
     processes = {}
     for number, state, rest in _STAT.findall(listing):
         fields = rest.split()
-        if len(fields) > _START:
+        if len(fields) > _START and all(map(_NUMBER.fullmatch, (number, fields[_START], *fields[_TIMES]))):
             processes[int(number), int(fields[_START])] = Process(state, sum(map(int, fields[_TIMES])))
     return processes
 

@@ -365,7 +365,10 @@ def _ask(server: Server, client: GuestClient) -> tuple[bool, tuple[int, int]]:
     if not reply.ok:
         raise DesktopError(FailureReason.never_ready, f"/screen_size: status {reply.status}, {reply.message}")
     answer = reply.json()
-    return ours, (int(answer["width"]), int(answer["height"]))
+    width, height = answer.get("width"), answer.get("height")
+    if type(width) is not int or type(height) is not int:
+        raise DesktopError(FailureReason.never_ready, f"/screen_size: expected two numbers, got {reply.body[:100]!r}")
+    return ours, (width, height)
 
 
 def screen_of(server: Server) -> tuple[int, int]:
