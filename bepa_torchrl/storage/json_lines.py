@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+_HALF = re.compile("[\ud800-\udfff]")
 UNITS = "units.jsonl"  #: the finished units of a :class:`~bepa_torchrl.storage.ledger.Ledger`
 
 
@@ -15,8 +17,9 @@ class RecordError(ValueError):
 
 
 def json_line(data: Mapping[str, Any]) -> str:
-    """An object as one line."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+    """An object as one line; half a character, which UTF-8 does not have, is written as its escape."""
+    line = json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

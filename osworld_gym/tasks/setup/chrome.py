@@ -24,6 +24,7 @@ STARTED = 60.0  # seconds for Chrome to answer after it was launched
 ANSWER = 15.0  # seconds for one answer
 MOST = 8 << 20  # bytes of one answer; the address of a page that is data has up to two megabytes
 ADDRESS = 3.0  # seconds for the page's address, which is left out then
+LONGEST_ADDRESS = 10_000  # characters of the page's address in an episode
 LOADED = 20.0  # seconds for a new tab to leave the blank page
 POLL = 0.1  # seconds between requests: these endpoints have no event to wait for
 
@@ -111,14 +112,17 @@ class Chrome:
 
 
 def page_url(desktop: Desktop) -> str:
-    """The address of the page that was used last; empty if no Chrome answers, such as one that the policy closed."""
+    """The address of the page that was used last; empty if no Chrome answers, such as one that the policy closed.
+
+    It is kept for every step, so only its first ``LONGEST_ADDRESS`` characters are returned, all of which UTF-8 has.
+    """
     if desktop.forwarded(CHROME_PORT) is None:
         return ""
     try:
         tabs = Chrome(desktop, answer=ADDRESS).tabs()
     except (DesktopError, KeyError, TypeError, AttributeError):
         return ""
-    return tabs[0].url if tabs else ""
+    return tabs[0].url[:LONGEST_ADDRESS].encode("utf-8", "replace").decode() if tabs else ""
 
 
 def open_tabs(desktop: Desktop, urls: Sequence[str]) -> None:

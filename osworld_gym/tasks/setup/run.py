@@ -95,7 +95,7 @@ class TaskRun:
         result = self.desktop.run(command, shell=bool(parameters.get("shell")), timeout=COMMAND)
         for key, text in (("stdout", result.output), ("stderr", result.error)):
             if parameters.get(key):
-                self.outputs[parameters[key]] = text.encode()
+                self.outputs[parameters[key]] = text.encode("utf-8", "replace")
 
 
 def prepare(task: Task, desktop: Desktop, files: FileCache | None = None, *, seed: int = 0) -> None:

@@ -17,6 +17,14 @@ def test_texts_may_have_any_line_end(tmp_path: Path) -> None:
     assert read_lines(path) == LINES
 
 
+def test_half_a_character_is_kept_as_its_escape(tmp_path: Path) -> None:
+    """Such as one in an error message of a desktop, which JSON may have and UTF-8 may not."""
+    path = tmp_path / "a.jsonl"
+    line = {"problem": "no \ud83d", "whole": "\U0001f600"}
+    path.write_text(json_line(line), encoding="utf-8")
+    assert read_lines(path) == [line]
+
+
 def test_a_last_line_that_is_cut_within_a_character_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     whole = "".join(map(json_line, LINES)).encode()

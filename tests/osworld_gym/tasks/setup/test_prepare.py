@@ -131,6 +131,14 @@ def test_a_program_in_chromes_place_neither_holds_nor_ends_the_run(answer, monke
     ended.set()
 
 
+def test_the_address_of_a_page_is_short_and_can_be_written(browser):
+    """It is kept for every step; a program in Chrome's place may answer with megabytes, and with half a character."""
+    browser.tabs = [{"id": "a", "type": "page", "title": "", "url": "data:\ud83d" + "x" * (1 << 20)}]
+    url = chrome.page_url(desktop_with(browser))
+    assert url.encode().startswith(b"data:?xxx")
+    assert len(url) == chrome.LONGEST_ADDRESS
+
+
 def test_a_chrome_that_never_starts_is_a_failed_setup(monkeypatch):
     monkeypatch.setattr(chrome, "STARTED", 0.2)
     with pytest.raises(DesktopError, match="Chrome did not answer on port 9222") as caught:
@@ -157,9 +165,11 @@ def test_download_comes_from_the_cache(tmp_path):
 @pytest.mark.parametrize("kind", ["execute", "command"])
 def test_output_is_stored_under_its_name(kind):
     outputs: dict[str, bytes] = {}
-    desktop = FileDesktop(commands={"ls 640": CommandResult(0, "out", "err")})
+    desktop = FileDesktop(
+        commands={"ls 640": CommandResult(0, "out \ud83d", "err")}
+    )  # half a character, as JSON has it
     run(desktop, step(kind, command="ls {SCREEN_WIDTH}", shell="true", stdout="a.out", stderr="a.err"), outputs=outputs)
-    assert outputs == {"a.out": b"out", "a.err": b"err"}
+    assert outputs == {"a.out": b"out ?", "a.err": b"err"}
     assert desktop.steps == []
 
 
