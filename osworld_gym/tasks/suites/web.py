@@ -150,6 +150,6 @@ def _task(line: Any, where: str) -> WebTask:
         raise TaskError(f"{where}: expected {keys} ({error!r}); is it another edition?") from error
     if task.level not in LEVELS:
         raise TaskError(f"{where}: expected the level {', '.join(LEVELS)}, got {task.level!r}")
-    if not task.id or Path(task.id).name != task.id:
+    if task.id in ("", ".", "..") or Path(task.id).name != task.id:
         raise TaskError(f"{where}: expected a task_id that can name a folder, got {task.id[:80]!r}")
     return task

@@ -58,6 +58,13 @@ def test_another_data_file_is_named(tmp_path: Path, text: str, message: str) -> 
         read_web_tasks(path)
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "/a", "a/.."])
+def test_a_task_names_a_folder_below_that_of_the_trajectories(tmp_path: Path, name: str) -> None:
+    """An earlier trajectory of the task is removed: that of ``..`` would be all results of the evaluation."""
+    with pytest.raises(TaskError, match="expected a task_id that can name a folder"):
+        read_web_tasks(made.data_file(tmp_path / "a.json", made.task(name)))
+
+
 def test_v2_is_written_and_read(tmp_path: Path) -> None:
     lamp = made.task("lamp")
     found = read_trajectory(made.second(tmp_path, lamp))
