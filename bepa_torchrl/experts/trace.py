@@ -16,9 +16,10 @@ from typing import Any
 
 from osworld_gym.atomic import write_bytes
 from osworld_gym.tasks.oracles.base import ExpertStep
-from osworld_gym.types import Action, Screenshot
+from osworld_gym.types import Action, Point, Screenshot
 
 SCHEMA = "bepa.expert-trace/1"
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class TraceError(ValueError):
@@ -224,12 +225,26 @@ def read_json(path: Path) -> dict[str, Any]:
         TraceError: unreadable, invalid JSON, or not an object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: not a readable JSON file ({error})") from error
     if not isinstance(data, dict):
         raise TraceError(f"{path}: expected a JSON object, got {type(data).__name__}")
     return data
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, in which halves of characters, which no file or tokenizer takes, are question marks.
+
+    A program that cuts a text at a number of UTF-16 units leaves such a half, as an escape.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    value = json.loads(text)
+    if not _HALF.search(text):
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _file_name(name: str) -> str:
@@ -281,11 +296,14 @@ def _hashed(step: ExpertStep) -> dict[str, Any]:
     return data
 
 
+def _point(values: Any) -> Point:
+    x, y = values
+    return float(x), float(y)
+
+
 def read_action(data: Mapping[str, Any]) -> Action:
     """An action from its fields as JSON. Raises KeyError, TypeError or ValueError if they are incomplete."""
-    points = {
-        key: None if data[key] is None else (float(data[key][0]), float(data[key][1])) for key in ("start", "end")
-    }
+    points = {key: None if data[key] is None else _point(data[key]) for key in ("start", "end")}
     return Action(
         data["kind"],
         **points,

@@ -339,6 +339,7 @@ class _Player:
             return self.press(Arguments([text], {}))
         if not isinstance(text, str):
             raise TypeError(f"message: expected text, got {text!r}")
+        text = _whole(text)
         if not all(" " <= character <= "~" or character in "\n\r\t" for character in text):
             self.note("pyautogui types only ASCII; read as the whole text")
         self.flush()
@@ -350,10 +351,15 @@ class _Player:
         text = a.get(0, "text")
         if not isinstance(text, str):
             raise TypeError(f"text: expected text, got {text!r}")
-        self.clipboard, self.replaced, self.unpasted = text, False, self.statement[:80]
+        self.clipboard, self.replaced, self.unpasted = _whole(text), False, self.statement[:80]
 
     def sleep(self, _: Arguments) -> None:
         self.slept = True
+
+
+def _whole(text: str) -> str:
+    r"""The text without halves of characters, such as ``\ud83d``, which no tokenizer and no file takes."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 _HANDLERS: dict[str, Callable[[_Player, Arguments], None]] = {

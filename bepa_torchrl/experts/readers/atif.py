@@ -83,6 +83,7 @@ def _without_log(trial: Trial, root: Path) -> Run:
 class _Reading:
     """The steps that have been read so far: the newest image is the screen before the next step."""
 
+    trial: Path
     folder: Path
     newest: Path | None = None
     steps: list[ExpertStep] = field(default_factory=list)
@@ -135,11 +136,11 @@ class _Reading:
         for content in contents:
             for part in content if isinstance(content, list) else []:
                 if part.get("type") == "image":
-                    self.newest = _image(self.folder, str(part["source"]["path"]))
+                    self.newest = _image(self.trial, self.folder, str(part["source"]["path"]))
 
 
 def _run(data: Mapping[str, Any], path: Path, trial: Trial, name: str) -> Run:
-    reading = _Reading(path.parent)
+    reading = _Reading(trial.folder, path.parent)
     for step in data["steps"]:
         reading.read(step)
     if reading.steps and (further := data.get("continued_trajectory_ref")):
@@ -231,9 +232,12 @@ def _text(message: Any) -> str:
     return str(message or "")
 
 
-def _image(folder: Path, name: str) -> Path | None:
+def _image(trial: Path, folder: Path, name: str) -> Path | None:
+    """The file of an image; None if it is no PNG, or outside the trial: a log may name any file of the machine."""
     path = folder / name
     try:
+        if not path.resolve().is_relative_to(trial.resolve()):
+            return None
         png_size(path)
     except (OSError, ValueError):
         return None

@@ -2,13 +2,12 @@ r"""Reads ``traj.jsonl``: JSON lines, in which one file may hold several runs an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.experts.trace import TraceError, parse_json
 
 Line = Mapping[str, Any]
 
@@ -73,7 +72,7 @@ def each_line(path: Path) -> Iterator[tuple[str, Line | TraceError]]:
 
 def _object(raw: bytes, where: str) -> Line | TraceError:
     try:
-        line = json.loads(raw.decode("utf-8-sig"))
+        line = parse_json(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         return TraceError(f"{where}: not a JSON line, so the log was cut off or damaged ({error})")
     if not isinstance(line, dict):

@@ -373,6 +373,47 @@ def test_a_part_of_an_atif_run_that_cannot_be_read_costs_this_run_only(tmp_path:
     assert runs["c"].outcome.value == "success"
 
 
+def test_atif_pictures_are_those_of_the_trial(tmp_path: Path) -> None:
+    """A log may name any file of the machine, which would be shown, and exported with the traces."""
+    (tmp_path / "private.png").write_bytes(frame(7, SCREEN))
+    trial = write_atif(tmp_path / "logs", *(agent_step(n, "1.png", call(n, type="wait")) for n in (2, 3, 4, 5)))
+    (trial / "agent" / "link.png").symlink_to(tmp_path / "private.png")
+    (trial / "images").mkdir()
+    (trial / "images" / "5.png").write_bytes(frame(5, SCREEN))
+    (path,) = trial.rglob("trajectory.json")
+    data = json.loads(path.read_text())
+    names = (str(tmp_path / "private.png"), "../../../private.png", "link.png", "../images/5.png")
+    for step, name in zip(data["steps"], names, strict=False):
+        if step["source"] == "user":
+            step["message"] = [image(name)]
+        else:
+            step["observation"]["results"] = [{"content": [image(name)]}]
+    path.write_text(json.dumps(data))
+    (run,) = atif.scan(tmp_path / "logs")
+    assert [picture and picture.name for picture in run.pictures] == [None, None, None, "5.png"]
+
+
+def test_a_point_of_no_numbers_costs_this_run_only(tmp_path: Path) -> None:
+    action = {"kind": "click", "start": [], "end": None, "key": None, "content": None, "direction": None}
+    write_atif(tmp_path, {"step_id": 2, "source": "agent", "message": "x", "extra": {"actions": [action]}})
+    assert "not a valid ATIF-v1.8 trajectory (ValueError: " in atif.scan(tmp_path)[0].skipped
+
+
+def test_halves_of_characters_are_left_out(tmp_path: Path) -> None:
+    """A program that cuts a text by its UTF-16 units leaves one, which no file and no tokenizer takes."""
+    half = '{"name": "computer_use", "arguments": {"text": "\\ud83d"}}'
+    step = {"step_num": 1, "action": "pyautogui.write('\\ud83d')", "response": f"\ud83d<tool_call>{half}</tool_call>"}
+    folder = tmp_path / "logs" / "tab-1"
+    folder.mkdir(parents=True)
+    (folder / "traj.jsonl").write_text(json.dumps(step | {"whole": "\U0001f600"}))
+    (folder / "result.txt").write_text("1.0")
+    for reader in ("qwen3_vl", "auto"):
+        (trace,) = READERS[reader](tmp_path / "logs", [Task("tab-1", "x", evaluator={"func": "x"})])
+        save_traces([trace], tmp_path / reader)
+        assert load_traces(tmp_path / reader)[0].steps == trace.steps
+    assert trace.steps[0].actions[0].content == "\ufffd"
+
+
 def test_our_own_traces(tmp_path: Path) -> None:
     trace = sound_trace()
     save_traces([trace], tmp_path / "recorded")

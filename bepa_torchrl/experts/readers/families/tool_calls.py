@@ -13,6 +13,7 @@ from typing import Any
 
 from bepa_torchrl.experts.readers.family import Family, Sample, Texts, last_sentence, response_text
 from bepa_torchrl.experts.readers.log import Line
+from bepa_torchrl.experts.trace import parse_json
 from osworld_gym.qwen3vl.parse import tagged
 from osworld_gym.types import Point
 
@@ -25,7 +26,7 @@ def tool_arguments(text: str) -> list[dict[str, Any]]:
     arguments = []
     for raw in tagged(text)[1]:
         try:
-            call = json.loads(raw)
+            call = parse_json(raw)
         except (ValueError, RecursionError):
             continue
         if isinstance(call, dict) and isinstance(call.get("arguments"), dict):
