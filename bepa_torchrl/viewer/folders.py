@@ -13,7 +13,7 @@ from bepa_torchrl.experts.readers.run import Outcome, Run
 from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import TraceError, read_trace_file, trace_steps
 from bepa_torchrl.viewer.episode import ShownEpisode, ShownStep, outcome_of
-from bepa_torchrl.viewer.pictures import Pictures
+from bepa_torchrl.viewer.pictures import Pictures, picture_in
 from bepa_torchrl.viewer.recorded import Entry, Stream, read_json_lines, stamp_of
 from bepa_torchrl.viewer.responses import ResponseReader, code_of, read_object, shown_actions
 from osworld_gym.tasks.oracles.base import ExpertStep
@@ -113,7 +113,7 @@ def _saved_trace(path: Path, folder: Path) -> ShownEpisode | None:
 
 
 def _image(folder: Path, name: Any) -> Path | None:
-    return folder / "images" / f"{name}.png" if name else None
+    return picture_in(folder / "images", f"{name}.png") if name else None
 
 
 def _logged(run: Run) -> ShownEpisode:
@@ -193,7 +193,7 @@ def _row(entries: Sequence[Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cached_step(row: Mapping[str, Any], folder: Path, reader: ResponseReader, pictures: Pictures) -> ShownStep:
-    path = folder / str(row["screenshot_png"])
+    path = picture_in(folder, str(row["screenshot_png"]))
     size = pictures.size(path)
     names = {"tokens": "tokens/response", "log_probs": "log_probs/rollout", "old_log_probs": "log_probs/response"}
     line = {name: row.get(key) for name, key in names.items()}

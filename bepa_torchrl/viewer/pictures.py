@@ -6,11 +6,21 @@ import hashlib
 import os
 import re
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from PIL import Image
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+#: of pictures; a browser would open the file of another as a page, and run what is in it
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def picture_in(folder: Path, name: str) -> Path:
+    """The picture ``name`` of a folder. Raises ValueError if it is outside of it: a record may name any file."""
+    inside = PurePath(name)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise ValueError(f"expected the name of a picture in {folder}, got {name[:200]!r}")
+    return folder / inside
 
 
 class Pictures:
@@ -44,7 +54,8 @@ class Pictures:
             return None
         if path not in self._names:
             digest = path.stem if _HASH.fullmatch(path.stem) else hashlib.sha256(path.read_bytes()).hexdigest()
-            name = f"images/{digest[:2]}/{digest}{path.suffix.lower()}"
+            suffix = path.suffix.lower()
+            name = f"images/{digest[:2]}/{digest}{suffix if suffix in _SUFFIXES else _SUFFIXES[0]}"
             _put(path, self.out / name)
             self._names[path] = name
         return self._names[path]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.viewer.episode import ShownEpisode, outcome_of
-from bepa_torchrl.viewer.pictures import Pictures
+from bepa_torchrl.viewer.pictures import Pictures, picture_in
 from bepa_torchrl.viewer.responses import ResponseReader
 from osworld_gym.types import StopReason
 
@@ -139,6 +139,6 @@ def _source(line: Mapping[str, Any]) -> str:
 
 def _step(step: Mapping[str, Any], folder: Path, reader: ResponseReader, pictures: Pictures) -> Any:
     name = str(step.get("screenshot") or "")
-    path = folder / "images" / name[:2] / f"{name}.png"
-    size = pictures.size(path) if name else None
+    path = picture_in(folder / "images", f"{name[:2]}/{name}.png") if name else None
+    size = None if path is None else pictures.size(path)
     return reader.step(str(step.get("text") or ""), None if size is None else path, size, step)

@@ -30,6 +30,7 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.cli import main
 from bepa_torchrl.experts.plan import plan_from_trace, plan_hash
 from bepa_torchrl.experts.trace import save_trace
+from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.site import CHUNK_EPISODES, Site
 
 View = Callable[..., Path]
@@ -321,6 +322,33 @@ def test_expert_logs(tmp_path: Path, view: View) -> None:
     step = page_data(out, "0-0")[0]["steps"][0]
     assert "Reopen the tab." in step["thought"]
     assert (out / step["screenshot"]).is_file()
+
+
+def test_pictures_are_those_of_the_folder(tmp_path: Path, view: View) -> None:
+    """A folder of somebody else's may name any picture of the machine, which the pages would then contain."""
+    (tmp_path / "private.png").write_bytes(made_picture(1))
+    path = save_trace(sound_trace(), tmp_path / "traces")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"final_screenshot": "../../private"}))
+    run = one_episode(tmp_path / "run", [made_step("../../../../private", CLICK)])
+    cache = TaskTraceCache()
+    cache.put("a", make_trace("a", steps=2, version=5, source="self_rolled"))
+    cache.dumps(tmp_path / "cache")
+    (rows,) = (tmp_path / "cache" / "traces").glob("*/rows.json")
+    rows.write_text(rows.read_text().replace("images/", "../images/"))
+    (tmp_path / "cache" / "images").rename(tmp_path / "images")
+    out = view(tmp_path / "traces", run, tmp_path / "cache")
+    assert [stream["damaged"] for stream in page_data(out, "index")["streams"]] == [1, 1, 1]
+    assert not list((out / "images").rglob("*.png"))
+
+
+def test_a_picture_is_no_page(tmp_path: Path) -> None:
+    """A PNG may be a page, too; under another name a browser would run what is in it."""
+    path = tmp_path / "1.html"
+    path.write_bytes(made_picture(1))
+    name = Pictures(tmp_path / "out").name(path)
+    assert name is not None
+    assert name.endswith(".png")
 
 
 def test_a_runs_expert_traces_and_their_plans(tmp_path: Path, view: View) -> None:
