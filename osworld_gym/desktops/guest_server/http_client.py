@@ -21,9 +21,8 @@ from osworld_gym.types import CommandResult
 
 MAX_ANSWER = 128 << 20  # bytes; a task's largest files are videos and pictures of some tens of megabytes
 CHUNK = 1 << 20  # bytes
-MAX_FIELDS = (
-    1 << 20
-)  # bytes of JSON besides its texts: those of lists and objects take up to 30 times as many in memory
+#: bytes of JSON besides its texts: those of lists and objects take up to 30 times as many in memory
+MAX_FIELDS = 1 << 20
 MAX_MESSAGE = 1000  # characters of an error message, which logs and records keep
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\(?s:.)?)*+(?:"|\Z)')  # an open one ends with the body, so that time is linear
 
