@@ -341,6 +341,7 @@ class OSWorldEnv(EnvBase):
                 "truncated": truncated,
             },
             batch_size=self.batch_size,
+            device=self.device,  # None, unless .to() was called, as a collector with device= does
         )
         if self._png:
             return out.set("screenshot_png", NonTensorStack(*[row.result.screenshot.png for row in rows]))

@@ -487,6 +487,22 @@ def test_seeds_and_retries_out_of_range_are_refused() -> None:
         make(1, options={"max_steps": 3})
 
 
+@pytest.mark.parametrize("observation", ["array", "png"])
+def test_results_are_on_the_device_that_the_environment_was_moved_to(observation: str) -> None:
+    """As a collector does with ``device=``; its policy, on the same device, then gets them as they are.
+
+    ``EnvBase.reset`` and ``step`` read whether rows are done, which the device "meta" does not know.
+    """
+    env = make(2, observation=observation).to("meta")
+    start = env._reset()
+    start["action"] = NonTensorStack(CLICK, CLICK)
+    for td in (start, env._step(start)):
+        tensors = [td[key] for key in td.keys(leaves_only=True)]
+        assert len(tensors) >= 9
+        assert {tensor.device.type for tensor in tensors} == {"meta"}
+    check_env_specs(make(2, observation=observation).to("cpu"))
+
+
 def test_a_stock_rollout_ends_when_every_row_is_done() -> None:
     env = make(2, options=EpisodeOptions(max_steps=3), observation="png")
 
