@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
+from typing import NoReturn
 
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.pool import WarmPool
@@ -182,6 +183,12 @@ class DesktopVector:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "desktops cannot be copied or pickled; fix: give a worker the function that creates its environment, as "
+            'lambda: OSWorldEnv("sim"); for another environment, create one'
+        )
+
     def _worker(self, i: int, desktop: Desktop | None) -> DesktopWorker:
         if not self.blocking:
             return DesktopWorker(self._make, self.options, self.screen_size, desktop)
@@ -193,7 +200,8 @@ class DesktopVector:
     def _send(self, i: int, call: Call) -> None:
         slot = self._slots[i]
         if self._closed or slot.deadline is not None:
-            raise RuntimeError(f"desktop {i}: " + ("closed" if self._closed else "busy: receive its result first"))
+            problem = "closed: create a new environment" if self._closed else "busy: receive its result first"
+            raise RuntimeError(f"desktop {i}: {problem}")
         slot.sent = monotonic()
         if isinstance(slot.worker, ThreadedWorker):
             slot.deadline = monotonic() + self._deadline

@@ -296,7 +296,8 @@ class OSWorldEnv(EnvBase):
         if given is None:
             raise ValueError(
                 "step requires the key 'action', one response text per row, got none: "
-                'call the policy first, or td["action"] = NonTensorStack(*texts)'
+                'call the policy first, or td["action"] = NonTensorStack(*texts); a collector with policy_device= '
+                'drops the text of a policy that does not have out_keys=["action"], as a TensorDictModule has'
             )
         texts: list[Any] = given.tolist()
         for i, text in enumerate(texts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import runpy
 from typing import Any
 
@@ -501,6 +503,19 @@ def test_results_are_on_the_device_that_the_environment_was_moved_to(observation
         assert len(tensors) >= 9
         assert {tensor.device.type for tensor in tensors} == {"meta"}
     check_env_specs(make(2, observation=observation).to("cpu"))
+
+
+def test_a_copy_is_refused_and_a_closed_environment_says_so() -> None:
+    env = make(2)
+    td = env.reset()
+    with pytest.raises(TypeError, match="desktops cannot be copied or pickled; fix: give a worker the function"):
+        copy.deepcopy(env)
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        pickle.dumps(env.vector)
+    env.close()
+    for call in (lambda: step(env, td, CLICK, CLICK), env.reset):
+        with pytest.raises(RuntimeError, match="closed: create a new environment"):
+            call()
 
 
 def test_a_stock_rollout_ends_when_every_row_is_done() -> None:
