@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector, MultiSyncCollector
 from torchrl.data import (
     LazyMemmapStorage,
@@ -22,6 +24,7 @@ from torchrl.data import (
 )
 from torchrl.data.replay_buffers.storages import CompressedListStorage
 from torchrl.envs import (
+    AsyncEnvPool,
     CatFrames,
     Compose,
     FrameSkipTransform,
@@ -123,6 +126,23 @@ print("texts:", *buffer[:]["text"])
         "TorchRL's memory-mapped storage now keeps text: delete osworld_gym/torchrl_env/memmap_text.py, its call and "
         "its tests, and the sentence about it in docs/torchrl.md"
     )
+
+
+@pytest.mark.parametrize("storage", [LazyStackStorage, ListStorage, LazyTensorStorage, LazyMemmapStorage])
+def test_whole_rollouts_are_stored_but_in_memory_mapped_storages(storage: type) -> None:
+    """Elements ``[T]`` in the place of rows, as of ``buffer.extend(env.rollout(...))``."""
+    env = make("png")
+    given = [env.rollout(2, think) for _ in range(2)]
+    buffer: Any = ReplayBuffer(storage=storage(4), collate_fn=torch.stack)
+    if storage is LazyMemmapStorage:
+        with pytest.raises(RuntimeError, match="update a leaf in-place with a shared tensordict"):
+            buffer.extend(given[0])
+        return
+    for rollouts in given:
+        buffer.extend(rollouts)
+    found = buffer[:]
+    found = torch.stack(found) if isinstance(found, list) else found
+    assert texts(found.reshape(-1)) == texts(torch.cat(given).reshape(-1))
 
 
 def by_state_dict(saved: ReplayBuffer, loaded: ReplayBuffer, _: Path) -> None:
@@ -229,6 +249,60 @@ def test_a_collector_fills_a_buffer_of_flat_rows() -> None:
         found.append(batch)
     collector.shutdown()
     assert texts(buffer[:]) == texts(torch.cat(found))
+
+
+def test_a_collectors_own_buffer_gets_rows_if_it_flattens_them() -> None:
+    for postproc, shape in ((None, (2, 4)), (lambda batch: batch.reshape(-1), (8,))):
+        buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+        collector = Collector(make, think, frames_per_batch=8, total_frames=8, replay_buffer=buffer, postproc=postproc)
+        for _ in collector:
+            pass
+        collector.shutdown()
+        found = buffer[:]
+        assert found.shape == shape
+        assert len(set(found.reshape(-1)["action"])) == 8
+
+
+@pytest.mark.slow
+def test_a_multi_collectors_own_buffer_takes_no_batched_environments() -> None:
+    """TorchRL makes the buffer of elements of one step, and its workers write as many as a batch has."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(16), shared=True)
+    collector = MultiSyncCollector([make] * 2, wait, frames_per_batch=8, total_frames=16, replay_buffer=buffer)
+    with pytest.raises((RuntimeError, ValueError), match=r"At least one process failed|Cannot close a process"):
+        next(iter(collector))
+    with suppress(RuntimeError, ValueError):  # the workers are still exiting
+        collector.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")  # the policies have no parameters, and one requires InitTracker
+def test_a_policy_on_another_device_must_name_its_text() -> None:
+    def collect(policy: Any) -> TensorDictBase:
+        collector = Collector(make, policy, frames_per_batch=4, total_frames=4, policy_device="cpu")
+        try:
+            return next(iter(collector))
+        finally:
+            collector.shutdown()
+
+    with pytest.raises(ValueError, match=r"does not have out_keys=\[.action.\]"):
+        collect(wait)
+    named = TensorDictModule(lambda steps: ["Action: wait()"] * len(steps), ["step_count"], ["action"])
+    assert set(collect(named).reshape(-1)["action"]) == {"Action: wait()"}
+
+
+def test_an_async_pool_takes_environments_of_one_desktop() -> None:
+    """TorchRL reads an environment's number from each of its rows: with two rows, the first is reset for the second."""
+    single = AsyncEnvPool([lambda: make(n=1)] * 3, backend="threading")
+    td = single.reset()
+    single.async_step_send(td.set("action", NonTensorData("Action: wait()", batch_size=td.batch_size)))
+    assert single.async_step_recv(min_get=3)["next", "step_count"].flatten().tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        single.rollout(2, wait)
+    single.close()
+    double = AsyncEnvPool([make] * 2, backend="threading")
+    with suppress(RuntimeError):  # two threads at once in the first environment
+        double.reset()
+    assert double.envs[1]._rows[0] is None
+    double.close()
 
 
 @pytest.mark.slow
