@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -90,6 +91,7 @@ class DesktopVector:
         self.on_screenshot: Callable[[bytes], None] | None = None
         self._closers: list[threading.Thread] = []
         self._closed = False
+        self._process = os.getpid()
         first = self._make()
         self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all desktops
         self.blocking = first.blocking
@@ -164,6 +166,8 @@ class DesktopVector:
 
     def close(self) -> None:
         """Closes every desktop, hung ones from another thread, and waits up to ``CLOSE_DEADLINE`` seconds for them."""
+        if self.blocking and os.getpid() != self._process:
+            return  # a forked process: the desktops are its parent's
         with self._changed:
             if self._closed:
                 return
@@ -204,6 +208,10 @@ class DesktopVector:
             raise RuntimeError(f"desktop {i}: {problem}")
         slot.sent = monotonic()
         if isinstance(slot.worker, ThreadedWorker):
+            if os.getpid() != self._process:  # a fork has none of the threads
+                raise RuntimeError(
+                    f"desktop {i} belongs to the process that created it; fix: create the environment after the fork"
+                )
             slot.deadline = monotonic() + self._deadline
             slot.worker.submit(call)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import threading
 from collections import Counter
@@ -376,3 +378,23 @@ def test_the_seconds_of_finished_calls_are_summed_over_desktops() -> None:
         idle = vector.busy_seconds
         threading.Event().wait(0.05)
         assert vector.busy_seconds == idle
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_may_not_use_the_desktops_of_its_parent() -> None:
+    """Their threads do not exist in it: it would wait for the whole deadline. Closing there leaves them alone."""
+
+    def use(vector: DesktopVector) -> None:
+        with pytest.raises(RuntimeError, match="belongs to the process that created it; fix: create the environment"):
+            vector.send_reset(0, count_task(1), seed=0)
+        vector.close()
+        os._exit(0)
+
+    factory = Factory(BlockingDesktop)
+    with DesktopVector(factory, 1) as vector:
+        child = multiprocessing.get_context("fork").Process(target=use, args=(vector,))
+        child.start()
+        child.join(60.0)
+        assert child.exitcode == 0
+        begin_all(vector)
+        assert factory.made[0].closed == 0
