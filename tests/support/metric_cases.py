@@ -283,6 +283,10 @@ BROWSER_CASES = [
     ("is_expected_active_tab", ("http://a.org", rules(type="url", url="https://a.org")), {}, 0),
     ("is_expected_active_tab", ("chrome://settings/", rules(type="url", url="chrome://settings")), {}, 1),
     ("is_expected_active_tab", ("http://127.0.0.1/a", rules(type="url", url="127.0.0.1/a")), {}, 1),
+    ("is_expected_active_tab", ("http://127.0.0.1/a", rules(type="url", url="www.127.0.0.1/a")), {}, 0),
+    ("is_expected_active_tab", ("https://www.shop.a.org/x", rules(type="url", url="https://shop.a.org/x")), {}, 0),
+    ("is_expected_active_tab", ("https://www.a.invalid/x", rules(type="url", url="https://a.invalid/x")), {}, 0),
+    ("is_expected_active_tab", ("https://a.org./x", rules(type="url", url="https://www.a.org/x")), {}, 1),
     ("is_expected_active_tab", (None, rules(type="url", url="x")), {}, 0),
     ("is_expected_active_tab_approximate", ("https://a.org/x?q=1", rules(type="url", url="https://a.org/x")), {}, 1),
     (
@@ -339,6 +343,11 @@ BROWSER_CASES = [
     ("is_expected_installed_extensions", (["a"], rules(expected=["b"])), {}, 0),
     ("is_cookie_deleted", ([[1, ".b.org"], [2, "c.org"]], rules(type="domains", domains=["amazon.com"])), {}, 1),
     ("is_cookie_deleted", ([[1, "www.amazon.com"]], rules(type="domains", domains=["amazon.com"])), {}, 0),
+    ("is_cookie_deleted", ([[1, "www.amazon.com"]], rules(type="domains", domains=[".amazon.com"])), {}, 0),
+    ("is_cookie_deleted", ([[1, "amazon.com"]], rules(type="domains", domains=[".amazon.com"])), {}, 0),
+    ("is_cookie_deleted", ([[1, ".amazon.co.uk"]], rules(type="domains", domains=[".amazon.com"])), {}, 0),
+    ("is_cookie_deleted", ([[1, ".www.amazon.com"]], rules(type="domains", domains=[".amazon.com"])), {}, 1),
+    ("is_cookie_deleted", ([[1, ".pay.amazon.com"]], rules(type="domains", domains=[".amazon.com"])), {}, 1),
     (
         "check_history_deleted",
         ([["https://youtube.com/x", "", 1]], rules(type="keywords", keywords=["youtube"])),

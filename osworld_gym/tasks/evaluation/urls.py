@@ -1,4 +1,4 @@
-"""Comparison of URLs by OSWorld's rule, which ignores ``www.`` and the public suffix."""
+"""Comparison of URLs by OSWorld's rule, which ignores a site's ``www.`` or leading dot, and the public suffix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COUNTRIES = {
 
 
 def normal_url(url: str) -> tuple[str, str, str, str, str]:
-    """(scheme, site without ``www.`` and suffix, path, query, fragment); a missing scheme is ``http``."""
+    """(scheme, site without suffix and ``www.``, path, query, fragment); a missing scheme is ``http``."""
     split = urlsplit(url if re.match(r"^[a-zA-Z][a-zA-Z0-9+\-.]*://", url) else f"http://{url}")
     path = "" if split.path == "/" else split.path
     return split.scheme.lower(), _site((split.hostname or "").strip()), path, split.query, split.fragment
@@ -55,10 +55,12 @@ def _site(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
-        labels = host.lower().split(".")
+        labels = host.lower().rstrip(".").split(".")
     if len(labels) > 1:
         del labels[len(labels) - _suffix(labels) :]
-    return ".".join(labels[1:] if len(labels) > 1 and labels[0] == "www" else labels)
+    if len(labels) == 2 and labels[0] in ("", "www"):  # no other subdomain: "www.shop.a.com" is not "shop.a.com"
+        del labels[0]
+    return ".".join(labels)
 
 
 def _suffix(labels: list[str]) -> int:
