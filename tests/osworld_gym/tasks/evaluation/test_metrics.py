@@ -117,3 +117,24 @@ def test_check_direct_json_object():
     unordered = {"expected": {"a": [2, 1]}, "ignore_list_order": True}
     assert structured.check_direct_json_object({"a": [1, 2]}, unordered) == 1.0
     assert structured.check_direct_json_object({"a": [1, 2]}, {"expected": {"a": [2, 1]}}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "score"),
+    [
+        (b'{\n    "a": "x",\n    "b": 1\n}', '{"a": "x"}\n', 1.0),
+        (b'{"c": {"a": "x", "d": 2}}', '{"c": {"a": "x"}}', 1.0),
+        (b'{"c": [1, 2]}', '{"c": [1]}', 0.0),
+        (b'{"a": "y"}', '{"a": "x"}', 0.0),
+        (b'["{\\"a\\": 1}", {"a": 1}]', '{"a": 1}', 0.0),
+        (b'// settings\n{"a": 1}', '{"a": 1}\n', 1.0),  # no JSON: as text
+        (b"folder: project\n", "project", 1.0),
+        (b"folder: other\n", "project", 0.0),
+        (b"x", "", 0.0),
+        (None, "x", 0.0),
+    ],
+)
+def test_compare_config_by_containment(actual, expected, score):
+    """Of OSWorld's release after 1.0.2, so the cases are not compared with that."""
+    assert text.compare_config(actual, {"expected": expected}, containment_ok=True) == score
+    assert text.compare_config(actual, {"expected": expected}, containment_ok=False) == 0.0

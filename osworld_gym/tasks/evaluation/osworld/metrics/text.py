@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,10 +62,31 @@ def compare_text_file(
     return float(left == right)
 
 
-def compare_config(actual: bytes | str | None, rules: Mapping[str, Any], **options: Any) -> float:
-    """1 when the file's text is ``rules["expected"]``. Options are ignored, as in OSWorld."""
+def compare_config(
+    actual: bytes | str | None, rules: Mapping[str, Any], *, containment_ok: bool = False, **options: Any
+) -> float:
+    """1 when the file's text is ``rules["expected"]``.
+
+    ``containment_ok``: 1 when the file contains it, as text, or by members if both are JSON. OSWorld's tasks of 2026
+    have this option, and its release ignores it. Other options are ignored, as in OSWorld.
+    """
     del options
-    return 0.0 if not actual else float(as_text(actual) == rules["expected"])
+    if actual is None:
+        return 0.0
+    text, expected = as_text(actual), rules["expected"]
+    if not containment_ok:
+        return float(text == expected)
+    try:
+        return float(bool(expected) and _contains(json.loads(text), json.loads(expected)))
+    except ValueError:
+        return float(bool(expected) and expected.strip() in text)
+
+
+def _contains(value: Any, wanted: Any) -> bool:
+    """Whether every member of ``wanted``, at any depth of its objects, is in ``value``; lists are compared whole."""
+    if not isinstance(wanted, dict):
+        return bool(value == wanted)
+    return isinstance(value, dict) and all(key in value and _contains(value[key], wanted[key]) for key in wanted)
 
 
 def compare_answer(actual: str | None, rules: Mapping[str, Any]) -> float:
