@@ -5,6 +5,7 @@ import pytest
 from file_desktop import FileDesktop
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
 from osworld_gym.tasks.evaluation.osworld import CHOICES
@@ -12,6 +13,7 @@ from osworld_gym.tasks.evaluation.osworld.metrics import archives
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official
 from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.setup.file_cache import FileCache
+from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
@@ -99,6 +101,20 @@ def test_several_files_of_one_getter():
     wanted = rules(expected=["1"])
     assert score(desktop, func="file_contains", result=several | {"gives": [1]}, expected=wanted) == 1.0
     assert score(desktop, func="file_contains", result=several, expected=wanted) == 0.0  # gives [0]: missing
+
+
+def test_several_files_are_in_the_order_of_their_paths(tmp_path):
+    files = FileCache(tmp_path, offline=True, also=())
+    (tmp_path / "t").mkdir()
+    names = ["a", "b"]
+    for name in names:
+        (tmp_path / "t" / name).write_bytes(b"gold " + name.encode())
+    common = {"multi": True, "dest": names, "gives": [1, 0]}
+    result = {"type": "vm_file", "path": ["/a", "/b"], **common}
+    gold = {"type": "cloud_file", "path": ["https://hub/a", "https://hub/b"], **common}
+    run = TaskRun(task(func="exact_match", result=result), FileDesktop({"/a": b"1"}), files, {})
+    assert GETTERS["vm_file"](run, result) == [b"1", None]
+    assert GETTERS["cloud_file"](run, gold) == [b"gold a", b"gold b"]
 
 
 def test_postconfig_runs_before_the_getters():

@@ -58,18 +58,20 @@ def listens(run: TaskRun, port: int) -> bool:
 def vm_file(run: TaskRun, config: Config) -> bytes | list[bytes | None]:
     """The bytes of ``path``. With ``multi``, a list of paths; ``gives`` (default ``[0]``) are the indices to return.
 
+    The files are in the order of their paths, whatever the order of ``gives`` (as of the gold files).
+
     Raises:
         FileNotFoundError: ``path`` is missing or unreadable. If several files are returned, a missing one is None.
     """
     path = key(config, "path")
     if not config.get("multi", False):
         return read(run, path)
-    gives = config.get("gives", [0])
-    files = [_read_or_none(run, path[i]) for i in gives]
-    if len(files) > 1:
+    paths = [one for i, one in enumerate(path) if i in config.get("gives", [0])]
+    files = [_read_or_none(run, one) for one in paths]
+    if len(files) != 1:
         return files
     if files[0] is None:
-        raise FileNotFoundError(path[gives[0]])
+        raise FileNotFoundError(paths[0])
     return files[0]
 
 
