@@ -6,7 +6,7 @@ Most make OSWorld's function raise. Ours raise too, or give 0.
 import io
 import zipfile
 
-from metric_cases import LETTER, MAIL_FILTER, PICTURE, PREFS, packed, png
+from metric_cases import LETTER, MAIL_FILTER, PICTURE, PREFS, START, packed, png, registry
 
 ONE = packed({"x/a.txt": "1"})
 PARTS = {"x/a.txt": "1"}
@@ -23,6 +23,7 @@ def contents(**values) -> dict:
 
 
 NOT_UTF8 = b"\xff"
+CONSOLE = registry(START, "EnablePresenterScreen", "true", "false").replace(b"<value>true</value>", b"")
 INSIDE = {"file_path": "x"}
 BROKEN = {
     "archive with a folder more": ("compare_archive", (packed({**PARTS, "x/b/": ""}), ONE), INSIDE),
@@ -35,6 +36,7 @@ BROKEN = {
     "document without content types": ("compare_docx_files", (without("[Content_Types].xml"), LETTER), {}),
     "document without relations": ("compare_docx_files", (without("_rels/.rels"), LETTER), {}),
     "first lines of no document": ("compare_init_lines", (without("_rels/.rels"), LETTER), {}),
+    "registry whose first entry has no value": ("check_presenter_console_disable", (CONSOLE,), {}),
     "list that is no UTF-8": ("check_list", (b"one\n" + NOT_UTF8, contents(expect=["one"])), {}),
     "table that is no UTF-8": ("check_csv", (b"k\na\n" + NOT_UTF8, contents(expect=[{"k": "a"}])), {}),
     "text that is no UTF-8": ("diff_text_file", (b"a\n" + NOT_UTF8, b"a\n"), {}),

@@ -60,6 +60,19 @@ def docx(*blocks: str) -> bytes:
     return packed({"[Content_Types].xml": types, "_rels/.rels": relations, "word/document.xml": document})
 
 
+def odt(*texts: str) -> bytes:
+    """An OpenDocument text of paragraphs."""
+    name = "urn:oasis:names:tc:opendocument:xmlns"
+    return packed(
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "content.xml": f'<office:document-content xmlns:office="{name}:office:1.0" xmlns:text="{name}:text:1.0">'
+            f"<office:body><office:text>{''.join(f'<text:p>{text}</text:p>' for text in texts)}</office:text>"
+            "</office:body></office:document-content>",
+        }
+    )
+
+
 def p(*runs: str) -> str:
     """A paragraph: plain text becomes a run, XML stays."""
     inner = "".join(run if run.startswith("<") else f'<w:r><w:t xml:space="preserve">{run}</w:t></w:r>' for run in runs)
@@ -115,12 +128,12 @@ def j(value) -> bytes:
     return json.dumps(value).encode()
 
 
-def registry(path: str, name: str, value: str) -> bytes:
-    """LibreOffice's registrymodifications.xcu with one setting."""
+def registry(path: str, name: str, *values: str) -> bytes:
+    """LibreOffice's registrymodifications.xcu with one setting, given once or several times."""
+    entries = "".join(f'<prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop>' for value in values)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<oor:items xmlns:oor="http://openoffice.org/2001/registry">'
-        f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>'
-        "</oor:items>"
+        f'<item oor:path="{path}">{entries}</item></oor:items>'
     ).encode()
 
 
@@ -224,6 +237,7 @@ TEXT_CASES = [
     ("compare_terminal_and_txt", (b"$ ls\n", "$ ls"), {}, 0),
     ("compare_python_pure_text", (b"#!/usr/bin/python\n\nx = 1  \n\ty\n", b"x = 1\n\n    y\n"), {}, 1),
     ("compare_python_pure_text", (b"x = 1\n", b"x = 2\n"), {}, 0),
+    ("compare_python_pure_text", (b"", b"#!/usr/bin/python\n"), {}, 1),
     ("is_extension_installed", ("a.b\nc.d", rules(type="contain", expected="c.d")), {}, 1),
     ("is_extension_installed", ("a.b", rules(type="not_contain", expected="a.b")), {}, 0),
 ]
@@ -252,6 +266,9 @@ JSON_CASES = [
     ("check_json", (j({"a": 1}), rules(unexpect=[rule(["b"], "eq", 1)])), {}, 1),
     ("check_json", (j({"a": 1}), rules(unexpect=[rule(["b"], "ne", 1)])), {}, 0),
     ("check_json", (j({"a": 1}), rules(unexpect=[rule(["b"], "lt", 1)])), {}, 0),
+    ("check_json", (j({"a": [1]}), rules(expect=[rule(["a", 1], "ne", 1)])), {}, 0),
+    ("check_json", (j({"a": [1]}), rules(unexpect=[rule(["a", 1], "eq", 1)])), {}, 0),
+    ("check_json", (j({"a": [1]}), rules(unexpect=[rule(["a", "b"], "eq", 1)])), {}, 1),
     ("check_json", (b"{torn", rules(expect=[])), {}, 0),
     ("check_json_settings", (j({"a": 1, "b": [2]}), rules(expected={"b": [2]})), {}, 1),
     ("check_json_settings", (j({"a": 1}), rules(expected={"b": None})), {}, 0),
@@ -270,6 +287,10 @@ JSON_CASES = [
         {},
         0,
     ),
+    ("check_direct_json_object", ({"a": [1, 2]}, rules(expected={"a": [2, 1]}, ignore_list_order=True)), {}, 0),
+    ("check_direct_json_object", ({"a": [1]}, rules(expected={"a": [1], "ignore_list_order": True})), {}, 0),
+    ("check_direct_json_object", ({"a": 1}, rules(expected={"a": [1, 2]}, expect_in_result=True)), {}, 0),
+    ("check_direct_json_object", ({"a": [1]}, rules(expected={"a": [1, 2]}, expect_in_result=True)), {}, 1),
     ("check_direct_json_object", ({"a": "xyz"}, rules(expected={"a": "y"}, expect_in_result=True)), {}, 1),
     ("check_direct_json_object", ({"a": "x"}, rules(expected={"a": ["x", "z"]}, expect_in_result=True)), {}, 1),
     ("check_direct_json_object", ({"a": ["q"]}, rules(expected={"a": ["x", "z"]}, expect_in_result=True)), {}, 0),
@@ -499,6 +520,8 @@ DOCUMENT_CASES = [
     ("compare_docx_files", (None, LETTER), {}, 0),
     ("compare_init_lines", (docx(p("a"), p("b")), docx(p("a"))), {}, 1),
     ("compare_init_lines", (docx(p("a"), p("b")), docx(p("b"))), {}, 0),
+    ("compare_init_lines", (odt("a"), docx(p("a"))), {}, 0),
+    ("compare_init_lines", (odt("a"), odt("a")), {}, 0),
     ("compare_docx_tables", (TABLES, docx(table(("a", "b"), ("c", "d")))), {}, 1),
     ("compare_docx_tables", (TABLES, docx(table(("a", "b"), ("c", "e")))), {}, 0),
     ("compare_docx_tables", (TABLES, docx(table(("a", "b", "c", "d")))), {}, 0),
@@ -508,9 +531,9 @@ DOCUMENT_CASES = [
     ("contains_page_break", (LETTER, {}), {}, 0),
 ]
 
-_SAVE = "/org.openoffice.Office.Common/Save/Document"
+SAVE = "/org.openoffice.Office.Common/Save/Document"
 _FONT = "/org.openoffice.Office.Writer/DefaultFont"
-_START = "/org.openoffice.Office.Impress/Misc/Start"
+START = "/org.openoffice.Office.Impress/Misc/Start"
 SETTINGS_CASES = [
     ("check_config_status", (b'# x\n\n(theme "Dark")\n(theme "Light")\n', rules(key="theme", value='"Light"')), {}, 1),
     ("check_config_status", (b'(theme "Dark")\n', rules(key="theme", value='"Light"')), {}, 0),
@@ -518,12 +541,13 @@ SETTINGS_CASES = [
     ("check_config_status", (None, rules(key="x", value="y")), {}, 0),
     ("find_default_font", (registry(_FONT, "Standard", "Times New Roman"), rules(font_name="Times New Roman")), {}, 1),
     ("find_default_font", (registry(_FONT, "Heading", "Times New Roman"), rules(font_name="Times New Roman")), {}, 0),
-    ("check_presenter_console_disable", (registry(_START, "EnablePresenterScreen", "false"),), {}, 1),
-    ("check_presenter_console_disable", (registry(_START, "EnablePresenterScreen", "true"),), {}, 0),
-    ("check_presenter_console_disable", (registry(_START, "Other", "false"),), {}, 0),
-    ("check_auto_saving_time", (registry(_SAVE, "AutoSaveTimeIntervall", "3"), rules(minutes=3)), {}, 1),
-    ("check_auto_saving_time", (registry(_SAVE, "AutoSaveTimeIntervall", "10"), rules(minutes=3)), {}, 0),
-    ("check_auto_saving_time", (registry(_SAVE, "Other", "3"), rules(minutes=3)), {}, 0),
+    ("check_presenter_console_disable", (registry(START, "EnablePresenterScreen", "false"),), {}, 1),
+    ("check_presenter_console_disable", (registry(START, "EnablePresenterScreen", "true"),), {}, 0),
+    ("check_presenter_console_disable", (registry(START, "Other", "false"),), {}, 0),
+    ("check_auto_saving_time", (registry(SAVE, "AutoSaveTimeIntervall", "3"), rules(minutes=3)), {}, 1),
+    ("check_auto_saving_time", (registry(SAVE, "AutoSaveTimeIntervall", "10"), rules(minutes=3)), {}, 0),
+    ("check_auto_saving_time", (registry(SAVE, "AutoSaveTimeIntervall", "10", "3"), rules(minutes=3)), {}, 0),
+    ("check_auto_saving_time", (registry(SAVE, "Other", "3"), rules(minutes=3)), {}, 0),
     (
         "check_libre_locale",
         (registry("/org.openoffice.Setup/L10N", "ooSetupSystemLocale", "es-ES"), rules(locale_set=["es-*"])),

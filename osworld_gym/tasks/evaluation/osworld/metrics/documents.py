@@ -189,11 +189,12 @@ def _arranged(lines: list[str], by_name: bool, no_empty: bool, lower: bool) -> l
 
 
 def compare_init_lines(actual: bytes | None, expected: bytes | None) -> float:
-    """1 when the paragraphs of the shorter document are the first paragraphs of the other."""
-    left, right = (paragraphs(data) if data else None for data in (actual, expected))
+    """1 when the paragraphs of the shorter docx file are the first paragraphs of the other."""
+    left, right = (docx_body(data) if data else None for data in (actual, expected))
     if left is None or right is None:
         return 0.0
-    return float(all(one == other for one, other in zip(left, right, strict=False)))
+    lines = ([paragraph_text(paragraph) for paragraph in body.findall(f"{_W}p")] for body in (left, right))
+    return float(all(one == other for one, other in zip(*lines, strict=False)))
 
 
 def compare_docx_tables(actual: bytes | None, expected: bytes | None) -> float:

@@ -36,31 +36,32 @@ def check_config_status(config: bytes | None, rules: Rules) -> float:
     return 0.0
 
 
-def _values(config: bytes, path: str, name: str) -> list[str]:
-    """Values of a property in LibreOffice's registry file."""
+def _values(config: bytes, path: str, name: str) -> list[list[list[str]]]:
+    """Values of a property in LibreOffice's registry file: items with the path → their properties → texts."""
     items = [item for item in parse_xml(config).iter("item") if item.get(f"{_OOR}path") == path]
-    properties = [prop for item in items for prop in item.iter("prop") if prop.get(f"{_OOR}name") == name]
-    return [value.text or "" for prop in properties for value in prop.findall("value")]
+    properties = ([prop for prop in item.iter("prop") if prop.get(f"{_OOR}name") == name] for item in items)
+    return [[[value.text or "" for value in prop.findall("value")] for prop in props] for props in properties if props]
 
 
 def find_default_font(config: bytes | None, rules: Rules) -> float:
     """1 when Writer's default font is ``rules["font_name"]``."""
     if not config:
         return 0.0
-    fonts = _values(config, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
+    items = _values(config, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
+    fonts = [font for item in items for values in item for font in values]
     return float(bool(fonts) and fonts[-1] == rules["font_name"])
 
 
 def check_presenter_console_disable(config: bytes) -> float:
-    """1 when Impress' presenter console is off."""
-    values = _values(config, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
-    return float(bool(values) and values[0].lower() == "false")
+    """1 when Impress' presenter console is off, by the first entry of the file."""
+    items = _values(config, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
+    return float(bool(items) and items[0][0][0].lower() == "false")
 
 
 def check_auto_saving_time(config: bytes, rules: Rules) -> float:
-    """1 when LibreOffice's autosave interval is ``rules["minutes"]`` minutes."""
-    values = _values(config, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
-    return float(bool(values) and int(values[-1]) == rules["minutes"])
+    """1 when LibreOffice's autosave interval is ``rules["minutes"]`` minutes, by the first entry of the last item."""
+    items = _values(config, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
+    return float(bool(items) and int(items[-1][0][0]) == rules["minutes"])
 
 
 def check_libre_locale(config: bytes, rules: Rules) -> float:

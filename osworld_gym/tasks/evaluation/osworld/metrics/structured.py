@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,11 @@ _FAILED = "__EVALUATION_FAILED__"  # the value of OSWorld's getters for what the
 
 
 def _at(tree: Any, path: Sequence[str | int]) -> Any:
+    """The value at a key path, or ``_MISSING``. Raises IndexError if a list on the path is too short."""
     for key in path:
         try:
             tree = tree[key]
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, TypeError):
             return _MISSING
     return tree
 
@@ -36,30 +38,26 @@ def check_json(result: bytes | str | None, rules: Mapping[str, Any]) -> float:
     """1 when every rule of ``expect`` is satisfied at its key path and none of ``unexpect`` is; 0 if it is not JSON.
 
     A rule is ``{"key": [path], "method": "eq", "ref": value}`` (methods: ``rules.matches``). A missing key fails
-    ``expect`` and is None for ``unexpect``. (OSWorld reads YAML too, and scores an unknown method 0.)
+    ``expect`` and is None for ``unexpect``; a list that is too short fails both, and so do values that cannot be
+    compared. (OSWorld reads YAML too, and scores an unknown method 0.)
     """
     tree = _load(result)
-    if tree is _MISSING:
+    try:
+        return float(tree is not _MISSING and _satisfies(tree, rules))
+    except (IndexError, TypeError):
         return 0.0
+
+
+def _satisfies(tree: Any, rules: Mapping[str, Any]) -> bool:
     for rule in rules.get("expect", ()):
         value = _at(tree, rule["key"])
-        if value is _MISSING or not _holds(value, rule):
-            return 0.0
+        if value is _MISSING or not matches(value, rule):
+            return False
     for rule in rules.get("unexpect", ()):
         value = _at(tree, rule["key"])
-        try:
-            if matches(None if value is _MISSING else value, rule):
-                return 0.0
-        except TypeError:  # values that cannot be compared
-            return 0.0
-    return 1.0
-
-
-def _holds(value: Any, rule: Mapping[str, Any]) -> bool:
-    try:
-        return matches(value, rule)
-    except TypeError:
-        return False
+        if matches(None if value is _MISSING else value, rule):
+            return False
+    return True
 
 
 def check_json_settings(actual: bytes | str | None, expected: Mapping[str, Any]) -> float:
@@ -87,9 +85,11 @@ def is_included_all_json_objects(gold: bytes | None, result: bytes | None) -> fl
 
 
 def _is_part(wanted: Any, value: Any) -> bool:
-    """``expect_in_result``: a member of the expected list is in the value (or equals it), or the expected text is."""
+    """``expect_in_result``: a member of the expected list is in the list (or is the text), or the expected text is."""
     if isinstance(wanted, list):
-        return any(member in value if isinstance(value, list) else member == value for member in wanted)
+        return isinstance(value, str | list) and any(
+            member in value if isinstance(value, list) else member == value for member in wanted
+        )
     return isinstance(wanted, str) and isinstance(value, str | list) and wanted in value
 
 
@@ -97,22 +97,13 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
     """1 when the object has every key of ``rules["expected"]`` with its value; other keys are ignored.
 
     Text is parsed first, with single quotes read as double quotes, as OSWorld does. ``expect_in_result``: the expected
-    value need only be part of the result's. ``ignore_list_order`` (in ``rules`` or ``expected``): order is ignored.
+    value need only be part of the result's. ``ignore_list_order``, which a task has, is ignored, as in OSWorld: lists
+    must have the same order.
     """
     if isinstance(result, bytes | str):
         result = _load(as_text(result).strip().replace("'", '"'))
-    expected = dict(rules["expected"])
+    expected = rules["expected"]
     if not isinstance(result, dict) or _FAILED in expected.values():
         return 0.0
-    unordered = bool(expected.pop("ignore_list_order", rules.get("ignore_list_order", False)))
-    for key, wanted in expected.items():
-        value = result.get(key)
-        if rules.get("expect_in_result", False):
-            same = _is_part(wanted, value)
-        elif unordered and isinstance(wanted, list) and isinstance(value, list):
-            same = sorted(map(str, wanted)) == sorted(map(str, value))
-        else:
-            same = wanted == value
-        if not same:
-            return 0.0
-    return 1.0
+    same = _is_part if rules.get("expect_in_result", False) else operator.eq
+    return float(all(same(wanted, result.get(key)) for key, wanted in expected.items()))

@@ -169,7 +169,7 @@ def compare_terminal_and_txt(actual: bytes | None, terminal: str | None) -> floa
 
 def compare_python_pure_text(actual: bytes | None, expected: bytes | None) -> float:
     """1 when both programs have the same non-blank lines, ignoring shebang and coding lines at the top."""
-    if not actual or not expected:
+    if actual is None or expected is None:
         return 0.0
     return float(_program(as_text(actual)) == _program(as_text(expected)))
 

@@ -26,7 +26,7 @@ def is_in_list(result: Any, rules: Mapping[str, Any]) -> float:
 def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False) -> float:
     """1 when both are equal, as text (``type="str"``) or as lists of values converted to text (``list``).
 
-    ``expected`` may be the value itself or a rule ``{"expected": value}``.
+    ``expected`` may be the value itself or a rule ``{"expected": value}``, which OSWorld's does not read.
 
     Raises:
         RuleError: ``type`` is neither ``str`` nor ``list``.
