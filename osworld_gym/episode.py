@@ -59,8 +59,8 @@ class EpisodeOptions:
     Args:
         max_steps: number of responses after which the episode ends with ``max_steps``.
         parse_errors: number of unparsable responses in a row after which it ends with ``parse_error``.
-        call_user_tolerance: the ``call_user()`` that ends the episode (official setting: the 3rd), counted over the
-            episode, at most once per response.
+        call_user_tolerance: the ``call_user()`` that ends the episode, counted over the episode, at most once per
+            response. With OSWorld's settings its UI-TARS agent waits at three and gives up at the 4th.
         scaling: how the model's image was scaled; None if the model's coordinates are screen pixels.
         action_text: the format of responses, a key of :data:`osworld_gym.action_text.ACTION_TEXTS`. OSWorld ends an
             episode at OpenCUA's first ``computer.terminate(status="failure")``: ``call_user_tolerance=1``.

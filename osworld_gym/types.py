@@ -18,7 +18,7 @@ from osworld_gym.errors import FailureReason
 
 Point = tuple[float, float]
 
-#: the n-th ``call_user()`` of an episode ends it, as in OSWorld's UI-TARS agent
+#: the n-th ``call_user()`` of an episode ends it (OSWorld's UI-TARS agent gives up at the 4th)
 CALL_USER_TOLERANCE = 3
 MAX_WHEEL_CLICKS = 1000  #: of one scroll; longer than any list
 MAX_PNG_BYTES, SPARE_PNG_BYTES = 4, 1 << 20  # of a frame: per pixel, and in addition

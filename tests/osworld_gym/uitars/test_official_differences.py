@@ -119,7 +119,12 @@ ROWS: dict[str, list[tuple[str, list[Action] | str]]] = {
         ("scroll(direction='Upwards')", [Action("scroll", direction="up")]),
         ("scroll(direction='sideways')", "bad_direction"),
     ],
+    "`ctrl A`, `A`": [("hotkey(key='ctrl A')", pressed("ctrl a")), ("hotkey(key='A')", pressed("a"))],
     "`finished()` after other actions": [("click(start_box='(1,2)')\n\nfinished()", [CLICK, FINISHED])],
+    "`wait()` or `call_user()` with other actions": [
+        ("click(start_box='(1,2)')\n\nwait()\n\nclick(start_box='(3,4)')", [CLICK, WAIT, OTHER]),
+        ("call_user()\n\nclick(start_box='(1,2)')", [Action("call_user"), CLICK]),
+    ],
     "`error_env()`": [("error_env()", "unknown_action")],
     "an unknown action, `drag` with one box, `hotkey(key='')`": [
         ("grab()", "unknown_action"),
@@ -133,6 +138,7 @@ ROWS: dict[str, list[tuple[str, list[Action] | str]]] = {
         ("hover(start_box='(1,2)')", [Action("hover", start=(1, 2))]),
         ("keydown(key='shift')\n\nkeyup(key='shift')", [Action("keydown", key="shift"), Action("keyup", key="shift")]),
     ],
+    "`keydown(key='ctrl c')`": [("keydown(key='ctrl c')", [Action("keydown", key="ctrl c")])],
 }
 
 
