@@ -24,7 +24,7 @@ from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, setup_file
 from osworld_gym.tasks.setup.site import open_site
 from osworld_gym.tasks.task import Task
 
-COMMAND = 120.0  # seconds for a command whose output is stored
+COMMAND = 120.0  # seconds for a command whose output is stored or scored, as in OSWorld's server
 STILL = 5.0  # seconds to wait for an unchanging screen, after each sleep before scoring
 HISTORY = "/home/user/.config/google-chrome/Default/History"
 #: OSWorld's empty history file, for a desktop whose Chrome has never run

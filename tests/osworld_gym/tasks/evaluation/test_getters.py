@@ -253,6 +253,20 @@ def test_the_default_video_player_is_the_most_common(said, player):
     assert get(Asked(), "default_video_player") == player
 
 
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [("vm_command_line", {"command": "x"}), ("vm_command_error", {"command": ["x"]}), ("default_video_player", {})],
+)
+def test_a_command_has_as_long_as_in_osworlds_server(kind, config):
+    class Slow(FileDesktop):
+        def run(self, command, *, shell=False, timeout=30.0):  # noqa: ARG002
+            if timeout < 119:
+                raise DesktopError(FailureReason.hung, "the command ran for 119 s")
+            return CommandResult(0, "said", "said")
+
+    assert get(Slow(), kind, **config) == "said"
+
+
 def test_a_spreadsheets_last_row_is_left_to_osworld():
     assert get(FileDesktop({"/a.txt": b"text"}), "content_from_vm_file", path="/a.txt") == "text"
     with pytest.raises(TaskError, match="requires OSWorld's evaluators"):

@@ -8,7 +8,7 @@ from collections import Counter
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation.osworld.getters.values import Config, key, listens, read
-from osworld_gym.tasks.setup.run import TaskRun
+from osworld_gym.tasks.setup.run import COMMAND, TaskRun
 from osworld_gym.types import Action
 
 HOME = "/home/user"
@@ -81,5 +81,5 @@ def default_video_player(run: TaskRun, config: Config) -> str:
     """The ``.desktop`` file that opens most video types (with a line end, as xdg-mime prints it), or ``unknown``."""
     del config
     asks = "; ".join(f"xdg-mime query default video/{kind}" for kind in VIDEO_TYPES)
-    players = Counter(run.desktop.run(asks, shell=True).output.splitlines(keepends=True))
+    players = Counter(run.desktop.run(asks, shell=True, timeout=COMMAND).output.splitlines(keepends=True))
     return players.most_common(1)[0][0] if players else "unknown"

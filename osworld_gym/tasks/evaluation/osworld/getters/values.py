@@ -7,7 +7,8 @@ from typing import Any
 
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.setup.file_cache import gold_file
-from osworld_gym.tasks.setup.run import TaskRun
+from osworld_gym.tasks.setup.run import COMMAND, TaskRun
+from osworld_gym.types import CommandResult
 
 Config = Mapping[str, Any]
 
@@ -121,12 +122,16 @@ def content_from_vm_file(run: TaskRun, config: Config) -> str:
 
 def vm_command_line(run: TaskRun, config: Config) -> str:
     """Standard output of ``command`` (a string or a list of arguments; ``shell``: run in a shell)."""
-    return run.desktop.run(key(config, "command"), shell=bool(config.get("shell", False))).output
+    return _ran(run, config).output
 
 
 def vm_command_error(run: TaskRun, config: Config) -> str:
     """Standard error of ``command``."""
-    return run.desktop.run(key(config, "command"), shell=bool(config.get("shell", False))).error
+    return _ran(run, config).error
+
+
+def _ran(run: TaskRun, config: Config) -> CommandResult:
+    return run.desktop.run(key(config, "command"), shell=bool(config.get("shell", False)), timeout=COMMAND)
 
 
 def vm_screen_size(run: TaskRun, config: Config) -> dict[str, int]:
