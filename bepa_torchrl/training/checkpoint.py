@@ -23,8 +23,14 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file
-from torch import Tensor, no_grad
-from torchrl.checkpoint import Checkpoint, CheckpointAdapter, CheckpointError, CheckpointRotation
+from torch import Tensor, cuda, no_grad
+from torchrl.checkpoint import (
+    Checkpoint,
+    CheckpointAdapter,
+    CheckpointError,
+    CheckpointRotation,
+    GlobalRNGState,
+)
 
 from bepa_torchrl.policies.finite import check_finite, not_finite
 from bepa_torchrl.policies.transformers.host_state import state_on_cpu, without_ties
@@ -88,6 +94,22 @@ def _copy_into(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
         raise ValueError(f"expected {len(own)} adapter weights, found {len(saved)}, or other shapes")
     for name, weight in own.items():
         weight.copy_(saved[name])
+
+
+class RandomStates(GlobalRNGState):
+    """The states of all random number generators of the process as a checkpoint component.
+
+    Those of GPUs that the loading process does not have are left out, as on a machine with fewer of them; TorchRL's
+    component raises IndexError there.
+    """
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Sets the generators that there are."""
+        count = cuda.device_count() if cuda.is_available() else 0
+        states = dict(state_dict)
+        if of_gpus := list(states.pop("torch_cuda", ()))[:count]:
+            states["torch_cuda"] = of_gpus
+        super().load_state_dict(states)
 
 
 class LoadWith:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 from torch.optim import Optimizer
-from torchrl.checkpoint import CheckpointError, GlobalRNGState
+from torchrl.checkpoint import CheckpointError
 from torchrl.objectives.common import LossModule
 from torchrl.record.loggers import Logger
 from torchrl.trainers import Trainer
@@ -20,7 +20,7 @@ from torchrl.trainers import Trainer
 from bepa_torchrl.data.step_rows import trained_rows
 from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
-from bepa_torchrl.training.checkpoint import Checkpoints, LoadWith, PolicyWeights, components_in
+from bepa_torchrl.training.checkpoint import Checkpoints, LoadWith, PolicyWeights, RandomStates, components_in
 from bepa_torchrl.training.optimization_step import GroupStepper, minibatches
 
 _log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class BEPATrainer(Trainer):
             **policy_and_optimizer,
             "collector": self.collector,
             "cache": self.replacement.cache,
-            "random": GlobalRNGState(),
+            "random": RandomStates(),
             "progress": _Progress(self),
         }
         return {name: component for name, component in components.items() if component is not None}

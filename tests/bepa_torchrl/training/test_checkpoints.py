@@ -10,10 +10,10 @@ import pytest
 import torch
 from cache_traces import make_trace
 from small_disk import small_disk
-from torchrl.checkpoint import CheckpointError, GlobalRNGState
+from torchrl.checkpoint import CheckpointError
 
 from bepa_torchrl.cache import TaskTraceCache
-from bepa_torchrl.training.checkpoint import Checkpoints, PolicyWeights, damage
+from bepa_torchrl.training.checkpoint import Checkpoints, PolicyWeights, RandomStates, damage
 
 COMPONENTS = ("weights", "optimizer", "cache", "random")
 
@@ -28,7 +28,7 @@ def components(mark: int, *, width: int = 8) -> dict[str, Any]:
     cache = TaskTraceCache()
     cache.put("a", make_trace("a", 2, mark=mark))
     policy = SimpleNamespace(model=model, version=mark, device="cpu")
-    return {"weights": PolicyWeights(policy), "optimizer": optimizer, "cache": cache, "random": GlobalRNGState()}
+    return {"weights": PolicyWeights(policy), "optimizer": optimizer, "cache": cache, "random": RandomStates()}
 
 
 def flip_bit(path: Path) -> None:
@@ -65,6 +65,35 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert torch.equal(*moments)
     assert other["cache"].task_ids() == ["a"]
     assert not any(path.suffix in (".pkl", ".pt", ".memmap") for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_checkpoint_of_two_gpus_is_loaded_with_another_number(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchRL keeps a state of each GPU, and sets each: torch has no generator for one that is not there."""
+    states = [torch.full((16,), gpu, dtype=torch.uint8) for gpu in range(2)]
+    generators: dict[int, torch.Tensor] = {}
+
+    def set_state(state: torch.Tensor, device: int) -> None:
+        if device >= count:
+            raise IndexError("tuple index out of range")
+        generators[device] = state
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr("torch.cuda.random.set_rng_state", set_state)
+    with monkeypatch.context() as two:
+        two.setattr("torch.cuda.is_initialized", lambda: True)
+        two.setattr("torch.cuda.is_available", lambda: True)
+        two.setattr("torch.cuda.get_rng_state_all", lambda: states)
+        path = Checkpoints(tmp_path, keep=2).save({"random": RandomStates()}, step=1)
+    drawn = torch.rand(3)
+    Checkpoints(tmp_path, keep=2).load(path, {"random": RandomStates()})
+    assert torch.equal(torch.rand(3), drawn)
+    assert {gpu: state.tolist() for gpu, state in generators.items()} == {
+        gpu: states[gpu].tolist() for gpu in range(min(count, 2))
+    }
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
