@@ -18,6 +18,7 @@ from bepa_torchrl.scale.store.mirror.snapshot import CHUNK
 from bepa_torchrl.scale.store.mirror.staging import ChangingError, capture
 from bepa_torchrl.scale.store.objects import ObjectStore, StorageError
 from bepa_torchrl.scale.store.objects.local import LocalStore
+from osworld_gym.atomic import write_text
 
 DEADLINE = 60.0
 
@@ -111,6 +112,29 @@ def test_only_what_changed_is_uploaded_again(run: Path, tmp_path: Path) -> None:
             file.write("2\n")
     assert len(flaky.written) == 2
     assert [key.split("/")[1] for key in flaky.written] == ["objects", "snapshots"]  # the marker last
+
+
+def test_a_file_with_the_inode_of_an_earlier_one_is_not_taken_for_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file systems of Linux give a new file the number of one that was removed: the third file has the first's."""
+    monkeypatch.setattr("bepa_torchrl.scale.store.mirror.uploader.CHUNK", 100)
+    (run / "weights.bin").write_bytes(b"small")
+    record = run / "bepa" / "episodes.jsonl"
+    write_text(record, "old\n" * 100)
+    number = record.stat().st_ino
+    store = RunStore(LocalStore(tmp_path / "store"), "name")
+    with uploading(run, store) as uploader:
+        wait_for(store.numbers)
+        wait_for(lambda: not list((run / ".storage").glob("links/*")))
+        uploader._interval = 600.0
+        time.sleep(0.5)  # the upload in progress is over
+        for size in range(101, 121):
+            write_text(record, "new\n" * size)
+            if record.stat().st_ino == number:
+                break
+    restore(store, tmp_path / "elsewhere")
+    assert content(tmp_path / "elsewhere") == content(run)
 
 
 def test_an_upload_that_breaks_off_leaves_the_earlier_snapshot(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from pathlib import Path
 
@@ -28,6 +30,32 @@ def test_folders_without_hard_links_pass_the_checks(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("os.link", refuse)
     check_object_store(open_store(str(tmp_path)))
+
+
+def test_without_hard_links_a_full_disk_leaves_no_part_of_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a snapshot's marker would be a damaged snapshot, of a run that goes on elsewhere."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    store, sync = open_store(str(tmp_path)), os.fsync
+
+    def full(handle: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{handle}")).name == "key":
+            os.ftruncate(handle, 3)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr("os.link", refuse)
+    with monkeypatch.context() as disk:
+        disk.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match=r"creating key failed: .*; the store is full"):
+            store.create("key", b"content")
+    assert store.list() == []
+    store.create("key", b"content")
+    assert store.get("key") == b"content"
 
 
 class Overwriting(LocalStore):

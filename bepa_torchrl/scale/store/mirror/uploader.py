@@ -8,10 +8,11 @@ chunks is in memory; states that change faster than the store takes them are ski
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,6 +54,7 @@ class RunUploader:
         self._chunks = stored & _whole_chunks(store, self._state.whole)  #: in the store
         self._unverified = stored - self._chunks  #: names in the store; what is there may be a part of a chunk
         self._known: dict[str, tuple[FileState, StoredFile]] = {}
+        self._open = _OpenFiles()
         self._recent: list[Snapshot] = []  #: of this process, at most _KEEP
         self._closing, self._cancelled = threading.Event(), threading.Event()
         self._failed: Exception | None = None
@@ -102,6 +104,8 @@ class RunUploader:
             return
         except Exception as error:  # noqa: BLE001  raised to the caller by check and close
             self._failed = error
+        finally:
+            self._open.close()
 
     def _send_lost_again(self) -> None:
         """Forgets what was sent if the store has lost a part of it, as one that was restarted may have."""
@@ -124,6 +128,7 @@ class RunUploader:
             taken = capture(self.folder, {path: state for path, (state, _) in self._known.items()})
         except ChangingError:
             return False
+        opened = _OpenFiles(self.folder, taken.states)
         try:
             if taken.states == {path: state for path, (state, _) in self._known.items()}:
                 return True
@@ -132,7 +137,9 @@ class RunUploader:
                 return False
             snapshot = Snapshot(self._state.number + 1, self._state.writer, files)
             self._retried(lambda: self.store.publish(snapshot))
+            opened, self._open = self._open, opened
         finally:
+            opened.close()
             taken.discard()
         self._known = {path: (state, files[path]) for path, state in taken.states.items()}
         self._state = SyncState(self.store.url, self._state.writer, snapshot.number)
@@ -161,7 +168,7 @@ class RunUploader:
                 if known is not None and known[0] == state:
                     files[path] = known[1]
                     continue
-                digests, read = _unchanged(path, state, known)
+                digests, read = _unchanged(path, state, known if path in self._open.paths else None)
                 for data in _pieces(taken.root / path, read, state.size):
                     digest = hashlib.sha256(data).hexdigest()
                     digests.append(digest)
@@ -225,6 +232,32 @@ class RunUploader:
             self._note(f"storage: {text}; the run goes on and its files wait in {self.folder}")
         if text is None and before is not None:
             self._note(f"storage: {self.store.url} is back")
+
+
+class _OpenFiles:
+    """Keeps the files open that are appended to and have a whole chunk.
+
+    Meanwhile no other file gets their inode's number: a file that has it has only grown. The file system may give that
+    of a file that was replaced to the next one that replaces it.
+
+    Args:
+        folder: the run's folder.
+        states: its files, as captured.
+    """
+
+    def __init__(self, folder: Path = Path(), states: Mapping[str, FileState] | None = None) -> None:
+        self.paths: set[str] = set()  #: those that are open
+        self._stack = ExitStack()
+        for path, state in (states or {}).items():
+            if is_appended(path) and state.size >= CHUNK:
+                with suppress(OSError):
+                    file = self._stack.enter_context((folder / path).open("rb"))
+                    if os.fstat(file.fileno()).st_ino == state.inode:
+                        self.paths.add(path)
+
+    def close(self) -> None:
+        """Closes them."""
+        self._stack.close()
 
 
 def _whole_chunks(store: RunStore, number: int) -> set[str]:

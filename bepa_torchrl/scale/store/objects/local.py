@@ -82,9 +82,13 @@ class LocalStore:
 def _create_without_links(path: Path, data: bytes) -> None:
     """Creates a file where hard links are missing: exclusive, but a reader may see a part of the data for a moment."""
     with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)  # a part of the object would be taken for it
+            raise
 
 
 def _raise_unless_missing(error: OSError) -> None:
