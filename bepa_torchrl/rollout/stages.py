@@ -98,7 +98,7 @@ class Stages:
             nonlocal calls
             calls += 1
             determined = (self.context, policy.version, temperature)
-            known = {n: kept for n, job in enumerate(jobs) if (kept := self._kept(job, determined)) is not None}
+            known = {n: kept for n, job in enumerate(jobs) if (kept := self._kept(job, determined, rows)) is not None}
             self.progress.begin(name if calls == 1 else f"{name}, attempt {calls}", len(jobs), len(known))
             missing = [n for n in range(len(jobs)) if n not in known]
 
@@ -128,7 +128,9 @@ class Stages:
             self.ledger.add(*identity, self.context, data={}, rows=rows)
         return rows
 
-    def _kept(self, job: EpisodeJob, determined: tuple[Any, ...]) -> EpisodeResult | None:
+    def _kept(
+        self, job: EpisodeJob, determined: tuple[Any, ...], with_rows: Callable[[EpisodeResult], bool]
+    ) -> EpisodeResult | None:
         recorded = None if self.ledger is None else self.ledger.find(*_identity(job), *determined)
         if recorded is None:
             return None
@@ -143,6 +145,8 @@ class Stages:
             int(data.get("steps", 0)),
             float(data.get("seconds", 0.0)),
         )
+        if rows is None and result.steps and with_rows(result):
+            return None  # finished by a process that did not keep its rows, as before ``record.outcomes`` was set
         self.failures.update(result.failures)
         return result
 
