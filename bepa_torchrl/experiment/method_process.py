@@ -457,9 +457,13 @@ def final_settings(config: Settings) -> dict[str, Any]:
 
 
 def finished(folder: Path, config: Settings) -> bool:
-    """Whether ``results.json`` exists for these settings."""
+    """Whether ``results.json`` exists for these settings; it may have greedy episodes that they do not ask for."""
     path = folder / "results.json"
-    return path.exists() and json.loads(path.read_text(encoding="utf-8"))["settings"] == final_settings(config)
+    if not path.exists():
+        return False
+    results = json.loads(path.read_text(encoding="utf-8"))
+    greedy = bool(config.eval.final_episodes) and config.eval.greedy
+    return results["settings"] == final_settings(config) and (not greedy or "greedy" in results["success"])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from bepa_torchrl.experiment.config import load_config
+from bepa_torchrl.experiment.method_process import final_settings, finished
 from bepa_torchrl.experiment.run_folder import changed_settings
 from bepa_torchrl.experiment.run_record import RecordError
 
@@ -69,3 +74,22 @@ def test_everything_else_is_refused_by_name(overrides: list[str], changes: dict[
 def test_all_refused_settings_are_named_at_once() -> None:
     with pytest.raises(RecordError, match=r"env: sim → local; optimizer.lr: 1e-06 → 1; it may"):
         asked("env=local", "optimizer.lr=1", "train.iterations=40", **{"optimizer.lr": 1, "train.iterations": 40})
+
+
+def test_greedy_episodes_that_a_resume_asks_for_are_played(tmp_path: Path) -> None:
+    """``eval.greedy`` may be changed: results without them are not those of these settings."""
+    without, asked, none = (
+        load_config(["experiment=smoke", *more])
+        for more in (["eval.greedy=false"], ["eval.greedy=true"], ["eval.greedy=true", "eval.final_episodes=0"])
+    )
+    assert not finished(tmp_path, without)
+    results = {"settings": final_settings(without), "success": {"sampled": {}}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert finished(tmp_path, without)
+    assert not finished(tmp_path, asked)
+    results["success"]["greedy"] = {}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert finished(tmp_path, asked)
+    assert finished(tmp_path, without)  # what was played in addition does not matter
+    (tmp_path / "results.json").write_text(json.dumps({"settings": final_settings(none), "success": {}}))
+    assert finished(tmp_path, none)
