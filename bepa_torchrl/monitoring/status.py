@@ -5,6 +5,7 @@ Needs the base package only, so that a run can be watched from a machine that co
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -89,7 +90,8 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
 def _status_of(method: Path, now: float) -> dict[str, Any]:
     path = method / "iterations.jsonl"
     lines = read_lines(path) if path.exists() else []
-    iterations, finished = _iterations_of(method / "config.yaml"), (method / "results.json").exists()
+    iterations = _iterations_of(method / "config.yaml")
+    finished = _has_results(method / "results.json", iterations)
     try:
         state = method_status(lines, iterations, finished=finished)
     except (KeyError, TypeError, ValueError) as error:
@@ -100,6 +102,21 @@ def _status_of(method: Path, now: float) -> dict[str, Any]:
         "seconds_since_last": max(0.0, round(now - path.stat().st_mtime, 1)) if lines else None,
         "checkpoint": newest_checkpoint(method / "checkpoints"),
     }
+
+
+def _has_results(path: Path, iterations: int) -> bool:
+    """Whether a method has results of that many iterations: after a resume with more of them, it has those of fewer.
+
+    Raises:
+        RecordError: the file is damaged.
+    """
+    if not path.exists():
+        return False
+    try:
+        done = json.loads(path.read_text(encoding="utf-8"))["settings"]["iterations"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: expected the results of a method ({error!r}); restore the file") from error
+    return done in (0, iterations)  # 0: it collects no rollouts
 
 
 def _iterations_of(path: Path) -> int:

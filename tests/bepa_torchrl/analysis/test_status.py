@@ -117,11 +117,20 @@ def test_a_finished_run_and_one_that_is_prepared_are_called_so(run: Path, capsys
     assert first == f"{run}: no process runs it"
     assert second == "preparation: 7 units finished"
     (run / "prepared").mkdir()
-    (run / "grpo" / "results.json").write_text("{}")
+    results = run / "grpo" / "results.json"
+    results.write_text('{"settings": {"iterations": 10}}')
     assert main(["status", str(run)]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"{run}: finished"
     assert second == "grpo: finished, 20 s, 24 rollouts"
+    results.write_text('{"settings": {"iterations": 2}}')  # then resumed with train.iterations=10
+    assert main(["status", str(run)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{run}: no process runs it"
+    assert second == "grpo: iteration 3 of 10, 20 s, 24 rollouts"
+    results.write_text("{}")
+    with pytest.raises(RecordError, match=r"results\.json: expected the results of a method \(KeyError"):
+        run_status(run)
 
 
 def test_status_needs_the_base_package_only(run: Path) -> None:
