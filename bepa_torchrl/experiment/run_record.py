@@ -249,8 +249,10 @@ def rewind_logs(folder: Path, iteration: int, evaluated: Container[int]) -> None
 
     for path in folder.rglob("*.csv"):
         tag = f"{path.parent.name}/{path.stem}"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_text(path, "".join(x for x in lines if x.endswith("\n") and kept(tag, int(x.split(",", 1)[0]))))
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]  # the last is empty, or torn
+        steps = [line.partition(",")[0] for line in lines]  # a power failure may leave others than a number
+        own = [x for x, n in zip(lines, steps, strict=True) if n.isdecimal() and kept(tag, int(n))]
+        write_text(path, "".join(f"{line}\n" for line in own))
     for path in folder.rglob("events.out.tfevents.*"):
         _rewind_events(path, kept)
 

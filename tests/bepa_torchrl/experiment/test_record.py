@@ -121,6 +121,14 @@ def test_an_evaluation_that_is_reported_after_the_checkpoint_is_removed_and_repo
     assert steps == {"train.csv": [1], "rows.csv": [3, 4]}
 
 
+def test_lines_of_a_log_that_a_power_failure_has_left_are_removed(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "csv" / "scalars" / "x.csv"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"1,0.5\n2,0.5\n" + bytes(9) + b"\n\n\xff,1\n3,0.5\n4,0.5\n5,0")
+    rewind_logs(tmp_path / "logs", 3, set())
+    assert log.read_text() == "1,0.5\n2,0.5\n3,0.5\n"
+
+
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     record.begin("seed: 1\n")
