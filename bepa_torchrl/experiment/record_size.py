@@ -84,8 +84,8 @@ def record_bytes(folder: Path) -> int:
 def thin_record(folder: Path, limit: int) -> Thinned:
     """Removes steps and unshared screenshots of the oldest episodes until the record has 80 % of ``limit`` bytes.
 
-    Injected traces, the rollouts that they replaced and the first episode of each kind go last. A screenshot that
-    ``outcomes.jsonl`` or an episode that is kept refers to stays.
+    Screenshots that no line refers to go first. Injected traces, the rollouts that they replaced and the first episode
+    of each kind go last. A screenshot that ``outcomes.jsonl`` or an episode that is kept refers to stays.
     """
     path, outcomes = folder / "episodes.jsonl", folder / "outcomes.jsonl"
     kinds: set[Kind] = set()
@@ -94,8 +94,9 @@ def thin_record(folder: Path, limit: int) -> Thinned:
     used.update(name for line in (stream_lines(outcomes) if outcomes.exists() else ()) for name in set(_images(line)))
     excess = record_bytes(folder) - round(KEPT * limit)
     chosen: dict[int, _Entry] = {}
-    unused: list[Path] = []
-    freed = 0
+    # of lines that a resume has taken back, or that lost their steps right before the process was killed
+    unused = [path for path in (folder / "images").rglob("*.png") if not used[path.stem]]
+    freed = sum(path.stat().st_size for path in unused)
     for entry in sorted((line for line in lines if line.bytes), key=lambda line: (line.last, line.index)):
         if freed >= excess:
             break
@@ -106,13 +107,14 @@ def thin_record(folder: Path, limit: int) -> Thinned:
             if not used[name] and (image := image_path(folder, name)).exists():
                 freed += image.stat().st_size
                 unused.append(image)
-    if not chosen:
-        return Thinned(0, 0, 0, None, None)
-    with replaced_file(path) as file:
-        for index, line in enumerate(stream_lines(path)):
-            file.write(json_line(line | {"whole": False, "steps": []} if index in chosen else line).encode())
+    if chosen:
+        with replaced_file(path) as file:
+            for index, line in enumerate(stream_lines(path)):
+                file.write(json_line(line | {"whole": False, "steps": []} if index in chosen else line).encode())
     for image in unused:
         image.unlink()
+    if not chosen:
+        return Thinned(0, len(unused), freed, None, None)
     iterations = [entry.iteration for entry in chosen.values()]
     return Thinned(len(chosen), len(unused), freed, min(iterations), max(iterations))
 

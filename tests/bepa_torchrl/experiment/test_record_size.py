@@ -76,3 +76,19 @@ def test_a_screenshot_of_an_evaluation_stays(tmp_path: Path) -> None:
     write(method, "outcomes.jsonl", [{"steps": [step(method, "x", 1)]}])
     RunRecord(method).thin(1)
     assert len(list(method.rglob("*.png"))) == 1
+
+
+def test_screenshots_without_a_line_are_the_first_to_go(tmp_path: Path) -> None:
+    """A resume takes lines back, and a process may be killed when it has removed the steps: no line names them."""
+    folder = tmp_path / "bepa"
+    folder.mkdir()
+    lines = [big(folder, group, 10 + group) for group in range(3)]
+    write(folder, "episodes.jsonl", lines)
+    before = record_bytes(folder)
+    big(folder, 3, 20)
+    thinned = thin_record(folder, round(before / 0.8))
+    assert (thinned.episodes, thinned.images) == (0, 1)
+    assert str(thinned) == ""
+    (record,) = find_records(folder)
+    assert all(e.whole for e in record.episodes)
+    assert record_bytes(folder) == before
