@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK = ".lock"
+_ATTEMPTS, _PAUSE = 100, 0.01  #: to take a lock that others look at; seconds between two
 
 
 class FolderInUseError(ValueError):
@@ -27,15 +29,28 @@ def locked(folder: Path) -> Iterator[None]:
     """
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUseError(_in_use(folder)) from None
+        if not _taken(handle):
+            raise FolderInUseError(_in_use(folder))
         os.truncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    """Takes the lock, unless a process holds it. One that only looks (:func:`check_free`) is waited for."""
+    for _ in range(_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # possible beside those that look
+        except BlockingIOError:
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        time.sleep(_PAUSE)
+    return False
 
 
 def check_free(folder: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from bepa_torchrl.storage.lock import FolderInUseError, check_free, locked
+from bepa_torchrl.storage.lock import LOCK, FolderInUseError, check_free, locked
 
 HOLD = """
 import sys
@@ -35,3 +38,17 @@ def test_another_process_is_refused_until_the_holder_is_gone(tmp_path: Path) -> 
         pass
     with locked(tmp_path):
         pass
+
+
+def test_a_process_that_only_looks_does_not_refuse_one_that_begins(tmp_path: Path) -> None:
+    """``bepa status`` and ``bepa view`` hold the lock with others for a moment, by which they see that it is free."""
+    with locked(tmp_path):
+        pass
+    handle = os.open(tmp_path / LOCK, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    ends = threading.Timer(0.1, os.close, [handle])
+    ends.start()
+    with locked(tmp_path):
+        ends.join()
+        with pytest.raises(FolderInUseError):
+            check_free(tmp_path)
