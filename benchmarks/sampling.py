@@ -35,8 +35,10 @@ def make_policy(tokens: int, batch: int) -> TransformersPolicy:
     names = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")
     processor = Qwen2VLImageProcessorPil(**{name: settings[name] for name in names})
     ends = (tokenizer.get_vocab()["<|im_end|>"],)
+    checkpoint = Checkpoint(model, tokenizer, processor, ends)
+    # no cache of decoded screenshots, which the side that is measured first would fill for the others
     policy = TransformersPolicy(
-        Checkpoint(model, tokenizer, processor, ends), preset="compact", max_new_tokens=tokens, max_rows=batch
+        checkpoint, preset="compact", max_new_tokens=tokens, max_rows=batch, image_cache_gb=0, image_threads=0
     )
     policy.sampler.end_token_ids = frozenset()
     policy.sampler.blocked_ids = sorted(policy.renderer.processor.special_ids)
