@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HELP = "tokens, FLOPs, memory and time of a run on given GPUs, and what fits"
 _RANK = 64  #: of LoRA adapters, if neither the settings nor the options have one
-_PARTS = ("prefill", "decode", "preparation", "desktops", "sync", "old_log_probs", "update")
+_PARTS = ("prefill", "decode", "preparation", "desktops", "sync", "old_log_probs", "base_log_probs", "update")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -97,6 +97,7 @@ def plan(options: argparse.Namespace) -> int:
 
 def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
     """What is planned, from the settings and the command's options."""
+    from bepa_torchrl.experiment.gpus import engine_has_own_gpus
     from bepa_torchrl.sizing.model import model_shape
     from bepa_torchrl.sizing.plan import PlanRequest
     from bepa_torchrl.sizing.tokens import image_grid
@@ -125,7 +126,8 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         desktops=desktops,
         max_rows=(engine.max_rows or max(desktops, policy.max_rows)) if vllm else policy.max_rows,
         max_batch_tokens=policy.max_batch_tokens,
-        window=policy.max_prompt_tokens + policy.max_new_tokens,
+        max_prompt_tokens=policy.max_prompt_tokens,
+        max_new_tokens=policy.max_new_tokens,
         element=4 if policy.dtype == "float32" else 2,
         train_vision="visual" not in train.frozen,
         rank=options.rank,
@@ -138,7 +140,10 @@ def _request(settings: Settings, options: argparse.Namespace) -> PlanRequest:
         adapters_alone=engine.adapters != "merged" and collect.mode == "sync",
         engine_cache=int(engine.kv_cache_gb * 1e9) if vllm else None,
         engine_sleeps=engine.sleep,
-        engine_elsewhere=engine.url is not None,
+        engine_elsewhere=engine_has_own_gpus(settings, options.gpus),
+        engine_workers=max(1, int(engine.arguments.get("tensor_parallel_size", 1))) if vllm else 1,
+        whole_gradients=train.gradient_sync == "step",
+        base_copies=_base_copies(settings),
         float32_head=policy.head_dtype == "float32",
         feature_cache=int(policy.feature_cache_gb * 1e9),
         prefix_cache=options.prefix_cache,
@@ -166,12 +171,24 @@ def _iteration(settings: Settings) -> Iteration:
     from bepa_torchrl.sizing.duration import Iteration
 
     collect, train = settings.collect, settings.train
-    single_step = train.inner_epochs == 1 and (train.minibatch_groups or collect.groups) >= collect.groups
+    step_groups = min(train.minibatch_groups or collect.groups, collect.groups)
+    single_step = train.inner_epochs == 1 and step_groups == collect.groups
     return Iteration(
         episodes=collect.groups * collect.group_size,
         updates=train.inner_epochs,
         old_log_probs=train.old_log_probs == "all" and not single_step,
+        base_log_probs=settings.loss.kl_weight > 0,
+        step_episodes=step_groups * collect.group_size,
     )
+
+
+def _base_copies(settings: Settings) -> tuple[bool, bool]:
+    """Whether the divergence takes a copy of the base policy: in full training, and with adapters.
+
+    Adapters that start from others are not the base policy without them.
+    """
+    reads = settings.loss.kl_weight > 0
+    return reads, reads and settings.policy.lora.adapter is not None
 
 
 def _evaluations(settings: Settings, train: int, held_out: int) -> Evaluations:

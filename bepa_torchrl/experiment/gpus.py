@@ -48,5 +48,23 @@ def engine_gpus(settings: Settings) -> str | None:
     )
 
 
+def engine_has_own_gpus(settings: Settings, ranks: int) -> bool:
+    """Whether the engine has none of the GPUs of ``ranks`` ranks: others of this machine, Ray's, or another machine's.
+
+    GPUs are numbered from 0, as without CUDA_VISIBLE_DEVICES: a plan is for another machine.
+    """
+    from bepa_torchrl.scale.engine.weight_sync.choice import gpus_of
+
+    engine, cluster = settings.policy.engine, settings.cluster
+    if engine.url is not None:
+        return True
+    if settings.collect.mode == "async" and (cluster.listen is not None or cluster.gpus_per_replica > 0):
+        return True
+    first = settings.policy.device.partition(":")[2]
+    index = int(first) if first and ranks == 1 else 0
+    taken = {str(index + rank) for rank in range(ranks)}
+    return taken.isdisjoint(gpus_of(index, engine.devices, engine.arguments, {})[1])
+
+
 def _names(devices: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in devices.split(",") if name.strip())

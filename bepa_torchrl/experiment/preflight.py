@@ -182,8 +182,8 @@ def engine_cache(settings: Settings) -> str | None:
     except ValueError:
         return None
     window = policy.max_prompt_tokens + policy.max_new_tokens
-    ranks = int(policy.engine.arguments.get("tensor_parallel_size", 1))  # each has its share of the heads
-    needed = window * kv_bytes(text, 4 if policy.dtype == "float32" else 2) / ranks / 1e9
+    workers = int(policy.engine.arguments.get("tensor_parallel_size", 1))
+    needed = window * kv_bytes(text, 4 if policy.dtype == "float32" else 2, workers) / 1e9
     if needed <= policy.engine.kv_cache_gb:
         return None
     return (

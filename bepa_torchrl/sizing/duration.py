@@ -5,6 +5,7 @@ Model FLOPs utilisation (MFU) counts a forward pass and two of its size backward
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from bepa_torchrl.sizing.flops import Flops, Training, backward, forward
@@ -25,16 +26,29 @@ class Iteration:
         episodes: rollouts of the iteration.
         updates: passes over their rows.
         old_log_probs: whether the old log-probs take a forward pass.
+        base_log_probs: whether those of the base policy do.
+        step_episodes: episodes of an optimiser step; the last step of a pass may have fewer.
     """
 
     episodes: int
     updates: int
     old_log_probs: bool
+    base_log_probs: bool
+    step_episodes: int
 
     @property
     def passes(self) -> int:
         """Passes over the rows, each of which reads their screenshots."""
-        return self.updates + int(self.old_log_probs)
+        return self.updates + int(self.old_log_probs) + int(self.base_log_probs)
+
+    def scored(self, gpus: int) -> int:
+        """Episodes of the GPU that has the most of a pass over all rows; an episode is not divided."""
+        return math.ceil(self.episodes / gpus)
+
+    def trained(self, gpus: int) -> int:
+        """The same of a pass in optimiser steps, which the GPUs begin together."""
+        whole, rest = divmod(self.episodes, self.step_episodes)
+        return whole * math.ceil(self.step_episodes / gpus) + math.ceil(rest / gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ class Seconds:
         desktops: what resets and steps of the desktops add to prompts and responses.
         sync: the engine's weights.
         old_log_probs: a forward pass over the rows.
+        base_log_probs: one by the base policy.
         update: forward and backward passes over the rows; groups without a signal are counted as trained.
     """
 
@@ -57,6 +72,7 @@ class Seconds:
     desktops: float
     sync: float
     old_log_probs: float
+    base_log_probs: float
     update: float
 
     @property

@@ -34,6 +34,10 @@ class Recipe:
         float32_head: whether logits are computed in float32 (``policy.head_dtype``).
         feature_cache: bytes for the features of screenshots (``policy.feature_cache_gb``), used if the tower is frozen.
         engine_sleeps: whether it gives its weights and its cache up while a micro-batch is trained.
+        engine_workers: GPUs over which an engine's weights and the heads of its cache are divided.
+        whole_gradients: whether each of several GPUs keeps a whole gradient during a step
+            (``train.gradient_sync=step``).
+        base_copy: whether there is a copy of the base policy (``loss.kl_weight``).
     """
 
     training: Training
@@ -45,6 +49,9 @@ class Recipe:
     float32_head: bool = False
     feature_cache: int = 0
     engine_sleeps: bool = False
+    engine_workers: int = 1
+    whole_gradients: bool = False
+    base_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +61,11 @@ class Memory:
     Args:
         weights: the model, and adapters; with several GPUs float32, divided, and a frozen tower whole on each.
         sampling_copy: with several GPUs, the whole policy with which rank 0 samples, or an engine gets its weights.
+        base_copy: the whole base policy, by which rows are scored for the divergence from it.
         engine: an inference engine's weights, with adapters merged, its key-value cache and CUDA context, and a float32
-            output embedding; not the temporaries of its passes.
+            output embedding, of one of its workers; not the temporaries of its passes.
         masters: float32 copies of trained half-precision weights, on one GPU.
-        gradients: float32, accumulated over micro-batches.
+        gradients: float32, accumulated over micro-batches; with several GPUs divided, or whole on each.
         moments: Adam's.
         decoder: saved activations of the decoder.
         vision: saved activations of the vision tower, or the features of a frozen one.
@@ -70,6 +78,7 @@ class Memory:
 
     weights: int
     sampling_copy: int
+    base_copy: int
     engine: int
     masters: int
     gradients: int
@@ -85,8 +94,8 @@ class Memory:
     @property
     def resident(self) -> int:
         """What is also there while rollouts are sampled: weights, an engine's memory, the optimiser's state, caches."""
-        caches = self.head_copy + self.feature_cache
-        return self.weights + self.sampling_copy + self.engine + self.masters + self.moments + caches
+        copies = self.sampling_copy + self.base_copy + self.head_copy
+        return self.weights + copies + self.engine + self.masters + self.moments + self.feature_cache
 
     @property
     def total(self) -> int:
@@ -125,10 +134,13 @@ def training_memory(model: ModelShape, recipe: Recipe, tokens: int, images: int,
     held |= {"masters": masters, "gradients": 4 * trained, "moments": round(MOMENTS[recipe.optimizer] * trained)}
     divided = {name: size // ranks for name, size in held.items()}
     divided["weights"] += w * undivided
-    engine = 0 if recipe.engine_cache is None else w * model.parameters + copied + recipe.engine_cache + CONTEXT_BYTES
+    if recipe.whole_gradients:
+        divided["gradients"] = held["gradients"]
+    engine = _engine_bytes(model, recipe, copied)
     return Memory(
         **divided,
         sampling_copy=w * parameters if ranks > 1 else 0,
+        base_copy=w * parameters if recipe.base_copy else 0,
         engine=engine,
         asleep=engine - CONTEXT_BYTES if engine and recipe.engine_sleeps else 0,
         decoder=tokens * per_token + _once(recipe, tokens * decoder_layer_bytes(text, w)),
@@ -183,9 +195,17 @@ def vision_block_bytes(vision: VisionShape, w: int) -> int:
     return 2 * (2 * w * v + 2 * w) + attention + 2 * w * vision.intermediate
 
 
-def kv_bytes(text: TextShape, w: int) -> int:
-    """Bytes per token of the key-value cache."""
-    return 2 * text.layers * text.key * w
+def kv_bytes(text: TextShape, w: int, workers: int = 1) -> int:
+    """Bytes per token of the key-value cache, on each of ``workers`` GPUs, which share the heads (one at least)."""
+    return 2 * text.layers * max(1, text.kv_heads // workers) * text.head_dim * w
+
+
+def _engine_bytes(model: ModelShape, recipe: Recipe, head_copy: int) -> int:
+    """One worker of the engine: its share of the weights, its cache and its context; 0 without an engine."""
+    if recipe.engine_cache is None:
+        return 0
+    weights = (recipe.element * model.parameters + head_copy) // recipe.engine_workers
+    return weights + recipe.engine_cache + CONTEXT_BYTES
 
 
 def _rms_norm(width: int, w: int) -> int:

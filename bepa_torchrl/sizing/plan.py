@@ -33,14 +33,19 @@ class PlanRequest:
         desktops: episodes that run at once.
         max_rows: maximum rows of a sampling batch.
         max_batch_tokens: maximum tokens of a batch of the built-in sampler.
-        window: maximum tokens of a prompt and its response.
+        max_prompt_tokens: maximum tokens of a prompt.
+        max_new_tokens: maximum tokens of a response.
         element: bytes per element of the model's dtype.
         train_vision: whether full training trains the vision tower.
         rank: rank of LoRA adapters.
         tune: which recipes are considered; None: all.
-        engine_cache: bytes of the key-value cache of an inference engine; None: the built-in sampler.
+        engine_cache: bytes of the key-value cache of an inference engine, on each of its GPUs; None: the built-in
+            sampler.
         engine_sleeps: whether the engine gives its memory up during updates.
-        engine_elsewhere: whether the engine is on another machine, so that its memory is not counted.
+        engine_elsewhere: whether the engine has other GPUs than the trainer, so that its memory is not counted.
+        engine_workers: GPUs over which the engine is divided; its time is that of one.
+        whole_gradients: whether each of several GPUs keeps a whole gradient during a step.
+        base_copies: whether there is a copy of the base policy: in full training, with adapters.
         image_cache_gb: 10^9 bytes of the CPU for prepared screenshots.
         image_threads: threads that prepare screenshots.
         playing: the desktops' times.
@@ -63,7 +68,8 @@ class PlanRequest:
     desktops: int
     max_rows: int
     max_batch_tokens: int
-    window: int
+    max_prompt_tokens: int
+    max_new_tokens: int
     element: int
     train_vision: bool
     rank: int
@@ -77,9 +83,17 @@ class PlanRequest:
     engine_cache: int | None = None
     engine_sleeps: bool = False
     engine_elsewhere: bool = False
+    engine_workers: int = 1
+    whole_gradients: bool = False
+    base_copies: tuple[bool, bool] = (False, False)
     float32_head: bool = False
     feature_cache: int = 0
     prefix_cache: bool = False
+
+    @property
+    def cached_token(self) -> int:
+        """Bytes of a token's keys and values on each GPU that samples."""
+        return kv_bytes(self.model.text, self.element, self.engine_workers)
 
 
 def make_plan(request: PlanRequest) -> dict[str, Any]:
@@ -87,8 +101,9 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
 
     Bytes, seconds and floating-point operations are plain numbers. FLOPs are of the best choice, or, if none fits, of
     the first one; ``seconds`` and ``run`` are None then. ``window_bytes`` are those of the keys and values of one
-    prompt and response of the maximum length; ``prefixes_fit`` says whether an engine's cache holds the turns of all
-    desktops. ``cpu_bytes`` are the largest sizes of caches of screenshots in this machine's memory.
+    prompt and response of the maximum length, on each of an engine's GPUs; ``prefixes_fit`` says whether its cache
+    holds the turns of all desktops. ``cpu_bytes`` are the largest sizes of caches of screenshots in this machine's
+    memory.
 
     Raises:
         ValueError: an unknown GPU.
@@ -105,6 +120,9 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
             float32_head=request.float32_head,
             feature_cache=request.feature_cache,
             engine_sleeps=request.engine_sleeps,
+            engine_workers=request.engine_workers,
+            whole_gradients=request.whole_gradients and request.gpus > 1,
+            base_copies=request.base_copies,
         )
         if request.tune is None or (recipe.training.rank > 0) == (request.tune == "lora")
     ]
@@ -118,7 +136,7 @@ def make_plan(request: PlanRequest) -> dict[str, Any]:
         "kv_cache_bytes_per_token": kv_bytes(request.model.text, request.element),
         "choices": [_described(request, choice) for choice in candidates],
         "best": None if chosen is None else chosen.name,
-        "window_bytes": request.window * kv_bytes(request.model.text, request.element),
+        "window_bytes": (request.max_prompt_tokens + request.max_new_tokens) * request.cached_token,
         "engine_cache": request.engine_cache,
         "cpu_bytes": _cpu_bytes(request),
         **(
@@ -198,8 +216,8 @@ def _described(request: PlanRequest, choice: Choice) -> dict[str, Any]:
 
 def _rollouts_and_updates(request: PlanRequest, choice: Choice) -> dict[str, Any]:
     """The entries ``seconds``, ``run`` and ``prefixes_fit`` of the plan."""
-    how, per_token = _sampling(request, choice), kv_bytes(request.model.text, request.element)
-    prefixes = request.prefix_cache or sampling.prefixes_fit(request.episode, how, per_token)
+    how = _sampling(request, choice)
+    prefixes = request.prefix_cache or sampling.prefixes_fit(request.episode, how)
     seconds = _seconds(request, choice, how, prefixes=prefixes)
     responses = request.work.episodes * request.episode.steps * request.episode.response
     speed = {"decoded_tokens_per_second": responses / seconds.decode}
@@ -227,11 +245,13 @@ def _sampling(request: PlanRequest, choice: Choice) -> Sampling:
     engine = request.engine_cache is not None
     patches = request.grid.patches * request.model.vision.patch_inputs * request.element
     longest = max(row.tokens for row in request.episode.rows())
-    free = choice.rollouts * longest * kv_bytes(request.model.text, request.element)
+    free = choice.rollouts * longest * request.cached_token
     return Sampling(
         desktops=min(request.desktops, request.work.episodes),
         max_rows=request.max_rows,
         max_batch_tokens=None if engine else request.max_batch_tokens,
+        max_new_tokens=request.max_new_tokens,
+        cached_token=request.cached_token,
         cache=free if request.engine_cache is None else request.engine_cache,
         keeps_prefixes=engine,
         step_seconds=0.0 if engine else sampling.SAMPLER_STEP,
@@ -248,6 +268,7 @@ def _seconds(request: PlanRequest, choice: Choice, how: Sampling, *, prefixes: b
     prefill = sampling.prefill_flops(model, episode, request.grid, prefixes=prefixes).total
     once = duration.episode_forward(model, episode, request.grid, training.rank).total
     update = once + duration.episode_backward(model, episode, request.grid, training).total
+    base = duration.episode_forward(model, episode, request.grid).total
     if request.decode_speed is None:
         decode = sampling.decode_seconds(model, device, episode, work.episodes, how, request.element)
     else:
@@ -261,8 +282,11 @@ def _seconds(request: PlanRequest, choice: Choice, how: Sampling, *, prefixes: b
         preparation=preparation,
         desktops=request.playing.added(work.episodes, episode.steps, prompts + decode + preparation),
         sync=_sync(request, training.rank) if engine else 0.0,
-        old_log_probs=work.episodes * once / (rate * request.gpus) if work.old_log_probs else 0.0,
-        update=work.updates * work.episodes * update / (rate * request.gpus),
+        old_log_probs=work.scored(request.gpus) * once / rate if work.old_log_probs else 0.0,
+        base_log_probs=work.scored(1 if choice.recipe.base_copy else request.gpus) * base / rate
+        if work.base_log_probs
+        else 0.0,
+        update=work.updates * work.trained(request.gpus) * update / rate,
     )
 
 

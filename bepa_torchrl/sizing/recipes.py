@@ -57,6 +57,9 @@ def recipes(
     float32_head: bool = False,
     feature_cache: int = 0,
     engine_sleeps: bool = False,
+    engine_workers: int = 1,
+    whole_gradients: bool = False,
+    base_copies: tuple[bool, bool] = (False, False),
 ) -> Iterator[tuple[str, Recipe]]:
     """Recipes, from the simplest full training to adapters with checkpointing.
 
@@ -69,6 +72,9 @@ def recipes(
         float32_head: whether logits are computed in float32.
         feature_cache: bytes for the features of screenshots.
         engine_sleeps: whether it gives its memory up during updates.
+        engine_workers: GPUs over which the engine is divided.
+        whole_gradients: whether each of several GPUs keeps a whole gradient during a step.
+        base_copies: whether there is a copy of the base policy: in full training, with adapters.
     """
     full = Recipe(
         Training(vision=train_vision),
@@ -78,8 +84,11 @@ def recipes(
         float32_head=float32_head,
         feature_cache=feature_cache,
         engine_sleeps=engine_sleeps,
+        engine_workers=engine_workers,
+        whole_gradients=whole_gradients,
+        base_copy=base_copies[0],
     )
-    lora = replace(full, training=Training(vision=False, rank=rank))
+    lora = replace(full, training=Training(vision=False, rank=rank), base_copy=base_copies[1])
     yield "full", full
     yield "full, activation checkpointing", replace(full, checkpointing=True)
     yield "full, activation checkpointing, 8-bit Adam", replace(full, checkpointing=True, optimizer="adamw_8bit")
@@ -99,7 +108,8 @@ def _choice(model: ModelShape, device: Gpu, grid: Grid, longest: tokens.Sequence
     memory = training_memory(model, recipe, longest.tokens, longest.images, grid.patches)
     fixed = training_memory(model, recipe, 0, 0, grid.patches).total
     budget = max(0, usable - fixed) * longest.tokens // (memory.total - fixed) // BUDGET_STEP * BUDGET_STEP
-    cache = kv_bytes(model.text, recipe.element) * longest.tokens
+    workers = 1 if recipe.engine_cache is None else recipe.engine_workers
+    cache = kv_bytes(model.text, recipe.element, workers) * longest.tokens
     return Choice(
         name,
         recipe,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from bepa_torchrl.sizing.duration import decode_speed
 from bepa_torchrl.sizing.flops import Flops, forward
 from bepa_torchrl.sizing.gpus import Gpu
-from bepa_torchrl.sizing.memory import kv_bytes
 from bepa_torchrl.sizing.model import ModelShape
 from bepa_torchrl.sizing.tokens import EpisodeShape, Grid
 
@@ -34,8 +33,10 @@ class Sampling:
     Args:
         desktops: episodes that run at once.
         max_rows: maximum rows of a batch.
-        max_batch_tokens: maximum tokens of a batch of the built-in sampler, padding included; None: an engine, whose
-            prompts are computed in pieces.
+        max_batch_tokens: maximum tokens of a batch of the built-in sampler, padding and responses of the maximum length
+            included; None: an engine, whose prompts are computed in pieces.
+        max_new_tokens: maximum tokens of a response.
+        cached_token: bytes of a token in the key-value cache.
         cache: bytes of key-value cache for the rows that are decoded, and with an engine for past turns.
         keeps_prefixes: whether past turns stay in the cache while it has room.
         step_seconds: least seconds per decoded token of a batch.
@@ -47,6 +48,8 @@ class Sampling:
     desktops: int
     max_rows: int
     max_batch_tokens: int | None
+    max_new_tokens: int
+    cached_token: int
     cache: int
     keeps_prefixes: bool
     step_seconds: float
@@ -54,32 +57,32 @@ class Sampling:
     image_threads: int
     patch_cache: int | None
 
-    def rows(self, tokens: int, bytes_per_token: int) -> int:
+    def rows(self, tokens: int) -> int:
         """Rows of a batch of prompts of ``tokens`` tokens, at least 1."""
-        limits = [self.desktops, self.max_rows, self.cache // (tokens * bytes_per_token)]
+        limits = [self.desktops, self.max_rows, self.cache // (tokens * self.cached_token)]
         if self.max_batch_tokens is not None:
-            limits.append(self.max_batch_tokens // tokens)
+            limits.append(self.max_batch_tokens // (tokens + self.max_new_tokens))
         return max(1, min(limits))
 
 
-def prefixes_fit(episode: EpisodeShape, sampling: Sampling, bytes_per_token: int) -> bool:
+def prefixes_fit(episode: EpisodeShape, sampling: Sampling) -> bool:
     """Whether the cache holds the longest row of every desktop.
 
     If it does not, nothing of it helps: turns come round in order, so that the least recently used block is the next
     that is asked for.
     """
     longest = max(row.tokens for row in episode.rows())
-    return sampling.keeps_prefixes and sampling.desktops * longest * bytes_per_token <= sampling.cache
+    return sampling.keeps_prefixes and sampling.desktops * longest * sampling.cached_token <= sampling.cache
 
 
 def decode_seconds(
     model: ModelShape, device: Gpu, episode: EpisodeShape, episodes: int, sampling: Sampling, element: int
 ) -> float:
     """Seconds in which one GPU decodes the responses of ``episodes`` episodes of all their steps."""
-    per_token, total = kv_bytes(model.text, element), 0.0
+    total = 0.0
     for step in range(1, episode.steps + 1):
         tokens = episode.prompt(step)
-        rows = sampling.rows(tokens, per_token)
+        rows = sampling.rows(tokens)
         speed = decode_speed(model, device, rows, tokens + episode.response / 2, element)
         total += episodes * episode.response * max(1 / speed, sampling.step_seconds / rows)
     return total

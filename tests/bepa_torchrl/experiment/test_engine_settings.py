@@ -47,6 +47,15 @@ def test_arguments_of_the_users_choice_are_kept() -> None:
         (("policy=qwen3vl_8b", "policy.engine.kv_cache_gb=9.8"), ""),
         (("policy=qwen3vl_8b", "policy.engine.kv_cache_gb=5", "policy.engine.arguments.tensor_parallel_size=2"), ""),
         (("policy=uitars15_7b",), ""),  # 66,048 x 57,344 = 3.79 GB
+        # four heads on eight GPUs: each has one, 66,048 x 14,336 = 0.947 GB
+        (
+            (
+                "policy=uitars15_7b",
+                "policy.engine.kv_cache_gb=0.5",
+                "policy.engine.arguments.tensor_parallel_size=8",
+            ),
+            r"need 0\.947 GB",
+        ),
         (("policy=qwen3vl_8b", "policy.checkpoint=somebody/unknown"), ""),
     ],
 )
