@@ -86,7 +86,11 @@ def plan(options: argparse.Namespace) -> int:
     if options.rank is None:
         options.rank = settings.policy.lora.rank or _RANK
     sizing = {"model": settings.policy.checkpoint, "mfu": options.mfu, **make_plan(_request(settings, options))}
-    sizing["settings"] = _settings_to_choose(settings, sizing, options.rank)
+    longest = _longest_prompt(settings)
+    sizing["settings"] = _settings_to_choose(settings, sizing, options.rank, longest)
+    limit = sizing["settings"].get("policy.max_prompt_tokens", longest)
+    prompts = enumerate(sizing["tokens"]["prompts"], start=1)
+    sizing["cut_at_step"] = next((step for step, prompt in prompts if prompt > limit), None)
     if options.json:
         print(json.dumps(sizing, indent=1))
         return 0
@@ -208,16 +212,26 @@ def _evaluations(settings: Settings, train: int, held_out: int) -> Evaluations:
     )
 
 
-def _settings_to_choose(settings: Settings, sizing: Mapping[str, Any], rank: int) -> dict[str, int | bool | str | None]:
+def _longest_prompt(settings: Settings) -> int:
+    """``policy.max_prompt_tokens``, or less if the model has fewer positions."""
+    policy, positions = settings.policy, _model_files(settings.policy.checkpoint).positions
+    asked = policy.max_prompt_tokens
+    return asked if positions is None else min(asked, positions - policy.max_new_tokens)
+
+
+def _settings_to_choose(
+    settings: Settings, sizing: Mapping[str, Any], rank: int, longest: int
+) -> dict[str, int | bool | str | None]:
     """Settings of the best choice; its token limits are such that a prompt and its response fit a micro-batch.
 
-    What the settings have and the choice has not is among them, too.
+    ``longest`` is the longest prompt that settings and model allow. What the settings have and the choice has not is
+    among them, too.
     """
     best = next((choice for choice in sizing["choices"] if choice["name"] == sizing["best"]), None)
     if best is None:
         return {}
     budget: int = best["max_tokens"]
-    prompt = min(settings.policy.max_prompt_tokens, budget - settings.policy.max_new_tokens)
+    prompt = min(longest, budget - settings.policy.max_new_tokens)
     chosen: dict[str, int | bool | str | None] = {
         "policy.activation_checkpointing": best["checkpointing"],
         "train.max_tokens": budget,
@@ -312,6 +326,15 @@ def _verdict(choice: Mapping[str, Any]) -> str:
     return f"{choice['name']}: training {fits}; between updates {choice['rollouts_that_fit']} rollouts at once"
 
 
+def _cut(sizing: Mapping[str, Any]) -> str:
+    prompts, step = sizing["tokens"]["prompts"], sizing["cut_at_step"]
+    return (
+        f"episodes end at step {step} of {len(prompts)}, whose prompt of {prompts[step - 1]:,} tokens is longer than "
+        "policy.max_prompt_tokens in the settings below: set fewer env.max_steps, fewer screenshots in the prompt "
+        "(policy.history), or more of policy.max_prompt_tokens if memory and model allow it"
+    )
+
+
 def _conclusion(sizing: Mapping[str, Any]) -> Iterator[str]:
     cache, window = sizing["engine_cache"], sizing["window_bytes"]
     if cache is not None and cache < window:
@@ -339,6 +362,8 @@ def _conclusion(sizing: Mapping[str, Any]) -> Iterator[str]:
         f"{run['evaluations'] / 3600:,.1f} h for {run['evaluation_episodes']:,} episodes of evaluations "
         f"({100 * run['evaluations_share']:.0f} % of the training)"
     )
+    if sizing["cut_at_step"] is not None:
+        yield _cut(sizing)
     yield f"settings: {' '.join(f'{key}={json.dumps(value)}' for key, value in sizing['settings'].items())}"
     sampler = "" if sizing["gpu"]["count"] == 1 else ", by one GPU that samples alone"
     yield f"assumed: MFU {sizing['mfu']:g}, {speed:,.0f} decoded tokens per second{sampler}, 10 % of the memory lost"

@@ -34,6 +34,13 @@ class ModelFiles:
     min_pixels: int
     max_pixels: int
 
+    @property
+    def positions(self) -> int | None:
+        """The longest prompt and response that the model takes, in tokens; None: the configuration does not say."""
+        text = self.config.get("text_config") or self.config
+        found = text.get("max_position_embeddings")
+        return found if isinstance(found, int) else None
+
 
 def known_model(repository: str) -> ModelFiles:
     """The files of a public model, by its Hugging Face repository.

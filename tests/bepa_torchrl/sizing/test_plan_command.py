@@ -316,6 +316,23 @@ def test_the_copy_of_the_base_policy_counts(capsys: pytest.CaptureFixture[str]) 
     assert copy == 2 * (8_292_166_656 + 161_480_704)  # 28 layers x 64 x (2 x 7,168 + 2 x 4,096 + 3 x 22,528)
 
 
+def test_prompts_that_are_cut_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Step s has 600 + s (2,691 + 7) + (s - 1) (120 + 4) + 3 tokens: 65,385 at step 23, 68,207 at step 24."""
+    settings = ("experiment=osworld_7b", "--prompt-tokens", "600", "--gpus", "4", "--tune", "full")
+    assert planned(capsys, "env.max_steps=23", *settings)["cut_at_step"] is None
+    assert planned(capsys, "env.max_steps=25", *settings)["cut_at_step"] == 24
+    assert main(["plan", "env.max_steps=25", *settings]) == 0
+    assert "episodes end at step 24 of 25, whose prompt of 68,207 tokens is longer" in capsys.readouterr().out
+
+
+def test_prompts_have_the_models_positions(capsys: pytest.CaptureFixture[str]) -> None:
+    """128,000 of a Qwen2.5-VL, of which a response takes 512; step 45 has 127,469 tokens, step 46 130,291."""
+    wide = ("policy.max_prompt_tokens=140000", "train.max_tokens=140512", "env.max_steps=50")
+    found = planned(capsys, "experiment=osworld_7b", *wide, "--prompt-tokens", "600", "--gpus", "8", "--tune", "full")
+    assert found["settings"]["policy.max_prompt_tokens"] == 127_488
+    assert found["cut_at_step"] == 46
+
+
 def test_a_float32_head_and_the_caches_of_screenshots_count(capsys: pytest.CaptureFixture[str]) -> None:
     """152,064 tokens of 3,584 in float32 are 2.2 GB: a copy here, one in the engine, and the gradient in full training.
 
