@@ -42,14 +42,18 @@ _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "[EOS]")  # which an engine may le
 _BETWEEN = re.compile(r"(?:\s+|```\w*|Action[ \t]*[:：])*+", re.ASCII)
 
 
+# what follows the end of an argument
+_AFTER = rf"\s*(?:(?:,\s*)?(?:\){_LINE_END}|\Z)|,\s*[A-Za-z_]\w*\s*=\s*['\"])"
+
+
 def _quoted(quote: str) -> re.Pattern[str]:
     """Regex of a string in ``quote``; an unescaped quote inside is text unless what follows can end the argument."""
-    ends = rf"\s*(?:(?:,\s*)?(?:\){_LINE_END}|\Z)|,\s*[A-Za-z_]\w*\s*=\s*['\"])"
-    return re.compile(rf"{quote}((?:[^{quote}\\]++|\\.|{quote}(?!{ends}))*+){quote}", re.DOTALL | re.ASCII)
+    return re.compile(rf"{quote}((?:[^{quote}\\]++|\\.|{quote}(?!{_AFTER}))*+){quote}", re.DOTALL | re.ASCII)
 
 
 _QUOTED = {"'": _quoted("'"), '"': _quoted('"')}
-_PLAIN = re.compile(r"(['\"])([^'\"\n]*)\1")  # boxes, keys and directions contain no quotes
+# boxes, keys and directions contain no quotes, but for the key of that name: a quote after a backslash may be it
+_PLAIN = re.compile(rf"(['\"])([^'\"\n]*)\1(?:(?<!\\.)|(?={_AFTER}))", re.ASCII)
 _HEX = "[0-9a-fA-F]"
 _ESCAPE = re.compile(
     rf"\\(?:u([dD][89abAB]{_HEX}{{2}})\\u([dD][c-fC-F]{_HEX}{{2}})|u({_HEX}{{4}})|U({_HEX}{{8}})|x({_HEX}{{2}})|(.))",

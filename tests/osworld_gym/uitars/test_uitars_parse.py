@@ -104,6 +104,15 @@ def test_key_names(written: str, keys: str) -> None:
     assert one(f"hotkey(key='{written}')").key == keys
 
 
+@pytest.mark.parametrize("kind", ["hotkey", "keydown", "keyup"])
+@pytest.mark.parametrize("key", ["'", "ctrl '", "' a", "' )", '"', "' \"", "\\", "\\ '", "ctrl shift '"])
+def test_a_quote_is_a_key(kind: str, key: str) -> None:
+    """Ctrl and the quote show formulas in a spreadsheet; an expert's trace with it is written and read."""
+    written = format_response("go", [Action(kind, key=key)])
+    assert parse(written).actions == (Action(kind, key=key),)
+    assert one(r"hotkey(key='\')").key == "\\"  # not escaped
+
+
 def test_thought_and_several_actions() -> None:
     text = f"Thought: 先点击。\nthen type\nAction: click({BOX})\n\ntype(content='a')\nAction: wait()"
     parsed = parse(text)
