@@ -1,8 +1,8 @@
 """Conversion between model pixels and screen pixels, with Qwen's smart_resize.
 
 Qwen2.5-VL's coordinates are pixels of the image after its resizing, so they depend on ``factor``, ``min_pixels`` and
-``max_pixels``: the image processor, an inference server and this module must use the same values. Qwen3-VL's are
-thousandths of the image's width and height.
+``max_pixels``: the image processor, an inference server and this module must use the same values. Qwen2-VL's (UI-TARS
+1.0) and Qwen3-VL's are thousandths of the image's width and height.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from functools import lru_cache
 from osworld_gym.types import Action, Point
 
 MAX_RATIO = 200  #: maximum aspect ratio, as in Qwen's processor
-#: families whose points are fractions of the image, and the denominator (Qwen3-VL's 2d_grounding cookbook)
-RELATIVE_COORDINATES = {"qwen3_vl": 1000}
+#: families whose points are fractions of the image, and the denominator (Qwen2-VL's report, arXiv:2409.12191;
+#: Qwen3-VL's 2d_grounding cookbook)
+RELATIVE_COORDINATES = {"qwen2_vl": 1000, "qwen3_vl": 1000}
 
 
 @lru_cache(maxsize=256)
@@ -57,7 +58,7 @@ class ImageScaling:
         min_pixels: minimum area of a resized image.
         max_pixels: maximum area of a resized image.
         relative: None: a model's point is in pixels of the resized image; otherwise in fractions 1 / ``relative`` of
-            its width and height (Qwen3-VL: 1000).
+            its width and height (Qwen2-VL and Qwen3-VL: 1000).
 
     Raises:
         ValueError: ``factor`` or ``relative`` is below 1, or not 0 <= ``min_pixels`` <= ``max_pixels``.

@@ -291,6 +291,8 @@ def test_qwen2_vl_too():
         Qwen2VLConfig(text_config=text, vision_config=vision, **{name: getattr(config, name) for name in ids})
     )
     policy = TransformersPolicy(replace(checkpoint, model=model.eval()), preset="compact", max_new_tokens=5)
+    for size in ((1920, 1080), (1366, 768)):  # UI-TARS-7B's points are thousandths, whatever the screenshot's size
+        assert policy.image_scaling.to_screen((500, 250), size) == (size[0] / 2, size[1] / 4)
     (prompt,) = policy.render([PromptContext("mute", [picture(0)])])
     (response,) = policy.sample([prompt], [(0,)])
     (found,), _ = policy.response_log_probs([prompt], [response.tokens])
