@@ -293,6 +293,15 @@ def image_part(png: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}}
 
 
+def without_thinking(answer: str) -> str:
+    """An answer without the model's thinking, which a server may leave in it, before ``</think>``.
+
+    The opening tag may be missing. Without a closing one, an answer that begins with ``<think>`` was cut off: nothing.
+    """
+    _, closed, said = answer.rpartition("</think>")
+    return "" if not closed and answer.lstrip().startswith("<think>") else said
+
+
 def _read(path: Path) -> str | None:
     """A kept answer; None if there is none, or its file is damaged or of another version."""
     try:

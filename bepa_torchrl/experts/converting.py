@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bepa_torchrl.endpoint import AnswerError, ChatModel, asked
+from bepa_torchrl.endpoint import AnswerError, ChatModel, asked, without_thinking
 from bepa_torchrl.experts.conversion import Complete, Converted, convert_trace
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from osworld_gym.uitars.coords import ImageScaling
@@ -89,7 +89,8 @@ def convert_traces(
 def thoughts_of(model: ChatModel) -> Complete:
     """A function that asks a model for ``Thought: … Action: …``; anything else is asked for again, then refused."""
 
-    def check(reply: str) -> str:
+    def check(answer: str) -> str:
+        reply = without_thinking(answer)
         thought = thought_of(reply).strip() if "Action:" in reply else ""
         if not 0 < len(thought) <= MAX_THOUGHT:
             raise ValueError(f"expected a thought of at most {MAX_THOUGHT} characters and an action")

@@ -10,10 +10,11 @@ import hashlib
 import re
 from typing import Any, Literal
 
-from bepa_torchrl.endpoint import image_part
+from bepa_torchrl.endpoint import image_part, without_thinking
 from bepa_torchrl.experts.agent_s2_text import says_it_failed, sections, split_sentences
 from bepa_torchrl.experts.conversion import Complete, convert_trace
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.uitars.parse import thought_of
 from osworld_gym.uitars.prompt import prompt_text
 
@@ -82,12 +83,12 @@ def plan_messages(trace: ExpertTrace, *, source: PlanSource = "raw", images: boo
 
 
 def parse_plan(reply: str, *, max_characters: int | None = None) -> str:
-    """The plan in a model's reply: its numbered lines.
+    """The plan in a model's reply: its numbered lines, without those of its thinking.
 
     Raises:
         ValueError: it has none, or is longer than ``max_characters``.
     """
-    lines = plan_lines(reply)
+    lines = plan_lines(without_thinking(reply))
     if not lines:
         raise ValueError("has no numbered line")
     return check_length(number_lines(lines), max_characters)
@@ -154,10 +155,16 @@ def _raw_story(trace: ExpertTrace) -> list[tuple[str, bytes]]:
     """The text of each step, with the screenshot before it; empty bytes where there is none."""
     story = []
     for number, (step, png) in enumerate(zip(trace.steps, trace.screenshots, strict=True), 1):
-        action = sections(step.plan).get("Next Action", step.intent)
-        text = f"Step {number} [{step.subtask}]\n{action}\n{step.call}\nReflection: {step.reflection or 'null'}"
+        text = f"Step {number} [{step.subtask}]\n{_told(step)}\n{step.call}\nReflection: {step.reflection or 'null'}"
         story.append((text, png))
     return story
+
+
+def _told(step: ExpertStep) -> str:
+    """What a step does in the expert's words, with its intent where they do not have it: a log may have no texts."""
+    said = sections(step.plan).get("Next Action", "")
+    told = " ".join(step.intent.split()) in " ".join(said.split())
+    return said if told else "\n".join(part for part in (said, step.intent) if part)
 
 
 def _converted_story(trace: ExpertTrace) -> list[tuple[str, bytes]]:

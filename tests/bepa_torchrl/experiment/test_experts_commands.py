@@ -90,8 +90,9 @@ def test_convert_by_rule_counts_what_was_dropped(tmp_path: Path, capsys: pytest.
     assert (provenance.expert, provenance.plan) == ("agent_s2", None)
 
 
-def test_convert_with_a_models_thoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with chat_server(lambda _: Reply("Thought: I see it.\nAction: wait()")) as server:
+@pytest.mark.parametrize("thinking", ["", "<think>\nA step.\nAction: what?\n</think>\n\n"])
+def test_convert_with_a_models_thoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str], thinking: str) -> None:
+    with chat_server(lambda _: Reply(f"{thinking}Thought: I see it.\nAction: wait()")) as server:
         command = ["experts", "convert", OWL, "--model", "m", "--url", server.url, "--out", str(tmp_path / "out")]
         assert main(command) == 0
     responses = [row[K.RESPONSE] for row in cache_in(tmp_path / "out").get_trace(TASK).unbind(0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from bepa_torchrl.experts import (
     worker_messages,
 )
 from bepa_torchrl.experts.agent_s2_text import says_it_failed, sections, sentences
+from bepa_torchrl.experts.plan import parse_plan, plan_messages
 from osworld_gym.action_text import ACTION_TEXTS
 from osworld_gym.types import Action
 from osworld_gym.uitars import ImageScaling, parse
@@ -71,6 +73,27 @@ def test_plan_by_a_model_uses_the_papers_prompt_and_takes_the_numbered_lines() -
     assert "agent.save_to_knowledge" not in converted
     with pytest.raises(TraceError, match="no numbered line"):
         plan_with_model(sound_trace(), lambda _: "Just do it.")
+
+
+def test_the_model_is_told_what_each_step_does_also_of_a_log_without_texts() -> None:
+    """Agent S2's own runner and OpenAI's write no texts; OpenCUA's thought does not have its section Action."""
+    silent = replace(step("Click at (72, 40)", "pyautogui.click(72, 40)"), plan="", call="")
+    thinking = replace(silent, plan="The sound is on.", intent="Click the mute button")
+    trace = ExpertTrace("t", "Mute", "agent_s2", (silent, thinking, sound_trace().steps[0]), (frame(0),) * 3, True)
+    (message,) = plan_messages(trace)
+    _, one, two, three = re.split(r"Step \d \[.*\]\n", message["content"])
+    assert one.startswith("Click at (72, 40)\n")
+    assert two.startswith("The sound is on.\nClick the mute button\n")
+    assert three.startswith("Click settings now.\nagent.click(")  # said once
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", ""])
+def test_a_plan_has_nothing_of_the_models_thinking(opening: str) -> None:
+    """A server without a parser of its model's thinking leaves it in the answer."""
+    thinking = f"{opening}The trace:\n1. Click help, which did not work\n2. Close it\n"
+    assert parse_plan(f"{thinking}</think>\n\nTask: mute\n1. Press mute") == "1. Press mute"
+    with pytest.raises(ValueError, match="no numbered line"):
+        parse_plan("<think>\n1. Click help, which")  # cut off
 
 
 def test_an_action_that_the_prompts_do_not_list_makes_a_trace_not_faithful() -> None:
