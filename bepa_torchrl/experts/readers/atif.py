@@ -67,7 +67,7 @@ def _run_of(data: Mapping[str, Any] | TraceError, path: Path, trial: Trial, root
     if isinstance(data, TraceError):
         return Run(NAME, trial.task, name, trial.outcome({})[0], skipped=str(data))
     try:
-        return _run(data, path, trial, name)
+        return _run(data, path, trial, root)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"not a valid {data['schema_version']} trajectory ({type(error).__name__}: {error})"
         return Run(NAME, trial.task, name, trial.outcome({})[0], skipped=reason)
@@ -83,7 +83,7 @@ def _without_log(trial: Trial, root: Path) -> Run:
 class _Reading:
     """The steps that have been read so far: the newest image is the screen before the next step."""
 
-    trial: Path
+    root: Path
     folder: Path
     newest: Path | None = None
     steps: list[ExpertStep] = field(default_factory=list)
@@ -136,11 +136,11 @@ class _Reading:
         for content in contents:
             for part in content if isinstance(content, list) else []:
                 if part.get("type") == "image":
-                    self.newest = _image(self.trial, self.folder, str(part["source"]["path"]))
+                    self.newest = _image(self.root, self.folder, str(part["source"]["path"]))
 
 
-def _run(data: Mapping[str, Any], path: Path, trial: Trial, name: str) -> Run:
-    reading = _Reading(trial.folder, path.parent)
+def _run(data: Mapping[str, Any], path: Path, trial: Trial, root: Path) -> Run:
+    reading = _Reading(root, path.parent)
     for step in data["steps"]:
         reading.read(step)
     if reading.steps and (further := data.get("continued_trajectory_ref")):
@@ -154,7 +154,7 @@ def _run(data: Mapping[str, Any], path: Path, trial: Trial, name: str) -> Run:
     return Run(
         family=NAME,
         task_id=str(extra.get("task_id") or trial.task),
-        run=name,
+        run=path.relative_to(root).as_posix(),
         outcome=outcome,
         steps=tuple(reading.steps),
         inexact=tuple(reading.inexact),
@@ -232,11 +232,11 @@ def _text(message: Any) -> str:
     return str(message or "")
 
 
-def _image(trial: Path, folder: Path, name: str) -> Path | None:
-    """The file of an image; None if it is no PNG, or outside the trial: a log may name any file of the machine."""
+def _image(root: Path, folder: Path, name: str) -> Path | None:
+    """The file of an image; None if it is no PNG, or outside of ``root``: a log may name any file of the machine."""
     path = folder / name
     try:
-        if not path.resolve().is_relative_to(trial.resolve()):
+        if not path.resolve().is_relative_to(root.resolve()):
             return None
         png_size(path)
     except (OSError, ValueError):

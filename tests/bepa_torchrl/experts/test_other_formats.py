@@ -373,16 +373,16 @@ def test_a_part_of_an_atif_run_that_cannot_be_read_costs_this_run_only(tmp_path:
     assert runs["c"].outcome.value == "success"
 
 
-def test_atif_pictures_are_those_of_the_trial(tmp_path: Path) -> None:
+def test_atif_pictures_are_those_of_the_given_folder(tmp_path: Path) -> None:
     """A log may name any file of the machine, which would be shown, and exported with the traces."""
     (tmp_path / "private.png").write_bytes(frame(7, SCREEN))
     trial = write_atif(tmp_path / "logs", *(agent_step(n, "1.png", call(n, type="wait")) for n in (2, 3, 4, 5)))
     (trial / "agent" / "link.png").symlink_to(tmp_path / "private.png")
-    (trial / "images").mkdir()
-    (trial / "images" / "5.png").write_bytes(frame(5, SCREEN))
+    (tmp_path / "logs" / "images").mkdir()  # which several trials share, as in our own export
+    (tmp_path / "logs" / "images" / "5.png").write_bytes(frame(5, SCREEN))
     (path,) = trial.rglob("trajectory.json")
     data = json.loads(path.read_text())
-    names = (str(tmp_path / "private.png"), "../../../private.png", "link.png", "../images/5.png")
+    names = (str(tmp_path / "private.png"), "../../../private.png", "link.png", "../../images/5.png")
     for step, name in zip(data["steps"], names, strict=False):
         if step["source"] == "user":
             step["message"] = [image(name)]
