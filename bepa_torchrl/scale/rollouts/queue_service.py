@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,10 @@ from bepa_torchrl.scale.rollouts.task_queue import FinishedGroup, Lease, TaskQue
 Result = TypeVar("Result")
 MAX_WORKERS = 200  #: that one queue serves, with any number of desktops each: each has one call that waits for leases
 _EXPIRY = 0.5  #: seconds between two checks for expired leases while somebody waits
+
+
+class _ReleasedError(Exception):
+    """The worker that waits for leases was released."""
 
 
 class QueueService:
@@ -30,10 +35,25 @@ class QueueService:
         self._lock = threading.Lock()
         self._slots, self._groups, self._evaluations = (threading.Condition(self._lock) for _ in range(3))
         self._held_up, self._held_up_since = 0.0, dict[int, float]()  # of the threads that wait for the trainer
+        self._released = Counter[str]()  # how often each worker was
 
     def lease(self, worker: str, limit: int, timeout: float) -> list[Lease]:
-        """Waits up to ``timeout`` seconds for a slot; empty if none was free."""
-        return self._wait(self._slots, lambda: self._queue.lease(worker, limit), timeout) or []
+        """Waits up to ``timeout`` seconds for a slot; empty if none was free.
+
+        So it is, at once, if the worker is released meanwhile: the call of one that has exited goes on here, and what
+        it got would be nobody's until it expires.
+        """
+        released = self._released[worker]
+
+        def act() -> list[Lease]:
+            if self._released[worker] != released:
+                raise _ReleasedError
+            return self._queue.lease(worker, limit)
+
+        try:
+            return self._wait(self._slots, act, timeout) or []
+        except _ReleasedError:
+            return []
 
     def next_group(self, timeout: float) -> FinishedGroup | None:
         """Waits up to ``timeout`` seconds for the next group; the caller takes or drops it."""
@@ -73,7 +93,14 @@ class QueueService:
         self._do(lambda: self._queue.fail(ticket, reason, result))
 
     def release(self, worker: str, reason: str) -> int:
-        return self._do(lambda: self._queue.release(worker, reason))
+        """Ends all leases of a worker that has exited, and its calls that wait; returns how many leases."""
+
+        def act() -> int:
+            self._released[worker] += 1
+            self._slots.notify_all()
+            return self._queue.release(worker, reason)
+
+        return self._do(act)
 
     def resize(self, worker: str, desktops: int) -> None:
         self._do(lambda: self._queue.resize(worker, desktops))

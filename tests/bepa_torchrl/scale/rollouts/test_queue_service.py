@@ -79,3 +79,26 @@ def test_a_finished_group_wakes_the_trainer_and_no_worker() -> None:
     evaluations.ended(1)
     assert service.finished_groups() == 1
     assert workers.looked == looked
+
+
+def test_a_worker_that_is_released_while_it_waits_gets_no_lease() -> None:
+    service = QueueService(batch_groups=1, max_staleness=9)
+    exited = Waiting(service, "lease", [("exited", 2, 600.0)])
+    assert service.release("exited", "has exited") == 0
+    exited.ended(1)
+    assert exited.found == [[]]
+    service.admit("t", 2)
+    leases = service.lease("other", 2, 0.0)
+    assert [lease.slot for lease in leases] == [0, 1]
+    assert service.describe()["desktops"] == 2  # those of the other one
+
+
+def test_the_slots_of_a_worker_that_has_exited_do_not_go_to_its_own_waiting_call() -> None:
+    service = QueueService(batch_groups=1, max_staleness=9)
+    service.admit("t", 1)
+    assert len(service.lease("exited", 1, 0.0)) == 1
+    exited = Waiting(service, "lease", [("exited", 1, 600.0)])  # of another desktop of the same worker
+    assert service.release("exited", "has exited") == 1
+    exited.ended(1)
+    assert exited.found == [[]]
+    assert [lease.attempt for lease in service.lease("other", 1, 0.0)] == [2]
