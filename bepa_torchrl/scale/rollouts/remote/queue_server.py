@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Any, Protocol
 
 from bepa_torchrl.scale.rollouts.env_worker import QueueClient, RolloutPlan
@@ -119,9 +120,15 @@ class QueueServer:
                 self._queue.fail(self._own([lease["ticket"]])[0], "the connection ended before the lease was sent")
 
     def _lease(self, call: Call) -> dict[str, Any]:
-        """Leases, and the version that they require: that of the newest weights now, which are those at admission."""
-        worker, limit, timeout = str(call.fields["worker"]), int(call.fields["limit"]), call.timeout
-        leases = self._queue.lease(worker, limit, timeout)
+        """Leases, and the version that they require: that of the newest weights now, which are those at admission.
+
+        There are none before the first weights: the slots of a resumed run wait from its start, and a lease that no
+        rollout cluster can play would be lost until it expires.
+        """
+        worker, limit, end = str(call.fields["worker"]), int(call.fields["limit"]), monotonic() + call.timeout
+        if self._weights.other_than(None, call.timeout) is None:
+            return {"leases": [], "weights": None}
+        leases = self._queue.lease(worker, limit, max(0.0, end - monotonic()))
         newest = self._weights.newest()
         encoded = [encode_lease(lease) | {"ticket": f"{self._weights.run}:{lease.ticket}"} for lease in leases]
         return {"leases": encoded, "weights": None if newest is None else list(newest.tag)}

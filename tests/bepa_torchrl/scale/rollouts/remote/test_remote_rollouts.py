@@ -537,6 +537,22 @@ def test_a_trainer_that_is_started_again_refuses_old_leases_and_sends_its_weight
         assert new.ticket != old.ticket
 
 
+def test_a_resumed_trainer_gives_no_lease_before_it_has_published_weights(gateways: Gateways) -> None:
+    with Served("first") as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.queue.admit([0, 0], 2)
+        state, port = served.queue.state_dict(), served.server.address[1]
+        kill(served.server)
+    with Served("second", port=port) as served:
+        served.queue.load_state_dict(state)  # its slots wait at once; weights come with the first iteration
+        assert gateway.lease("w", 2, 0.1) == []
+        assert served.queue.describe()["leases"] == []
+        loaded(gateway, served)
+        leases = gateway.lease("w", 2, 30.0)
+        assert [lease.attempt for lease in leases] == [1, 1]
+
+
 def test_another_run_at_the_same_address_is_not_played(gateways: Gateways) -> None:
     with Served("first") as served:
         gateway = gateways(served)
@@ -641,6 +657,7 @@ def test_a_queue_that_fails_is_asked_again_until_patience_ends() -> None:
         def broken(*_: Any) -> Any:
             raise OSError("no such actor")
 
+        served.weights.publish([], 0)
         served.queue.lease = broken  # type: ignore[method-assign]
         link = TrainerLink(Access(served.server.url, TOKEN), wait=30.0, note=print)
         with pytest.raises(BrokenConnectionError, match="OSError: no such actor"):
