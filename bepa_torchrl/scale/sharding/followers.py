@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,8 @@ from bepa_torchrl.training.rank_failures import RankLostError
 _GRACE = 15.0
 #: seconds for the other ranks to exit after the last command
 _END = 30.0
+#: seconds for the last lines of a rank that has exited, if a process of its own holds the pipe
+_LAST_LINES = 5.0
 
 
 class LostRanks:
@@ -146,16 +149,23 @@ class Followers:
 
     def _watch(self, rank: int, process: subprocess.Popen[str]) -> None:
         """Passes the process's errors on; ends this process if that one exits too early."""
-        assert process.stderr is not None
-        last = ""
-        with process.stderr as errors:
-            for line in errors:
-                sys.stderr.write(line)
-                last = line.strip() or last
+        last = deque([""], maxlen=1)
+        reader = threading.Thread(target=_pass_on, args=(process, last), name=f"errors of rank {rank}", daemon=True)
+        reader.start()
         code = process.wait()
-        error = last.removeprefix(f"{self.name}: rank {rank}: ") if code > 0 else ""
+        reader.join(_LAST_LINES)
+        error = last[0].removeprefix(f"{self.name}: rank {rank}: ") if code > 0 else ""
         text = f"rank {rank} of {self.ranks} {self._describe(code)}"
         self._lost.report(rank, f"{text}: {error}" if error else text)
+
+
+def _pass_on(process: subprocess.Popen[str], last: deque[str]) -> None:
+    """Passes the process's errors on, until nobody has its pipe any more; keeps the last line."""
+    assert process.stderr is not None
+    with process.stderr as errors:
+        for line in errors:
+            sys.stderr.write(line)
+            last.append(line.strip() or last[0])
 
 
 HINT = "go on with resume=true, from the newest checkpoint; train.ranks may be another number"

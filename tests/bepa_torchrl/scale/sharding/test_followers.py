@@ -22,6 +22,12 @@ with open(os.environ["FOLDER"] + "/" + os.environ["RANK"], "w") as file:
         file.write(line)
 """
 FAILS = "import sys; sys.stdin.readline(); sys.stderr.write('run: rank 1: no memory\\n'); sys.exit(2)"
+LEAVES_A_PROCESS = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)"])  # has this rank's standard error, too
+sys.stderr.write("run: rank 1: no memory\\n")
+sys.exit(2)
+"""
 LOST = """
 import sys, time
 from bepa_torchrl.scale.sharding import followers
@@ -63,6 +69,16 @@ def test_an_early_exit_is_named_with_its_error(tmp_path: Path) -> None:
             followers.send({"do": "step"})
     finally:
         followers.close(kill=True)
+
+
+def test_an_exit_is_noticed_although_a_process_of_the_rank_goes_on(tmp_path: Path) -> None:
+    started_at = time.monotonic()
+    followers = started(LEAVES_A_PROCESS, 2, tmp_path)
+    try:
+        assert followers.exited(45.0) == "rank 1 of 2 ended with code 2: no memory"
+    finally:
+        followers.close(kill=True)
+    assert time.monotonic() - started_at < 60
 
 
 def test_processes_that_are_busy_can_be_ended_at_once(tmp_path: Path) -> None:
