@@ -78,21 +78,24 @@ class WarmPool:
             DesktopError: ``never_ready`` at the deadline, or if the pool is closed or ``given_up`` is set.
         """
         until = monotonic() + self._deadline
-        with self._changed:
-            self._waiting += 1
-            spare = self._keep(used)
-            try:
-                self._changed.notify_all()
-                while not self._ready and not self._closed and not given_up.is_set() and monotonic() < until:
-                    self._changed.wait(until - monotonic())
-                if not self._ready or self._closed or given_up.is_set():
-                    raise self._none(given_up)
-                return self._ready.popleft()
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-                if spare is not None:
-                    spare.close()
+        spare: Desktop | None = None
+        try:
+            with self._changed:
+                self._waiting += 1
+                spare = self._keep(used)
+                try:
+                    self._changed.notify_all()
+                    while not self._ready and not self._closed and not given_up.is_set() and monotonic() < until:
+                        self._changed.wait(until - monotonic())
+                    if not self._ready or self._closed or given_up.is_set():
+                        raise self._none(given_up)
+                    return self._ready.popleft()
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()
+        finally:
+            if spare is not None:
+                spare.close()  # after the lock: it may take seconds, in which the others need the pool
 
     def discard(self, used: Desktop) -> None:
         """Closes a desktop that must not be used again; the pool starts another one."""

@@ -200,6 +200,48 @@ def test_a_taker_that_is_closed_meanwhile_waits_no_longer() -> None:
     pool.close()
 
 
+def test_a_desktop_that_takes_long_to_close_holds_no_other_up() -> None:
+    may_prepare, may_close = threading.Event(), threading.Event()
+    may_prepare.set()
+
+    class Slow(BlockingDesktop):
+        waits = False
+
+        def prepare(self) -> None:
+            assert may_prepare.wait(120)
+
+        def close(self) -> None:
+            if self.waits:
+                assert may_close.wait(120)
+            super().close()
+
+    pool = WarmPool(Slow, 1)
+    used, given_up, other = (pool.desktop() for _ in range(3))
+    used.reset(0)
+    assert soon(lambda: pool.ready == 1)
+    may_prepare.clear()
+    pool.desktop().reset(0)
+    waiting, _ = begin_reset(given_up)
+    assert soon(lambda: pool._starting == 2)
+    given_up.close()  # the desktop that was for it will be one too many
+    waiting.join(60)
+    may_prepare.set()
+    assert soon(lambda: pool.ready == 2)
+    assert isinstance(used.inner, Slow)
+    used.inner.waits = True
+    closing, _ = begin_reset(used)  # its desktop is not needed any more
+    assert soon(lambda: pool.ready == 1)
+    taking, seen = begin_reset(other)
+    taking.join(10)
+    held_up = taking.is_alive()
+    may_close.set()
+    for thread in (taking, closing):
+        thread.join(60)
+    pool.close()
+    assert not held_up
+    assert seen == []
+
+
 def test_a_vector_with_a_warm_pool_plays_and_counts_its_failures() -> None:
     died, hung = (Fault("perform", 1, "died"),), (Fault("perform", 1, "hang"),)
     factory = Factory((), died, hung, seconds=0.01)
