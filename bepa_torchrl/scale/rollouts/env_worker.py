@@ -391,12 +391,12 @@ class EnvWorker:
             job, temperature = plan.job(lease.group, lease.slot, lease.task), plan.temperature
         (result,) = run_episodes(policy, vector, [job], temperature=temperature, retries=plan.retries)
         failure = result.failure if result.stop is StopReason.env_error else None
+        # of the last attempt, and nothing sampled the replayed steps
+        own = policy.versions[len(policy.versions) - (result.steps - result.replayed) :]
         if lease.evaluation:
-            return episode_outcome(result, policy.versions), job.task.id, failure
+            return episode_outcome(result, own), job.task.id, failure
         if result.rows is not None:
-            rows = row_list(result.rows)
-            own = policy.versions[result.replayed - len(rows) :]  # nothing sampled the replayed steps
-            for row, version in zip(rows, [own[0]] * result.replayed + own, strict=True):
+            for row, version in zip(row_list(result.rows), [own[0]] * result.replayed + own, strict=True):
                 row.set(K.POLICY_VERSION, torch.tensor(version))
         return result, job.task.id, failure
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from polling import until
 from bepa_torchrl.rollout.group_collector import RolloutSeeds
 from bepa_torchrl.scale.rollouts import async_collector, env_worker
 from bepa_torchrl.scale.rollouts.env_worker import EnvWorker, RolloutPlan
+from bepa_torchrl.scale.rollouts.evaluations import EvaluationPlan
 from bepa_torchrl.scale.rollouts.local_rollouts import local_collector
 from bepa_torchrl.scale.rollouts.queue_service import QueueService
 from bepa_torchrl.scale.rollouts.remote.rollout_side import follow
@@ -57,7 +59,7 @@ def worker(
     queue: Any, make: Callable[[], DesktopVector] = lambda: lamp_vector(1), **options: Any
 ) -> Iterator[EnvWorker]:
     service = RolloutService(options.pop("policy", None) or ScriptedPolicy(lambda _: True))
-    plan = RolloutPlan(TASKS, RolloutSeeds(3, "group"), 1.0, 0)
+    plan = options.pop("plan", None) or RolloutPlan(TASKS, RolloutSeeds(3, "group"), 1.0, 0)
     settings = {"desktops": 1, "poll": 0.1, "renew_every": 0.05} | options
     made = EnvWorker("node", queue, service, plan, make, **settings)
     try:
@@ -149,6 +151,27 @@ def test_leases_are_asked_for_again_after_an_error() -> None:
 
 
 # --- desktops ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_states_the_weights_of_the_attempt_that_counts() -> None:
+    """The weights change with every turn, and the desktop exits in the first attempt."""
+
+    class Updated(ScriptedPolicy):
+        def sample(self, *args: Any, **options: Any) -> Any:
+            self.version += 1
+            return super().sample(*args, **options)
+
+    clicks = iter([True])
+    plan = RolloutPlan(TASKS, RolloutSeeds(3, "group"), 1.0, 1, EvaluationPlan(TASKS[:1], 1, 0, 0.0))
+    queue = QueueService(batch_groups=1, max_staleness=0)
+    queue.admit_evaluation([0, 0], 1)
+    make = partial(lamp_vector, 1, breaks=lambda: next(clicks, False))
+    with worker(queue, make, policy=Updated(lambda _: True), plan=plan):
+        evaluation = queue.next_evaluation(60.0)
+    assert evaluation is not None
+    (outcome,) = evaluation.results
+    assert outcome["success"]
+    assert outcome["versions"][0] > 1  # that was the response after which the desktop exited
 
 
 class Desktops:
