@@ -74,16 +74,19 @@ class RolloutGateway:
             self._wait_for(lambda: False, end)  # the connection may be lost, which must not make the worker ask at once
             return []
         ready = self._wait_for(lambda: self._usable(held.requires), end)
-        with self._changed:
-            stale = held.requires.run != self._link.trainer
-            if ready or stale:
-                self._held.pop(worker, None)
-                return [] if stale else held.leases
-            self._held[worker] = held
-        if monotonic() - held.renewed > _RENEW_EVERY:
+        if held.requires.run != self._link.trainer:
+            held.leases.clear()
+        elif monotonic() - held.renewed > _RENEW_EVERY:
             held.renewed = monotonic()
-            self.renew([lease.ticket for lease in held.leases])
-        return []
+            ended = self.renew([lease.ticket for lease in held.leases])
+            held.leases = [lease for lease in held.leases if lease.ticket not in ended]
+        number = limit if ready else 0  # a worker may have fewer desktops than when it asked for them
+        leases, held.leases = held.leases[:number], held.leases[number:]
+        with self._changed:
+            self._held.pop(worker, None)
+            if held.leases:
+                self._held[worker] = held
+        return leases
 
     def renew(self, tickets: list[str]) -> list[str]:
         """Extends leases; returns the tickets whose lease has ended, none if that is not known."""

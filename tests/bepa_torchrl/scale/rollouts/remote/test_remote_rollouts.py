@@ -223,6 +223,24 @@ def test_a_lease_waits_for_the_weights_of_its_admission(gateways: Gateways) -> N
         assert [(lease.group, lease.slot, lease.task) for lease in leases] == [(0, 0, [0, 0]), (0, 1, [0, 0])]
 
 
+def test_a_worker_gets_no_more_leases_than_it_has_desktops_left_when_the_weights_are_loaded(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served() as served:
+        gateway = gateways(served)
+        loaded(gateway, served)
+        served.weights.publish([], 1)
+        served.queue.admit([0, 0], 3)
+        assert gateway.lease("w", 3, 0.1) == []  # three are kept for it, and it closes two desktops meanwhile
+        gateway.next_weights(WeightsTag("run", 1), (), 0.0)
+        assert [lease.slot for lease in gateway.lease("w", 1, 30.0)] == [0]
+        assert [lease.slot for lease in gateway.lease("w", 1, 30.0)] == [1]
+        monkeypatch.setattr(gateway_module, "_RENEW_EVERY", 0.0)
+        served.queue.release(served.queue.describe()["leases"][0]["worker"], "as if they had expired")
+        assert gateway.lease("w", 1, 30.0) == []  # the one that was kept has ended, too
+        assert [lease.attempt for lease in gateway.lease("w", 1, 30.0)] == [2]
+
+
 def played(lease: Any, score: float = 1.0) -> EpisodeResult:
     """An episode of the lease, without rows."""
     job = PLAN.job(lease.group, lease.slot, lease.task)
