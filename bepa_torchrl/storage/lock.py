@@ -49,7 +49,7 @@ def _taken(handle: int) -> bool:
         except BlockingIOError:
             return False
         fcntl.flock(handle, fcntl.LOCK_UN)
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE)  # flock has no wait with a deadline
     return False
 
 

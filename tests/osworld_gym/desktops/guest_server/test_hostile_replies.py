@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -43,11 +42,9 @@ def test_a_chunk_of_a_negative_size_is_not_read(size: bytes) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(DesktopError, match="expected the size of a part of a reply") as caught:
             GuestClient("127.0.0.1", listener.getsockname()[1], most=1 << 20).get("/json/list", timeout=30)
     assert caught.value.reason is FailureReason.died
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
     assert len(sent) < 100
 
 
