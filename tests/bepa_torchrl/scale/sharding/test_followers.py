@@ -22,9 +22,15 @@ with open(os.environ["FOLDER"] + "/" + os.environ["RANK"], "w") as file:
         file.write(line)
 """
 FAILS = "import sys; sys.stdin.readline(); sys.stderr.write('run: rank 1: no memory\\n'); sys.exit(2)"
-LEAVES_A_PROCESS = """
+STAYS = """
+import os, time
+end = time.monotonic() + 90
+while time.monotonic() < end and not os.path.exists(os.environ["FOLDER"] + "/ended"):
+    time.sleep(0.05)
+"""
+LEAVES_A_PROCESS = f"""
 import subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)"])  # has this rank's standard error, too
+subprocess.Popen([sys.executable, "-c", {STAYS!r}])  # has this rank's standard error, too
 sys.stderr.write("run: rank 1: no memory\\n")
 sys.exit(2)
 """
@@ -76,9 +82,10 @@ def test_an_exit_is_noticed_although_a_process_of_the_rank_goes_on(tmp_path: Pat
     followers = started(LEAVES_A_PROCESS, 2, tmp_path)
     try:
         assert followers.exited(45.0) == "rank 1 of 2 ended with code 2: no memory"
-    finally:
         followers.close(kill=True)
-    assert time.monotonic() - started_at < 60
+        assert time.monotonic() - started_at < 60
+    finally:
+        (tmp_path / "ended").touch()
 
 
 def test_processes_that_are_busy_can_be_ended_at_once(tmp_path: Path) -> None:
