@@ -123,11 +123,7 @@ class Inputs:
 
         A click soon after another one at the same position waits, so as not to form a double click.
         """
-        x, y = self.pointer() if point is None else self.move(point)
-        then, last_x, last_y = self._last_click
-        near = max(abs(x - last_x), abs(y - last_y)) <= DOUBLE_CLICK_DISTANCE
-        if near and (left := then + 1.2 * DOUBLE_CLICK - time.monotonic()) > 0:
-            time.sleep(left)
+        x, y = self._settled_click(self.pointer() if point is None else self.move(point))
         with self._lock:
             for _ in range(times):
                 self._fake(X.ButtonPress, button)
@@ -135,11 +131,21 @@ class Inputs:
             self._display.sync()
         self._last_click = (time.monotonic(), x, y)
 
+    def _settled_click(self, at: tuple[int, int]) -> tuple[int, int]:
+        """Returns ``at`` when a press there cannot form a double click with the last click any more."""
+        then, last_x, last_y = self._last_click
+        near = max(abs(at[0] - last_x), abs(at[1] - last_y)) <= DOUBLE_CLICK_DISTANCE
+        if near and (left := then + 1.2 * DOUBLE_CLICK - time.monotonic()) > 0:
+            time.sleep(left)
+        return at
+
     @contextmanager
     def _held(self, button: int) -> Iterator[None]:
+        x, y = self._settled_click(self.pointer())
         with self._lock:
             self._fake(X.ButtonPress, button)
             self._display.sync()
+        self._last_click = (time.monotonic(), x, y)
         try:
             yield
         finally:
@@ -205,15 +211,27 @@ class Inputs:
                 self._display.sync()
 
     def hold(self, keys: str, event: int) -> None:
-        """Presses (``X.KeyPress``) or releases the named keys, in order; unknown names do nothing."""
+        """Presses (``X.KeyPress``) or releases the named keys, in order; unknown names do nothing.
+
+        A character that is typed with shift (``?``) is pressed with it, as by pyautogui.
+        """
         keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
         if not self._provide(set(keysyms)):
             return
         with self._lock:
             for keysym in keysyms:
-                code, _ = self._keyboard.lookup(keysym) or (0, False)
+                code, shift = self._keyboard.lookup(keysym) or (0, False)
+                shifts = shift and event == X.KeyPress and not self._is_down(self._keyboard.shift)
+                if shifts:
+                    self._fake(X.KeyPress, self._keyboard.shift)
                 self._fake(event, code)
+                if shifts:
+                    self._fake(X.KeyRelease, self._keyboard.shift)
             self._display.sync()
+
+    def _is_down(self, code: int) -> bool:
+        """Whether a key is held now."""
+        return bool(self._display.query_keymap()[code // 8] >> code % 8 & 1)
 
     def type(self, text: str) -> None:
         """Types the text; characters without a key are mapped to spare key codes, a newline is Return."""

@@ -242,6 +242,26 @@ def test_two_clicks_are_not_a_double_click_and_a_double_click_is_one(desktop: Lo
     desktop.setup({"type": "close_window", "parameters": {"window_name": "inner"}})
 
 
+def test_a_drag_or_long_press_right_after_a_click_is_not_a_double_click(desktop: LocalDesktop) -> None:
+    desktop.run(["mkdir", "-p", "~/place/inner"])
+    desktop.setup({"type": "launch", "parameters": {"command": ["pcmanfm", "~/place"], "window": True}})
+    point = (206, 118)
+    for second in (Action("drag", start=point, end=(500, 300)), Action("long_press", start=point)):
+        desktop.perform([Action("click", start=point)])
+        desktop.perform([second])
+        assert [window["title"] for window in desktop.windows()] == ["place"], second.kind
+    desktop.setup({"type": "close_window", "parameters": {"window_name": "place"}})
+
+
+def test_a_key_that_is_held_has_its_shift(desktop: LocalDesktop) -> None:
+    desktop.setup({"type": "launch", "parameters": {"command": ["xterm", "-e", "cat > /tmp/held"], "window": True}})
+    keys = ("keydown ?", "keyup ?", "keydown 1", "keyup 1", "keydown shift", "keydown +", "keyup +", "keydown 1")
+    pairs = (pair.split() for pair in (*keys, "keyup 1", "keyup shift"))
+    desktop.perform([Action(kind, key=key) for kind, key in pairs])
+    desktop.perform([Action("press_enter"), Action("hotkey", key="ctrl d")])
+    assert desktop.read_file("/tmp/held") == b"?1+!\n"
+
+
 def test_a_triple_click_selects_a_line(desktop: LocalDesktop) -> None:
     desktop.write_file("~/lines.txt", b"one two three four five six seven eight\n" * 60)
     desktop.setup({"type": "launch", "parameters": {"command": ["mousepad", "~/lines.txt"], "window": True}})
