@@ -161,6 +161,6 @@ def _tree(path: Path, left: list[int], depth: int) -> dict[str, Any]:
         name = entry.name.encode("utf-8", "replace").decode()
         if entry.is_dir(follow_symlinks=False) and depth:
             children.append(_tree(Path(entry.path), left, depth - 1))
-        else:
-            children.append({"type": "directory" if entry.is_dir() else "file", "name": name})
+        else:  # DirEntry.is_dir() raises for a link to itself, os.path.isdir() does not
+            children.append({"type": "directory" if os.path.isdir(entry.path) else "file", "name": name})
     return {"type": "directory", "name": path.name, "children": children}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_a_file_and_a_folder_are_found_by_their_relative_path(commands: Commands
     assert files.list_directory({"path": "d"}).status == 200
     assert files.upload({"file_path": "new/file", "file_data": b"x"}).status == 200
     assert (commands.home / "new" / "file").read_bytes() == b"x"
+
+
+def test_a_link_to_itself_is_listed_as_a_file(commands: Commands) -> None:
+    (commands.home / "d" / "loop").symlink_to("loop")
+    (commands.home / "d" / "up").symlink_to("..")
+    tree = json.loads(Files(commands).list_directory({"path": "d"}).body)["directory_tree"]
+    assert {node["name"]: node["type"] for node in tree["children"]} == {
+        "file": "file", "loop": "file", "up": "directory",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["cat ~/d/file", ["cat", "~/d/file"], "cat d/file", ["cat", "d/file"]])
