@@ -24,15 +24,15 @@ WORK = 20.0  # seconds for the actions of one step; those that take longer are c
 #: HTTP statuses with which a guest server says, in JSON, that a file cannot be read or a command not be started
 REFUSED = frozenset({400, 403, 404})
 BROKEN = 500  # the same; older official servers say it in HTML
-FULL = 507  # HTTP status with which the guest reports a full disk
+FULL = 507  # HTTP status with which the guest reports a full disk, or no room for a command's process
 
 
 def of_guest(path: str, reply: Reply) -> Reply:
     """The reply to a request about a file or a command, if the guest gave it: what it refuses may be the policy's.
 
     Raises:
-        DesktopError: ``died``: of something else, e.g. a gateway whose machine is gone (502, 503), or a wrong token
-            (401).
+        DesktopError: ``died``: of something else, e.g. a gateway whose machine is gone (502, 503), a wrong token
+            (401), or a desktop that has no room for another process (507).
     """
     if reply.ok or reply.status == BROKEN:
         return reply

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..process.commands import Commands
+from ..process.commands import Commands, is_desktops
 from ..process.processes import any_running, descendants
 from ..server.answers import (
     Answer,
@@ -37,6 +37,7 @@ VERIFY_COMMAND = 5.0  # the same
 LAUNCH_TIMEOUT = 20.0  # seconds for the window, if the request requires one
 LAUNCH_LOOK = 3.0  # seconds for the window, if the request does not state whether there is one
 LOOK = 0.05  # seconds between two checks of the program's processes
+NO_RESULT = 507  # HTTP status: the desktop has no room for the command, or its exit status is lost
 IDLE = 0.3  # seconds of idling without a connection to the X server after which a program is assumed to have no window
 
 
@@ -56,14 +57,17 @@ class Running:
         }
 
     def _execute(self, body: Mapping[str, Any]) -> dict[str, Any] | Answer:
-        """OSWorld's reply for a command that ran, whatever its exit status; or the failure to run it."""
+        """OSWorld's reply for a command that ran, whatever its exit status; or the failure to run it.
+
+        A desktop that cannot run any command has a status of its own: an evaluator must not take it for empty output.
+        """
         command, shell = command_of(body), flag_of(body, "shell")
         try:
             status, out, err = self._commands.execute(command, shell, seconds_of(body, "timeout", EXECUTE_TIMEOUT))
         except TimeoutError as error:
             return as_json({"status": "error", "message": str(error), "timed_out": True}, 500)
         except (OSError, ValueError) as error:
-            return failed(str(error))
+            return failed(str(error), NO_RESULT if is_desktops(error) else 500)
         return {"status": "success", "output": out, "error": err, "returncode": status}
 
     def execute(self, body: Mapping[str, Any]) -> Answer:

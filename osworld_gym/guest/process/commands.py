@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shlex
@@ -14,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from .preload_client import PreloadClient
+from .preload_client import NoResult, PreloadClient
 
 Command = str | Sequence[str]
 OUTPUT_LIMIT = 64 << 20  # bytes returned of each stream; the rest is dropped
+#: errors of a desktop without room for another process or its output
+NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 
 
 class Commands:
@@ -141,6 +144,11 @@ class Commands:
         with self._lock:
             self._launched = [child for child in self._launched if child.poll() is None]
             return {child.pid for child in self._launched} | self._running | self._python.own()
+
+
+def is_desktops(error: Exception) -> bool:
+    """Whether the desktop, not the command, is to blame that :meth:`Commands.execute` has no result."""
+    return isinstance(error, NoResult) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 def _await_end(child: subprocess.Popen[bytes], timeout: float) -> int:

@@ -51,7 +51,7 @@ class PreloadClient:
 
         Raises:
             TimeoutError: after ``timeout`` seconds; the program's process group has been killed.
-            OSError: it could not be started, or its exit status is unknown.
+            NoResult: no process could be made for it, or its exit status is unknown.
         """
         try:
             return self._once(command, out, err, timeout)
@@ -71,9 +71,9 @@ class PreloadClient:
             if next(lines, None) is None:
                 raise _NotTaken(control)
             if (pid := next(lines, None)) is None:
-                raise OSError(UNKNOWN)
+                raise NoResult(UNKNOWN)
             if pid.startswith(REFUSED):
-                raise OSError(f"python could not be started: {pid[1:].decode().strip()}")
+                raise NoResult(f"python could not be started: {pid[1:].decode().strip()}")
             try:
                 status = next(lines, None)
             except TimeoutError:
@@ -81,7 +81,7 @@ class PreloadClient:
                     os.killpg(int(pid), signal.SIGKILL)
                 raise
             if status is None:
-                raise OSError(UNKNOWN)
+                raise NoResult(UNKNOWN)
             return int(status)
 
     def _ask(self, command: Sequence[str], out: IO[bytes], err: IO[bytes], answer: int) -> socket.socket:
@@ -137,7 +137,11 @@ class PreloadClient:
                 self._control = None
 
 
-class _NotTaken(OSError):
+class NoResult(OSError):
+    """The desktop, not the program, is to blame: it could not make a process, or the exit status is lost."""
+
+
+class _NotTaken(NoResult):
     """The forking Python exited before it accepted the request, so nothing was run."""
 
     def __init__(self, control: socket.socket) -> None:
