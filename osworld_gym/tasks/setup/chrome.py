@@ -79,7 +79,8 @@ class Chrome:
 
     def open(self, url: str) -> Tab:
         """Opens a tab; returns once it has left the blank page, or after ``LOADED`` seconds."""
-        page = self._answer("PUT", f"/json/new?{quote(url, safe=':/?&=%#+,;@!$()*~-._')}")
+        # Chrome takes the part before the first "&" and decodes it, so that every such character has to be encoded
+        page = self._answer("PUT", f"/json/new?{quote(url, safe='')}")
         end = time.monotonic() + LOADED
         while time.monotonic() < end:
             for tab in self.tabs():

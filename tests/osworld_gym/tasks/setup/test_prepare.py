@@ -33,7 +33,11 @@ def step(kind: str, **parameters) -> dict:
 
 
 class FakeChrome(BaseHTTPRequestHandler):
-    """The HTTP side of DevTools: opens, closes and lists tabs. Opening requires PUT, as in Chrome."""
+    """The HTTP side of DevTools: opens, closes and lists tabs.
+
+    Opening requires PUT, and the address is the part of the query before the first ``&``, without percent-encoding, as
+    in Chrome (content/browser/devtools/devtools_http_handler.cc).
+    """
 
     def _answer(self, value, status=200):
         self.send_response(status)
@@ -59,7 +63,7 @@ class FakeChrome(BaseHTTPRequestHandler):
             "id": f"n{len(self.server.tabs)}",
             "type": "page",
             "title": "",
-            "url": unquote(self.path.split("?", 1)[1]),
+            "url": unquote(self.path.split("?", 1)[1].split("&", 1)[0]),
         }
         self.server.tabs.insert(0, tab)
         self._answer(tab)
@@ -82,10 +86,9 @@ def desktop_with(browser) -> FileDesktop:
 
 
 def test_tabs_open_in_order_and_the_first_one_closes(browser):
-    run(
-        desktop_with(browser), step("chrome_open_tabs", urls_to_open=["https://a.org/?q=x y&z=1", "chrome://settings/"])
-    )
-    assert [tab["url"] for tab in browser.tabs] == ["chrome://settings/", "https://a.org/?q=x y&z=1"]
+    urls = ["https://a.org/?q=x y&z=1", "https://a.org/a%2Fb?c=50%25+1#é", "chrome://settings/"]
+    run(desktop_with(browser), step("chrome_open_tabs", urls_to_open=urls))
+    assert [tab["url"] for tab in browser.tabs] == urls[::-1]
 
 
 def test_tabs_close_by_address(browser):
