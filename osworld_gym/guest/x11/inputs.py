@@ -191,7 +191,7 @@ class Inputs:
 
     def hotkey(self, keys: str) -> None:
         """Presses the named keys in order and releases them in reverse; unknown names do nothing."""
-        keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
+        keysyms = self._keysyms(keys)
         if not self._provide(set(keysyms)):
             return
         held: list[int] = []
@@ -215,7 +215,7 @@ class Inputs:
 
         A character that is typed with shift (``?``) is pressed with it, as by pyautogui.
         """
-        keysyms = [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
+        keysyms = self._keysyms(keys)
         if not self._provide(set(keysyms)):
             return
         with self._lock:
@@ -233,8 +233,16 @@ class Inputs:
         """Whether a key is held now."""
         return bool(self._display.query_keymap()[code // 8] >> code % 8 & 1)
 
+    def _keysyms(self, keys: str) -> list[int]:
+        """The keysyms of the names, for the keyboard's present layout; unknown names are left out."""
+        with self._lock:
+            self._keyboard.refresh()
+        return [keysym for name in keys.split() if (keysym := name_keysym(name)) is not None]
+
     def type(self, text: str) -> None:
         """Types the text; characters without a key are mapped to spare key codes, a newline is Return."""
+        with self._lock:
+            self._keyboard.refresh()
         for keysyms, extra in self._keyboard.chunks(text):
             if not self._provide(extra):
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from Xlib import XK
+from Xlib import XK, X
 from Xlib.display import Display
 
 _CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape"}
@@ -86,23 +86,38 @@ class Keyboard:
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        first, count = display.display.info.min_keycode, display.display.info.max_keycode
         self._width = 0
         #: keysym → (key code, whether shift is needed)
         self._codes: dict[int, tuple[int, bool]] = {}
         self._spare: OrderedDict[int, int | None] = OrderedDict()
-        for code, row in enumerate(display.get_keyboard_mapping(first, count - first + 1), start=first):
-            self._width = max(self._width, len(row))
-            if not any(row):
-                self._spare[code] = None
+        self.shift = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the map again if a program (``setxkbmap``) has changed it, which also takes the spare codes back."""
+        changed = not self._codes
+        while self._display.pending_events():
+            changed |= self._display.next_event().type == X.MappingNotify
+        if not changed:
+            return
+        info = self._display.display.info
+        first, last = info.min_keycode, info.max_keycode
+        rows = self._display.get_keyboard_mapping(first, last - first + 1)
+        keys = {code: tuple(row) for code, row in enumerate(rows, start=first)}
+        self._width = max(map(len, keys.values()))
+        ours = {code: keysym for code, keysym in self._spare.items() if keysym is not None and keys[code][0] == keysym}
+        self._spare = OrderedDict.fromkeys(code for code, row in keys.items() if not any(row))
+        self._spare |= ours
+        self._codes = {}
+        for code, row in keys.items():
             for level in (1, 0):
                 if level < len(row) and row[level] and row[level] not in self._codes:
                     self._codes[row[level]] = (code, level == 1)
         # a key that produces the character without shift takes precedence
-        for code, row in enumerate(display.get_keyboard_mapping(first, count - first + 1), start=first):
+        for code, row in keys.items():
             if row and row[0] and self._codes.get(row[0], (0, True))[1]:
                 self._codes[row[0]] = (code, False)
-        self.shift = self._codes[XK.string_to_keysym("Shift_L")][0]
+        self.shift = self._codes.get(XK.string_to_keysym("Shift_L"), (self.shift, False))[0]
 
     @property
     def spare(self) -> int:

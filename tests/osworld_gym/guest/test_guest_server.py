@@ -253,6 +253,19 @@ def test_a_drag_or_long_press_right_after_a_click_is_not_a_double_click(desktop:
     desktop.setup({"type": "close_window", "parameters": {"window_name": "place"}})
 
 
+def test_text_is_typed_by_the_present_keyboard_layout(desktop: LocalDesktop) -> None:
+    """As by pyautogui, which reads the layout in each process; the codes of characters without a key are lost."""
+    text = 'xyz AQ1 -/?@[] é 你 "ü"'
+    for layout in ("us", "de", "fr", "us"):
+        desktop.run(["setxkbmap", layout])
+        desktop.setup(
+            {"type": "launch", "parameters": {"command": ["xterm", "-e", "cat > /tmp/typed"], "window": True}}
+        )
+        desktop.perform([Action("type", content=f"{text}\n"), Action("hotkey", key="z"), Action("hotkey", key="-")])
+        desktop.perform([Action("press_enter"), Action("hotkey", key="ctrl d")])
+        assert desktop.read_file("/tmp/typed").decode() == f"{text}\nz-\n", layout
+
+
 def test_a_key_that_is_held_has_its_shift(desktop: LocalDesktop) -> None:
     desktop.setup({"type": "launch", "parameters": {"command": ["xterm", "-e", "cat > /tmp/held"], "window": True}})
     keys = ("keydown ?", "keyup ?", "keydown 1", "keyup 1", "keydown shift", "keydown +", "keyup +", "keydown 1")
