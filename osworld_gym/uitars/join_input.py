@@ -1,9 +1,13 @@
-"""Joins single keyboard actions that were read from source: keys around a key, pasted and typed text, line ends."""
+"""Joins single keyboard actions that were read from source: keys around a key, pasted and typed text, line ends.
+
+Text that is pressed key by key, as the runners of Claude and EvoCUA type it, is joined, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from osworld_gym.types import Action
 from osworld_gym.uitars.keys import split_keys
@@ -18,10 +22,12 @@ class Input:
     Args:
         action: ``keydown`` and ``keyup`` have one key each.
         clipboard: what a paste would enter; None if it is not known.
+        character: what it types if it is the press of one printable character, with no key held; else empty.
     """
 
     action: Action
     clipboard: str | None = None
+    character: str = ""
 
     def keys(self, kind: str) -> list[str] | None:
         """Its keys if it is of the kind, otherwise None."""
@@ -32,7 +38,7 @@ def join_input(inputs: Sequence[Input]) -> tuple[list[Action], int]:
     """The actions, which are the same input as the single ones, and how many pastes are typed in them."""
     actions: list[Action] = []
     pasted = 0
-    for each in _chords(inputs):
+    for each in _chords(_words(inputs)):
         action = each.action
         if action.kind == "hotkey" and action.key in PASTE and each.clipboard is not None:
             action, pasted = Action("type", content=each.clipboard), pasted + 1
@@ -46,6 +52,16 @@ def join_input(inputs: Sequence[Input]) -> tuple[list[Action], int]:
         else:
             actions.append(action)
     return actions, pasted
+
+
+def _words(inputs: Sequence[Input]) -> list[Input]:
+    """Two and more characters that are pressed one after the other are typed text; a single one stays a key."""
+    joined: list[Input] = []
+    for typed, group in groupby(inputs, key=lambda each: bool(each.character)):
+        run = list(group)
+        text = "".join(each.character for each in run)
+        joined += [Input(Action("type", content=text))] if typed and len(run) > 1 else run
+    return joined
 
 
 def _keys(one: Action, other: Action) -> str | None:

@@ -27,7 +27,7 @@ _BUTTONS = {"left": "left", "primary": "left", "right": "right", "secondary": "r
 #: other spellings in keys.py that pyautogui has on X
 _PYAUTOGUI = frozenset(
     {
-        *("return", "escape", "del", "pgup", "pgdn", "winleft", "print", "prtsc", "prtscr", "prntscrn", "option"),
+        *("return", "escape", "del", "pgup", "pgdn", "winleft", "print", "prtsc", "prtscr", "prntscrn"),
         *("add", "subtract", "multiply", "divide", "decimal", *(f"num{digit}" for digit in range(10))),
     }
 )
@@ -75,9 +75,9 @@ def read_pyautogui(source: str, *, triple_click: bool = False, every: bool = Fal
     """The actions that the source performs; also reads OSWorld's special actions ``DONE``, ``FAIL`` and ``WAIT``.
 
     A pointer move is the start of the click, drag or scroll after it, or a ``hover``. Keys pressed and released around
-    one press are a hotkey, otherwise ``keydown`` and ``keyup``. A copy to the clipboard and ctrl+v become ``type``,
-    shift and comma the text ``<``; enter after typing becomes a newline. A sleep is a ``wait`` only if there is nothing
-    else: pauses are no input. Points are exact to a pixel.
+    one press are a hotkey, otherwise ``keydown`` and ``keyup``. Characters pressed one after the other become ``type``,
+    a copy to the clipboard and ctrl+v too, shift and comma the text ``<``; enter after typing becomes a newline. A
+    sleep is a ``wait`` only if there is nothing else: pauses are no input. Points are exact to a pixel.
 
     Args:
         source: the source.
@@ -295,6 +295,8 @@ class _Player:
             raise self.refuse()
         for name in names * presses:
             self.chord([name])
+            if not self.held and len(name) == 1 and " " <= name <= "~":
+                self.inputs[-1] = replace(self.inputs[-1], character=name)
 
     def hotkey(self, a: Arguments) -> None:
         first = a.positional[0] if a.positional else None

@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bepa_torchrl.experts.readers.events import same_input
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action, Point
-from osworld_gym.uitars.pyautogui import from_pyautogui
+from osworld_gym.uitars.pyautogui import read_pyautogui
 
 _WORDS = ("DONE", "FAIL")
 _POINTED = {
@@ -48,17 +47,21 @@ def executed_actions(sources: Sequence[str]) -> tuple[tuple[Action, ...], str]:
     """The actions that the sources perform, in screen pixels, and why they are not all of it; empty if they are.
 
     Where a source cannot be read there are no actions (a reason of
-    :func:`~osworld_gym.uitars.pyautogui.from_pyautogui`); where they are not exactly its input: ``not_exact``.
+    :func:`~osworld_gym.uitars.read_pyautogui.read_pyautogui`); where they are not exactly its input, as that function
+    says: ``not_exact``.
     """
     actions: list[Action] = []
+    inexact = False
     for source in sources:
         if not source.strip():
             continue
         try:
-            actions += from_pyautogui(source, every=True)
+            reading = read_pyautogui(source, every=True)
         except ParseError as error:
             return (), error.reason
-    return tuple(actions), "" if same_input(sources, actions) else "not_exact"
+        actions += reading.actions
+        inexact = inexact or bool(reading.inexact)
+    return tuple(actions), "not_exact" if inexact else ""
 
 
 def source_points(source: str) -> list[Point]:

@@ -100,7 +100,22 @@ def test_most_pairs_of_statements_are_exact() -> None:
     ("source", "actions"),
     [
         ("pyautogui.press('A')", [Action("hotkey", key="shift a")]),
-        ("pyautogui.press(['H', 'i'])", [Action("hotkey", key="shift h"), Action("hotkey", key="i")]),
+        ("pyautogui.press(['H', 'i'])", [Action("type", content="Hi")]),
+        (
+            "pyautogui.press('h'); pyautogui.press(' '); pyautogui.press('\\''); pyautogui.press('enter')",
+            [Action("type", content="h '\n")],
+        ),
+        ("pyautogui.press('a'); pyautogui.press('enter')", [Action("hotkey", key="a"), Action("hotkey", key="enter")]),
+        ("pyautogui.hotkey('a'); pyautogui.hotkey('b')", [Action("hotkey", key="a"), Action("hotkey", key="b")]),
+        (
+            "pyautogui.keyDown('ctrl'); pyautogui.press(['k', 's']); pyautogui.keyUp('ctrl')",
+            [
+                Action("keydown", key="ctrl"),
+                Action("hotkey", key="k"),
+                Action("hotkey", key="s"),
+                Action("keyup", key="ctrl"),
+            ],
+        ),
         ("pyautogui.press('\\n')", [Action("hotkey", key="enter")]),
         ("pyautogui.press('\\t')", [Action("hotkey", key="tab")]),
         ("pyautogui.press(' ')", [Action("hotkey", key="space")]),
@@ -163,6 +178,7 @@ def test_what_is_exact(source: str, actions: list[Action]) -> None:
         ("pyautogui.write('é')", "type", "types only ASCII"),
         ("pyautogui.press('page_down')", "hotkey", "has no key 'page_down'; read as pagedown"),
         ("pyautogui.hotkey('cmd', 'c')", "hotkey", "has no key 'cmd'; read as win"),
+        ("pyautogui.press('option')", "hotkey", "has no key 'option'; read as alt"),
         ("pyautogui.press(key='enter')", "hotkey", "has no argument key"),
         ("pyautogui.write('a'); pyperclip.copy('b')", "type", "copy.*: the clipboard's content is not pasted here"),
         ("pyperclip.copy('a\\nb'); pyautogui.hotkey('ctrl', 'v')", "type", "line ends and tabs are read as keys"),
