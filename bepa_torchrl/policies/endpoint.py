@@ -6,7 +6,7 @@ It has no token ids and no log-probs, so that nothing can be trained on its epis
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -16,6 +16,7 @@ from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.endpoint import ChatModel, RequestRefusedError, asked, image_part
 from osworld_gym.action_text import action_text as protocol
 from osworld_gym.types import PromptContext
+from osworld_gym.uitars.format import add_box_tokens
 from osworld_gym.uitars.history import check_history
 
 _NO_TOKENS = torch.empty(0, dtype=torch.int64)
@@ -35,7 +36,8 @@ class ChatPrompt(Prompt):
 class EndpointRenderer:
     """A :class:`bepa_torchrl.policies.base.PromptRenderer` whose prompts are chat messages.
 
-    The endpoint applies its own chat template, and resizes the images. The arguments are as of
+    The endpoint applies its own chat template, and resizes the images. Past responses of UI-TARS get their box tokens
+    back (:func:`osworld_gym.uitars.format.add_box_tokens`). The arguments are as of
     :class:`bepa_torchrl.policies.transformers.renderer.ChatRenderer`.
 
     Raises:
@@ -46,12 +48,15 @@ class EndpointRenderer:
         check_history(history, history_images)
         self.preset, self.history, self.history_images = preset, history, history_images
         self._build_messages = protocol(action_text).build_messages
+        self._adds_box_tokens = action_text == "uitars"
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context, never None: only the endpoint knows how many tokens it has."""
         return [self._prompt(context) for context in contexts]
 
     def _prompt(self, context: PromptContext) -> ChatPrompt:
+        if self._adds_box_tokens:
+            context = replace(context, responses=tuple(map(add_box_tokens, context.responses)))
         built = self._build_messages(
             context, preset=self.preset, history=self.history, history_images=self.history_images
         )

@@ -13,11 +13,22 @@ from osworld_gym.uitars.actions import ACTIONS, BOX_END, BOX_START
 _SPECS = {spec.name: spec for spec in ACTIONS}
 _ESCAPES = {"\\": "\\\\", "'": "\\'", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _MARKER_LINE = re.compile(r"\n\s*(?=Action[ \t]*[:：])")
+_PLAIN_BOX = re.compile(r"\b(start_box|end_box)=(['\"])(\([0-9., ]+\))\2")
 
 
 def format_point(point: Point) -> str:
     """``<|box_start|>(72,40)<|box_end|>``: integers, halves rounded up."""
     return f"{BOX_START}({math.floor(point[0] + 0.5)},{math.floor(point[1] + 0.5)}){BOX_END}"
+
+
+def add_box_tokens(response: str) -> str:
+    """A past response with box tokens around its points, as the model has written it.
+
+    An inference server removes special tokens from its responses, box tokens among them. OSWorld's adapter adds them to
+    past responses (``add_box_token``), since the model was trained on prompts that have them.
+    """
+    thought, marker, calls = response.partition("Action:")
+    return thought + marker + _PLAIN_BOX.sub(rf"\1=\2{BOX_START}\3{BOX_END}\2", calls)
 
 
 def escape(text: str) -> str:

@@ -222,3 +222,37 @@ def test_messages_have_the_screenshots_that_the_history_keeps() -> None:
     assert (
         messages[-1]["content"][0]["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(b"three").decode()
     )
+
+
+@pytest.mark.parametrize(
+    ("response", "past"),
+    [
+        ("Action: click(start_box='(72,40)')", "Action: click(start_box='<|box_start|>(72,40)<|box_end|>')"),
+        (
+            "Thought: I drag it.\nAction: drag(start_box=\"(1, 2)\", end_box='(3,4)')\n\nwait()",
+            'Thought: I drag it.\nAction: drag(start_box="<|box_start|>(1, 2)<|box_end|>", '
+            "end_box='<|box_start|>(3,4)<|box_end|>')\n\nwait()",
+        ),
+        *[
+            (same, same)
+            for same in (
+                "Action: click(start_box='<|box_start|>(72,40)<|box_end|>')",
+                "Thought: start_box='(1,2)'\nAction: type(content='start_box=\\'(1,2)\\'')",
+                "start_box='(1,2)'",
+            )
+        ],
+    ],
+)
+def test_past_responses_get_their_box_tokens_back(response: str, past: str) -> None:
+    """A server strips special tokens; OSWorld's adapter adds them to the history (``add_box_token``)."""
+    renderer = EndpointRenderer("uitars", preset="official", history="last_k", history_images=2)
+    (prompt,) = renderer.render([PromptContext("Mute.", (b"one", b"two"), (response,))])
+    texts = [part["text"] for each in prompt.messages for part in each["content"] if part["type"] == "text"]  # type: ignore[union-attr]
+    assert texts[-1] == past
+
+
+def test_other_action_texts_have_no_box_tokens() -> None:
+    response = "## Action:\nClick start_box='(1,2)'\n\n## Code:\n```python\npyautogui.click(1, 2)\n```"
+    renderer = EndpointRenderer("opencua", preset="action_history", history="last_k", history_images=2)
+    (prompt,) = renderer.render([PromptContext("Mute.", (b"one", b"two"), (response,))])
+    assert "<|box_start|>" not in str(prompt.messages)  # type: ignore[union-attr]
