@@ -34,6 +34,8 @@ _END = "</tool_call>"
 _ACTION = re.compile(r"^[ \t]*action:(.*)$", re.MULTILINE | re.IGNORECASE)
 _THINK = re.compile(r"</?think>")
 _MAX_KEYS = 10  #: of one call
+# a key's name with a rest of the list's own text around it, ``keys=[ctrl`` and ``c]``, as OSWorld's agents read it
+_LISTED_KEY = re.compile(r"(?:keys=)?\[?['\"]?(\w+)['\"]?\]?", re.ASCII)
 
 Arguments = Mapping[str, Any]
 
@@ -194,6 +196,8 @@ def _keys(arguments: Arguments) -> str:
     for name in given if isinstance(given, list) else [given]:
         if not isinstance(name, str):
             raise _Refused("bad_string")
+        listed = _LISTED_KEY.fullmatch(name.strip())
+        name = name if listed is None else listed[1]
         if len(name) == 1 and name.isupper() and "shift" not in names:
             names.append("shift")
         names += ["space"] if name == " " else split_keys(name)
@@ -236,12 +240,14 @@ _AT_POINTER = ("click", "left_double", "left_triple", "right_single", "middle_si
 _READERS: Mapping[str, Callable[[Arguments], Action]] = MappingProxyType(
     {
         "left_click": _click("click"),
+        "click": _click("click"),  # EvoCUA and GUI-Owl 1.5, as their agents read it
         "double_click": _click("left_double"),
         "triple_click": _click("left_triple"),
         "right_click": _click("right_single"),
         "middle_click": _click("middle_single"),
         "mouse_move": lambda a: Action("hover", start=_point(a)),
         "left_click_drag": lambda a: Action("drag", end=_point(a)),
+        "drag": lambda a: Action("drag", end=_point(a)),  # GUI-Owl 1.5, likewise
         "key": lambda a: Action("hotkey", key=_keys(a)),
         "key_down": lambda a: Action("keydown", key=_keys(a)),
         "key_up": lambda a: Action("keyup", key=_keys(a)),

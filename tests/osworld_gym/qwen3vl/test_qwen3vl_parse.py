@@ -197,3 +197,21 @@ def test_an_episode_reads_it_in_thousandths() -> None:
     assert episode.act("Thought: x\nAction: wait()").parse_error == "no_action"
     end = episode.act(response(action="terminate", status="success"))
     assert (end.stop, end.verdict and end.verdict.score) == (StopReason.finished, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ({"action": "click", "coordinate": [1, 2]}, Action("click", start=(1, 2))),
+        ({"action": "click"}, Action("click")),
+        ({"action": "drag", "coordinate": [1, 2]}, Action("drag", end=(1, 2))),
+        ({"action": "key", "keys": ["keys=[ctrl", "c]"]}, Action("hotkey", key="ctrl c")),
+        ({"action": "key", "keys": ["keys=['ctrl'", "'C']"]}, Action("hotkey", key="ctrl shift c")),
+        ({"action": "key", "keys": ["ctrl+]"]}, Action("hotkey", key="ctrl ]")),
+        ({"action": "key", "keys": ["ctrl", "]"]}, Action("hotkey", key="ctrl ]")),
+        ({"action": "key", "keys": ["["]}, Action("hotkey", key="[")),
+        ({"action": "key", "keys": [" "]}, Action("hotkey", key="space")),
+    ],
+)
+def test_what_osworld_s_agents_of_this_text_read_too(arguments: dict[str, Any], action: Action) -> None:
+    assert parse(response(**arguments)).actions == (action,)
