@@ -167,11 +167,24 @@ def step_actions(step: ExpertStep, *, last: bool) -> list[Action]:
 
 
 def step_thought(step: ExpertStep) -> str:
-    """A thought by rule: the first sentences of the expert's screenshot analysis and of its next action."""
+    """A thought by rule: the first sentences of the expert's screenshot analysis and of its next action.
+
+    Of a text without these sections it is the first sentence, and the one that tells what the step does.
+    """
     parts = sections(step.plan)
+    if step.intent.strip() and parts == {"Next Action": step.plan.strip()}:
+        seen, planned = sentences(step.plan, 1), sentences(step.intent, 1)
+        if planned.rstrip(".") in seen:
+            return seen
+        return " ".join(part for part in (seen, _ended(planned)) if part)
     seen = sentences(parts.get("Screenshot Analysis", ""), 1)
     planned = sentences(parts.get("Next Action", "") or step.intent, 1)
     return " ".join(part for part in (seen, planned) if part)
+
+
+def _ended(sentence: str) -> str:
+    """The sentence with a full stop, which intents do not have."""
+    return sentence if sentence.endswith((".", "!", "?", "。", "！", "？")) else f"{sentence}."
 
 
 def model_thought(step: ExpertStep, actions: list[Action], complete: Complete) -> str:

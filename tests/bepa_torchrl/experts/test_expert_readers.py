@@ -179,7 +179,7 @@ LOGS = {
             owl(2, "DONE", OWL_ENDED, form="action"),
         ],
         args={"model": "qwen3-vl-8b"},
-        plan="Action: Click the OK button.",
+        plan="Click the OK button.",
     ),
     "mobileagent_v3": Log(
         "mobileagent_v3",
@@ -243,6 +243,37 @@ def test_family(tmp_path: Path, name: str) -> None:
         assert "(960,540)" in convert_trace(trace).pairs[0][1]
     if "raw" in log.usable and log.response:
         assert raw_pairs(trace)[0][1] == log.lines()[0]["response"]
+
+
+@pytest.mark.parametrize(
+    ("name", "thought"),
+    [
+        ("UI-TARS-1.5", "The dialog is open. I click OK."),
+        ("UI-TARS, thousandths", "对话框已打开。 点击确定。"),
+        ("OpenCUA, pixels of the resized picture", "The dialog is open. Click the OK button."),
+        ("Claude", "The dialog is open. I click the OK button."),
+        ("GUI-Owl 1.0", "The dialog is open. Click OK."),
+        ("Qwen3-VL", "Click the OK button."),
+        ("GUI-Owl 1.5", "Click the OK button."),
+        ("mobileagent_v3", "Click at (960, 540)."),
+    ],
+)
+def test_a_converted_thought_tells_what_the_step_does(tmp_path: Path, name: str, thought: str) -> None:
+    log = LOGS[name]
+    write_run(tmp_path, log.lines(), args=log.args or None)
+    (run,) = scan_runs(tmp_path)
+    assert convert_trace(run.trace()).pairs[0][1].startswith(f"Thought: {thought}\nAction: click(")
+    assert convert_trace(run.trace(), action_text="qwen3vl").pairs[0][1].startswith(f"Action: {thought}\n<tool_call>")
+    last = thought.removeprefix("The dialog is open. ").split("。 ")[-1].rstrip(".")
+    assert plan_from_trace(run.trace(), source="converted") == f"1. {last}"
+
+
+def test_a_thinking_model_s_tags_are_no_thought(tmp_path: Path) -> None:
+    click = owl(1, CLICK, {"action": "left_click", "coordinate": [500, 500]}, form="action")
+    click["response"] = f"<think>\nThe dialog is open. It can go.\n</think>\n\n{click['response']}"
+    write_run(tmp_path, [click, owl(2, "DONE", OWL_ENDED, form="action")], args={"model": "qwen3-vl-8b-thinking"})
+    (run,) = scan_runs(tmp_path)
+    assert convert_trace(run.trace()).pairs[0][1].startswith("Thought: The dialog is open. Click the OK button.\nAct")
 
 
 def test_pictures_are_after_each_action_but_before_it_of_os_symphony(tmp_path: Path) -> None:

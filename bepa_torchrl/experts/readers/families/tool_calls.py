@@ -14,7 +14,7 @@ from typing import Any
 from bepa_torchrl.experts.readers.family import Family, Sample, Texts, last_sentence, response_text
 from bepa_torchrl.experts.readers.log import Line
 from bepa_torchrl.experts.trace import parse_json
-from osworld_gym.qwen3vl.parse import tagged
+from osworld_gym.qwen3vl.parse import tagged, thought_of
 from osworld_gym.types import Point
 
 _ACTION = re.compile(r"^[ \t]*Action:[ \t]*(.+)$", re.MULTILINE)
@@ -56,12 +56,12 @@ def owl_texts(line: Line) -> Texts:
 
 
 def action_texts(line: Line) -> Texts:
-    """GUI-Owl 1.5 and Qwen3-VL: ``Action: ...`` tells the step."""
+    """GUI-Owl 1.5 and Qwen3-VL: ``Action: ...`` tells the step; the label and the tags of thinking are no words."""
     text = response_text(line)
     before = tagged(text)[0].strip()
     named = _ACTION.findall(before)
     intent = named[-1].strip().strip("\"'").rstrip(".") if named else last_sentence(before)
-    return Texts(before, intent, _call(text), response=text or None)
+    return Texts(thought_of(text), intent, _call(text), response=text or None)
 
 
 def tool_call_texts(line: Line) -> Texts:
