@@ -7,7 +7,7 @@ torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from itertools import takewhile
@@ -80,7 +80,7 @@ def load_config(
         if override.key_or_group in GROUPS:
             _check_choice(override, config_dir)
         else:
-            _check_key(override)
+            _check_keys(override)
     data = _compose([_line(override, config_dir) for override in parsed], config_dir)
     try:
         settings = build_settings(data)
@@ -95,8 +95,17 @@ def load_config(
     if not settings.resume:
         check(settings, checks)
         if settings_are_read in checks:
-            check(settings, [partial(overrides_are_read, keys={override.key_or_group for override in parsed})])
+            check(settings, [partial(overrides_are_read, keys=_given(parsed))])
     return settings
+
+
+def given_names(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The dotted names that a command line gives, in its order; of a mapping, ``train={keep: 3}``, those in it.
+
+    Raises:
+        ConfigError: an argument is not ``key=value``.
+    """
+    return _given(_parse(overrides))
 
 
 def load_methods(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Settings]:
@@ -274,12 +283,25 @@ def _unknown(group: str, name: str, config_dir: Path | None) -> str:
     return f"unknown {group} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
 
 
-def _check_key(override: Override) -> None:
-    key = override.key_or_group
+def _check_keys(override: Override) -> None:
     if override.is_add() or override.is_delete() or override.is_force_add():
         raise ConfigError(f"{override.input_line}: keys cannot be added or deleted; write key=value with a known key")
-    if key not in setting_names() and not _is_free(key):
-        raise ConfigError(_unknown_key(key))
+    for key in _given([override]):
+        if key not in setting_names() and not _is_free(key):
+            raise ConfigError(_unknown_key(key))
+
+
+def _given(parsed: Iterable[Override]) -> tuple[str, ...]:
+    return tuple(name for override in parsed for name in _names(override.key_or_group, override.value()))
+
+
+def _names(key: str, value: Any) -> Iterator[str]:
+    """The settings that a value is for: Hydra merges a section's mapping into it."""
+    if not isinstance(value, dict) or key in _FREE:
+        yield key
+        return
+    for name, below in value.items():
+        yield from _names(f"{key}.{name}", below)
 
 
 def _is_free(key: str) -> bool:
@@ -315,7 +337,7 @@ def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
 
 def _origin(key: str, parsed: Sequence[Override], config_dir: Path | None) -> str:
     """Where a wrong value comes from: the default that an override replaced, or the chosen file that sets it."""
-    if key in {override.key_or_group for override in parsed} - _SECTIONS:
+    if key in _given(parsed) and key not in _SECTIONS:
         groups = [_line(each, config_dir) for each in parsed if each.key_or_group in GROUPS]
         example = _default_of(key, groups, config_dir)
         return f"; the default is {key}={example}"

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks import MACHINE
 from bepa_torchrl.experiment.checks.tasks import solved_by_experts, task_checks
-from bepa_torchrl.experiment.config import ConfigError, check, load_methods, read_settings
-from bepa_torchrl.experiment.run_folder import check_new_run, key_of, locked_run, resumed_settings, run_folder
+from bepa_torchrl.experiment.config import ConfigError, check, given_names, load_methods, read_settings
+from bepa_torchrl.experiment.run_folder import check_new_run, locked_run, resumed_settings, run_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.tasks import Tasks, make_tasks
 from osworld_gym.extras import require_extra
@@ -194,7 +194,7 @@ def overrides_on_torchrun(overrides: Sequence[str], ranks: int) -> list[str]:
     Raises:
         ConfigError: they set another number.
     """
-    given = [override for override in overrides if key_of(override) == "train.ranks"]
+    given = [override for override in overrides if "train.ranks" in given_names([override])]
     own = f"train.ranks={ranks}"
     if wrong := [override for override in given if override.replace(" ", "") != own]:
         raise ConfigError(f"{wrong[0]}, but torchrun has started {ranks} processes; leave train.ranks out")

@@ -16,11 +16,11 @@ from bepa_torchrl.experiment.config import (
     ConfigError,
     build_settings,
     check,
+    given_names,
     load_config,
     settings_to_dict,
     with_changes,
 )
-from bepa_torchrl.experiment.run_folder import key_of
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.scale.wire.access import Access
 from bepa_torchrl.scale.wire.errors import ProtocolError
@@ -71,7 +71,7 @@ def local_changes(overrides: Sequence[str], config_dir: Path | None) -> dict[str
         ConfigError: an unknown setting, or one that the trainer determines.
     """
     requested = settings_to_dict(load_config(overrides, config_dir=config_dir, checks=()))  # the trainer's are missing
-    given = {key_of(override) for override in overrides}
+    given = set(given_names(overrides))
     allowed = {key: local for key in given for local in LOCAL if key == local or key.startswith(f"{local}.")}
     refused = sorted(given - allowed.keys())
     if refused:

@@ -14,6 +14,7 @@ from typing import Any
 from bepa_torchrl.experiment.config import (
     ConfigError,
     check,
+    given_names,
     read_settings,
     settings_to_dict,
     settings_to_yaml,
@@ -24,9 +25,11 @@ from bepa_torchrl.experiment.started_by import by_torchrun
 from bepa_torchrl.experiment.unfinished_beginning import other_entries, remove_beginning
 from bepa_torchrl.storage.json_lines import RecordError, read_lines
 from bepa_torchrl.storage.lock import check_free, locked
+from bepa_torchrl.storage.record_format import method_folders
 from osworld_gym.atomic import check_writable, remove_leftovers, write_text
 
 _RUNS = "runs"  #: the default of the setting ``runs``
+_REPLACING = "replacing.json"  #: in a run's folder, while the settings of a resume replace the saved ones
 _PLAIN = re.compile(r"(?![\d.+-]*$)[\w./:@+-]+")  #: values that need no quotes on the command line
 #: settings that may be changed when resuming; a name that ends in a dot means all keys below it
 CHANGEABLE = (
@@ -125,7 +128,7 @@ def locked_run(folder: Path) -> Iterator[None]:
     """Locks the folder of an existing run.
 
     Raises:
-        RecordError: there is no run in it. FolderInUseError: another process has locked it.
+        RecordError: there is no run in it, or a file of it is damaged. FolderInUseError: another process has locked it.
     """
     if not (folder / "config.yaml").exists():
         if folder.is_dir() and not other_entries(folder):
@@ -133,6 +136,7 @@ def locked_run(folder: Path) -> Iterator[None]:
         raise RecordError(f"nothing to resume in {folder}: there is no run of that name; check name= and runs=")
     with locked(folder):
         remove_leftovers(folder)
+        _replace_settings(folder)
         yield
 
 
@@ -162,10 +166,31 @@ def methods_of(config: Settings) -> list[str]:
 
 
 def write_settings(folder: Path, config: Settings, configs: dict[str, Settings]) -> None:
-    """Replaces the settings of a resumed run."""
-    for name, own in configs.items():
-        write_text(folder / name / "config.yaml", settings_to_yaml(own))
-    write_text(folder / "config.yaml", settings_to_yaml(config))
+    """Replaces the settings of a resumed run: all of them, by the next :func:`locked_run` if this process is killed."""
+    texts = {_settings_file(name): settings_to_yaml(own) for name, own in configs.items()}
+    texts["config.yaml"] = settings_to_yaml(config)
+    write_text(folder / _REPLACING, json.dumps(texts))
+    _replace_settings(folder)
+
+
+def _settings_file(method: str) -> str:
+    return f"{method}/config.yaml"
+
+
+def _replace_settings(folder: Path) -> None:
+    """Replaces the settings by those that a resume wants, if a process has begun to. Raises RecordError: damaged."""
+    path = folder / _REPLACING
+    if not path.exists():
+        return
+    known = ("config.yaml", *(_settings_file(method.name) for method in method_folders(folder)))
+    try:
+        texts = json.loads(path.read_text(encoding="utf-8"))
+        wanted = {name: str(texts[name]) for name in known if name in texts or name == "config.yaml"}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: expected the settings of a resumed run ({error!r}); remove the file") from error
+    for name, text in wanted.items():
+        write_text(folder / name, text)
+    path.unlink()
 
 
 def continue_command(config: Settings, folder: Path) -> str:
@@ -221,7 +246,7 @@ def changed_settings(
     refused = _other_choices(overrides, first)
     changes: dict[str, Any] = {}
     old, new = dict(leaves(saved)), dict(leaves(requested))
-    for written in (key_of(override) for override in overrides):
+    for written in given_names(overrides):
         if written in _GROUPS or written in _IDENTITY:
             continue
         for key in sorted(key for key in old.keys() | new.keys() if key == written or key.startswith(f"{written}.")):

@@ -255,6 +255,8 @@ def test_provider_options_are_free() -> None:
         ("train.iteration=3", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
         ("lr=1e-4", "unknown key 'lr' (did you mean 'optimizer.lr' or 'sft.lr'?)"),
         ("iterations=3", "unknown key 'iterations' (did you mean 'train.iterations'?)"),
+        ("train={iteration: 3}", "unknown key 'train.iteration' (did you mean 'train.iterations'?)"),
+        ("train={keep: 0}", "train.keep: expected an integer of at least 1, got 0; the default is train.keep=2"),
         ("algos=grpo", "unknown key 'algos' (did you mean 'algo'?)"),
         ("train.iterations=many", "train.iterations: expected an integer of at least 1, got 'many'; the default is"),
         ("train.iterations=2.5", "train.iterations: expected an integer of at least 1, got 2.5"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bepa_torchrl.experiment.config import load_config
+from bepa_torchrl.experiment.config import load_config, settings_to_dict
 from bepa_torchrl.experiment.method_process import final_settings, finished
 from bepa_torchrl.experiment.run_folder import changed_settings
 from bepa_torchrl.experiment.run_record import RecordError
@@ -40,6 +40,13 @@ def test_only_what_is_written_out_counts() -> None:
 def test_a_run_can_be_made_longer() -> None:
     changes = {"train.iterations": 40, "train.max_tokens": 32, "eval.every": 2, "record.every": 1, "threads": 2}
     assert asked(*(f"{key}={value}" for key, value in changes.items()), **changes) == changes
+
+
+def test_a_mapping_changes_only_what_is_in_it() -> None:
+    """The rest of its section is that of the defaults, which the command line has not given."""
+    saved = settings_to_dict(load_config(["train.iterations=10"]))
+    given = ["train={keep: 3}"]
+    assert changed_settings(saved, settings_to_dict(load_config(given)), given, []) == {"train.keep": 3}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

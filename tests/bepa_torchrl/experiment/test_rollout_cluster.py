@@ -68,7 +68,7 @@ def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> No
     )
     scaling = ImageScaling(factor=28, min_pixels=100, max_pixels=2000)
     shared = shared_settings(trained, scaling)
-    own = ["env.desktops=9", "cluster.replicas=2", "cluster.replica_slack=3"]
+    own = ["env.desktops=9", "cluster={replicas: 2, replica_slack: 3}"]
     settings, found = merged_settings(shared, local_changes(own, None))
     assert found == scaling
     assert (settings.env.desktops, settings.cluster.replicas, settings.cluster.replica_slack) == (9, 2, 3)

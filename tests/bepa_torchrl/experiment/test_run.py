@@ -21,13 +21,20 @@ from safetensors.torch import load_file
 from bepa_torchrl.commands.train import main
 from bepa_torchrl.experiment import launcher as program
 from bepa_torchrl.experiment import phases
-from bepa_torchrl.experiment.config import load_config, settings_to_yaml
+from bepa_torchrl.experiment.config import load_config, read_settings, settings_to_yaml
 from bepa_torchrl.experiment.expert_traces import expert_traces
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.method_process import MethodRun
 from bepa_torchrl.experiment.phases import prepared_run
 from bepa_torchrl.experiment.preparation import convert_all, load_preparation
-from bepa_torchrl.experiment.run_folder import begun, check_new_run, locked_new_run, locked_run, run_folder
+from bepa_torchrl.experiment.run_folder import (
+    begun,
+    check_new_run,
+    locked_new_run,
+    locked_run,
+    run_folder,
+    write_settings,
+)
 from bepa_torchrl.experiment.run_record import RunRecord, read_lines
 from bepa_torchrl.experiment.tasks import make_tasks
 from bepa_torchrl.experts import READERS, TraceError
@@ -422,6 +429,36 @@ def test_a_run_that_is_killed_while_its_folder_is_made_is_started_again(
         with pytest.raises(RecordError, match="exists and is not overwritten; give another name=, or go on with res"):
             begin(name)
     assert flush == 12  # two of each of six files
+
+
+def test_settings_of_a_resume_are_replaced_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever its process is killed: methods with different numbers of iterations could not be compared."""
+    names = ("bepa", "grpo")
+    old, new = ({name: load_config([f"algo={name}", f"train.iterations={n}"]) for name in names} for n in (3, 4))
+
+    def found(folder: Path) -> set[int]:
+        with locked_run(folder):
+            files = (folder / "config.yaml", *(folder / name / "config.yaml" for name in names))
+            return {read_settings(path).train.iterations for path in files}
+
+    for flush in itertools.count():
+        folder = tmp_path / str(flush)
+        with locked_new_run(folder):
+            phases._begin(folder, old["bepa"], old, [], ImageScaling(1, 1))
+        try:
+            with killed_at(flush, monkeypatch):
+                write_settings(folder, new["bepa"], new)
+        except Killed:
+            assert found(folder) in ({3}, {4})
+        else:
+            break
+    assert found(folder) == {4}
+    assert flush == 8  # two of each of four files
+    (folder / "replacing.json").write_text('{"torn')
+    with pytest.raises(
+        RecordError, match=r"replacing.json: expected the settings of a resumed run .*; remove the file"
+    ):
+        found(folder)
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "prepared/", "bepa/iterations.jsonl", "mine/config.yaml", "bepa/x/"])

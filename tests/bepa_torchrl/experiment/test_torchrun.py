@@ -243,6 +243,8 @@ def test_the_number_of_ranks_is_torchruns() -> None:
     assert overrides_on_torchrun(["train.ranks=2"], 2) == ["train.ranks=2"]
     with pytest.raises(ConfigError, match=r"train\.ranks=3, but torchrun has started 2 processes; leave"):
         overrides_on_torchrun(["train.ranks=3"], 2)
+    with pytest.raises(ConfigError, match=r"train=\{ranks: 3\}, but torchrun has started 2 processes; leave"):
+        overrides_on_torchrun(["train={ranks: 3}"], 2)
 
 
 def test_the_job_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
