@@ -22,6 +22,7 @@ TASKS = ("env.train_split=validation", "env.held_out_split=null")
 TRIAL = (
     "train.iterations=12",
     "eval.every=0",
+    "eval.episodes=1",
     "eval.final_episodes=16",
     "record.every=0",
     "expert.pass_k=1",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.checks.check import Check, method_of
+from bepa_torchrl.experiment.checks.unread import settings_beside_seed
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import SeedSource
 from osworld_gym.tasks.evaluation.judging import is_judged
@@ -25,7 +26,7 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
 
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
-    of_experts = (expert_sources, plans_to_distil, known_attempts)
+    of_experts = (expert_sources, made_self_rollouts, plans_to_distil, known_attempts)
     expert = () if prepared else tuple(partial(each, tasks=tasks) for each in of_experts)
     always = (tasks_of_provider, judge_of_tasks)
     return (*(partial(each, tasks=tasks) for each in always), *expert, partial(enough_tasks, tasks=tasks))
@@ -61,6 +62,14 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
         f"algo={method.name} requires an expert, and none of the {len(tasks.train)} training tasks has an oracle; "
         "fix: expert.logs=[agent_s2:FOLDER], cache.seed=FOLDER, or algo=grpo"
     )
+
+
+def made_self_rollouts(settings: Settings, tasks: Tasks) -> str | None:  # noqa: ARG001  a check of a run's tasks
+    """What is set of self-rollouts is read: those of ``cache.seed`` have been made."""
+    from bepa_torchrl.experiment.tasks import run_seed
+
+    seed = run_seed(settings)
+    return None if seed is None or seed.kind != "self_rolled" else settings_beside_seed(settings)
 
 
 def solved_by_experts(settings: Settings, tasks: Tasks) -> None:

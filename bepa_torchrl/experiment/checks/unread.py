@@ -54,6 +54,11 @@ def overrides_are_read(settings: Settings, keys: Collection[str]) -> str | None:
     return _unread(settings, OF_FILES, lambda name: name in keys)
 
 
+def settings_beside_seed(settings: Settings) -> str | None:
+    """What is set is read although ``cache.seed`` has the run's self-rollouts."""
+    return _unread(settings, BESIDE_SEED, lambda name: _value(settings, name) != default_of(name))
+
+
 def _unread(settings: Settings, readers: Iterable[Reader], is_given: Callable[[str], bool]) -> str | None:
     if settings.resume:
         return None
@@ -102,6 +107,11 @@ def _has_cache(method: Method) -> bool:
     return method.refresh or method.prefix or method.injection is not Injection.never
 
 
+def _has_self_rolled(method: Method) -> bool:
+    """Whether the method starts from self-rollouts, or fine-tunes on them."""
+    return SeedSource.self_rolled in (method.seed_source, method.sft)
+
+
 def _has_deviation(settings: Settings) -> bool:
     """Whether advantages of a method are divided by a standard deviation: the released LUFFY's are not."""
     released = method_of(settings).loss is LossKind.luffy and settings.algo.preset == "released"
@@ -115,6 +125,7 @@ def _has_engine(settings: Settings) -> bool:
 
 
 _ONE_OF_THEM = "leave one of them out"
+_SELF_ROLLED = "methods that start from self-rollouts, such as bepa and level1,"
 _METHOD = "train one by algo or compare, or leave this out"
 #: settings of those that listen for other clusters, and of those that play rollouts in a Ray cluster
 _LISTENING = ("cluster.token_file", "cluster.tls_certificate", "cluster.tls_key")
@@ -126,7 +137,9 @@ _PLAYING = tuple(
 READERS: tuple[Reader, ...] = (
     Reader(("storage_wait",), lambda s: s.storage is not None, "storage=FOLDER or a URL"),
     Reader(("judge.",), lambda s: s.judge.model is not None, "judge.model=NAME"),
+    Reader(("eval.episodes",), lambda s: s.eval.every > 0, "eval.every=N"),
     # where rollouts are played, and what samples
+    Reader(("collect.mode",), _methods(lambda method: method.rl), "methods that collect rollouts", _METHOD),
     Reader(
         ("collect.max_staleness", "collect.order", "collect.stall_timeout"),
         lambda s: s.collect.mode == "async",
@@ -206,7 +219,13 @@ READERS: tuple[Reader, ...] = (
     Reader(
         ("expert.reroll_every",),
         _methods(lambda method: method.seed_source is SeedSource.self_rolled),
-        "methods that start from self-rollouts, such as bepa and level1,",
+        _SELF_ROLLED,
+        _METHOD,
+    ),
+    Reader(
+        ("expert.handover_loss",),
+        _methods(_has_self_rolled),
+        "methods that start from self-rollouts or fine-tune on them, such as bepa and sft_self,",
         _METHOD,
     ),
     # settings beside each other
@@ -246,6 +265,19 @@ READERS: tuple[Reader, ...] = (
 #: those that files of ``configs/`` set. Settings of a run's length are not among them: a sweep over methods shares them
 OF_FILES: tuple[Reader, ...] = (
     Reader(
+        ("env.held_out_limit",),
+        lambda s: s.env.held_out_split is not None or s.env.held_out_limit is None,
+        "env.held_out_split",
+    ),
+    Reader(("record.outcomes",), lambda s: s.eval.final_episodes > 0 or not s.record.outcomes, "eval.final_episodes=N"),
+    Reader(("train.save_every",), _methods(lambda method: method.rl), "methods that collect rollouts", _METHOD),
+    Reader(
+        ("expert.seed_from_converted",),
+        _methods(lambda method: method.seed_source is SeedSource.self_rolled),
+        _SELF_ROLLED,
+        _METHOD,
+    ),
+    Reader(
         ("optimizer.lr",),
         _methods(lambda method: method.rl),
         "methods that collect rollouts",
@@ -256,5 +288,17 @@ OF_FILES: tuple[Reader, ...] = (
         _methods(lambda method: method.sft is not SeedSource.nothing),
         "methods that fine-tune",
         "set optimizer.lr, or leave this out",
+    ),
+)
+
+_SEEDED = "give it to `bepa experts selfroll`, which has made those of cache.seed, or leave this out"
+#: those of self-rollouts, where ``cache.seed`` has them. The file of plans is beside it as the plans' origin
+BESIDE_SEED: tuple[Reader, ...] = (
+    Reader(("expert.selfroll_budget",), lambda _: False, "self-rollouts before training", _SEEDED),
+    Reader(
+        ("expert.selfroll_attempts", "expert.handover", "expert.max_leak"),
+        lambda s: s.expert.reroll_every > 0,
+        "self-rollouts of this run",
+        _SEEDED,
     ),
 )

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from bepa_torchrl.experiment.checks.check import first_problem
-from bepa_torchrl.experiment.checks.unread import READERS, default_of, settings_are_read
-from bepa_torchrl.experiment.config import CONFIGS, ConfigError, load_config, load_methods, setting_names
+from bepa_torchrl.experiment.checks.unread import READERS, default_of, settings_are_read, settings_beside_seed
+from bepa_torchrl.experiment.config import CONFIGS, ConfigError, load_config, load_methods, setting_names, with_changes
 from bepa_torchrl.experiment.settings import Settings
 
 SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent != CONFIGS)
@@ -78,6 +78,17 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
         ),
         (["expert.plan_source=converted", "expert.plans=p"], "is read with expert.plans=null", ["expert.plans=null"]),
         (["expert.oracle_style=native", "expert.logs=[l]"], "is read with expert.logs=[] only", ["expert.logs=[]"]),
+        (["eval.episodes=2", "eval.every=0"], "eval.episodes=2 is read with eval.every=N only", ["eval.every=1"]),
+        (
+            ["env.held_out_limit=2", "env.held_out_split=null"],
+            "env.held_out_limit=2 is read with env.held_out_split only; set it, or leave this out",
+            ["env.held_out_split=held_out"],
+        ),
+        (
+            ["record.outcomes=true", "eval.final_episodes=0"],
+            "record.outcomes=true is read with eval.final_episodes=N only",
+            ["eval.final_episodes=1"],
+        ),
     ],
 )
 def test_what_nothing_would_read_is_refused(given: list[str], problem: str, reader: list[str]) -> None:
@@ -100,6 +111,9 @@ def test_what_nothing_would_read_is_refused(given: list[str], problem: str, read
         ("cache.refresh=wording", "methods that refresh their cache"),
         ("cache.max_tasks=3", "methods that have a cache"),
         ("sft.weight=0.5", "algo=rl_sft"),
+        ("collect.mode=async", "methods that collect rollouts"),
+        ("train.save_every=5", "methods that collect rollouts"),
+        ("expert.seed_from_converted=true", "methods that start from self-rollouts, such as bepa and level1,"),
     ],
 )
 def test_settings_of_methods_are_read_by_one_of_the_run(given: str, reads: str) -> None:
@@ -108,6 +122,25 @@ def test_settings_of_methods_are_read_by_one_of_the_run(given: str, reads: str) 
     with pytest.raises(ConfigError, match=rf"{re.escape(name)}=.* read with {reads} only; train one by algo or comp"):
         load_methods(["algo=sft", "compare=[sft_self]", given])
     assert set(load_methods(["algo=bepa", "compare=[sft,rl_sft]", given])) == {"bepa", "sft", "rl_sft"}
+
+
+def test_the_loss_after_a_hand_over_is_of_self_rollouts() -> None:
+    given = ["expert.handover=1", "expert.handover_loss=after", "compare=[]"]
+    with pytest.raises(ConfigError, match=r"handover_loss=after is read with methods that start from self-rollouts or"):
+        load_config(["algo=sft", *given])
+    assert load_config(["algo=sft_self", *given]).expert.handover_loss == "after"
+
+
+@pytest.mark.parametrize("setting", ["max_leak=0.5", "handover=1", "selfroll_attempts=2", "selfroll_budget=9"])
+def test_self_rollouts_that_have_been_made_read_nothing(setting: str) -> None:
+    settings = load_config([*ALONE, "algo=bepa", "cache.seed=FOLDER", f"expert.{setting}"])
+    problem = settings_beside_seed(settings)
+    assert problem is not None
+    assert f"expert.{setting} is read with self-rollouts " in problem
+    assert "give it to `bepa experts selfroll`" in problem
+    again = with_changes(settings, {"expert.reroll_every": 2})
+    assert (settings_beside_seed(again) is None) == ("budget" not in setting)
+    assert settings_beside_seed(with_changes(settings, {"resume": True})) is None
 
 
 def test_settings_of_fine_tuning_are_for_methods_that_fine_tune() -> None:
@@ -131,6 +164,13 @@ def test_a_learning_rate_of_the_command_line_is_read() -> None:
     ):
         load_methods([*given, "compare=[rl_sft]"])
     assert set(load_methods([*given, "compare=[sft_rl]"])) == {"bepa", "sft_rl"}
+
+
+def test_a_learning_rate_in_a_mapping_is_read() -> None:
+    """Hydra merges a mapping into the section: it gives the settings that are in it."""
+    with pytest.raises(ConfigError, match=r"optimizer\.lr=0\.0003 is read with methods that collect rollouts only"):
+        load_config(["algo=sft", "compare=[]", "optimizer={lr: 3e-4, weight_decay: 0.1}"])
+    assert load_config(["algo=sft", "compare=[]", "optimizer={weight_decay: 0.1}"]).optimizer.weight_decay == 0.1
 
 
 def test_a_method_that_fixes_its_rule_reads_none() -> None:
