@@ -150,6 +150,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
         self._evaluation = evaluation
         self._trainable = policy
         self._published: int | None = None
+        self._restored: dict[str, Any] | None = None  #: the queue's state of a checkpoint, until the first weights
         self._taken_batch = False
         self._admissions = 0
         self._dropped: set[str] = set()  #: tasks whose groups were dropped since one was trained
@@ -188,6 +189,7 @@ class AsyncGroupCollector(GroupRolloutCollector):
             results += members
             if requeued:
                 self._drop(group, members)
+                without_signal += 1
                 dropped.append(self.tasks[requeued[0]].id)
                 self._requeue(requeued[0])
                 self._admit()
@@ -234,8 +236,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
         return merged(self._on_metrics()) | dict(self._on_routing())
 
     def _publish_changes(self) -> None:
+        """Sends the weights if they changed; the slots of a checkpoint wait for the first: a lease would expire."""
         if self._published != self._trainable.version:
             self.update_policy_weights_()
+        if self._restored is not None:
+            self.queue.load_state_dict(self._restored)
+            self._restored = None
 
     def restart_workers(self) -> bool:
         """Restarts the workers one after the other, each after its episodes; False if there are none to restart."""
@@ -274,6 +280,8 @@ class AsyncGroupCollector(GroupRolloutCollector):
         """
         if self._evaluation is None:
             return []
+        if self._restored is not None:
+            self._publish_changes()
         self.queue.end_rollouts()
         evaluations = self.finished_evaluations()
         while self.queue.describe()["evaluations"]:
@@ -408,11 +416,12 @@ class AsyncGroupCollector(GroupRolloutCollector):
     def state_dict(self) -> OrderedDict[str, Any]:
         """The state of the base class and of the queue; the last batch counts as trained."""
         self._settle()
-        return OrderedDict(super().state_dict(), queue=self.queue.state_dict(), admissions=self._admissions)
+        queue = self.queue.state_dict() if self._restored is None else self._restored
+        return OrderedDict(super().state_dict(), queue=queue, admissions=self._admissions)
 
     def load_state_dict(self, state_dict: OrderedDict[str, Any]) -> None:
-        """Continues from a ``state_dict``; groups that were not trained are played again."""
+        """Continues from a ``state_dict``; groups that were not trained are played again, after the first weights."""
         super().load_state_dict(state_dict)
-        self.queue.load_state_dict(state_dict["queue"])
+        self._restored = state_dict["queue"]
         self._admissions = int(state_dict["admissions"])
         self._taken_batch = False

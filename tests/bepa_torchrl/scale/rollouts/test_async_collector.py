@@ -307,6 +307,19 @@ def test_a_group_that_always_fails_is_dropped_and_replaced(caplog: pytest.LogCap
     assert all("setup_failed in every attempt (attempt 2 of 5)" in report for report in reports)
 
 
+def test_a_dropped_group_counts_as_one_without_a_signal() -> None:
+    """As in lock-step collection."""
+    tasks = [lamp_task(0, infected=True), *(lamp_task(n) for n in range(1, 5))]
+    with collector(tasks, retries=0, lease_seconds=600.0, further=1, has_signal=lambda *_: True) as made:
+        until(lambda: made.queue.describe()["desktops"] == 4, "the queue does not know both workers")
+        counts = []
+        for _ in islice(made, 3):
+            assert made.last is not None
+            counts.append((made.last.metrics()["groups_without_signal"], len(made.last.requeued)))
+    assert all(counted == dropped for counted, dropped in counts)
+    assert sum(dropped for _, dropped in counts) > 0
+
+
 def test_a_worker_whose_desktops_fail_does_not_swallow_the_run() -> None:
     """Every episode of one worker fails at reset; the other plays them all, and the batches are those of lock-step."""
 
@@ -479,6 +492,19 @@ def test_a_resumed_run_trains_the_groups_that_were_not_trained() -> None:
         second = [summary(batch) for batch in islice(resumed, 2)]
     with collector(staleness=1) as straight:
         assert first + second == [summary(batch) for batch in islice(straight, 4)]
+
+
+def test_a_resumed_run_leases_nothing_before_the_first_weights() -> None:
+    """A service waits for them for some minutes only, and a lease that it cannot play in time is an attempt."""
+    with collector(staleness=1) as made:
+        assert len(list(islice(made, 1))) == 1
+        state = json.loads(json.dumps(made.state_dict()))
+    with collector(workers=0, staleness=1, state=state, evaluation=EVALUATION) as resumed:
+        queue: Any = resumed.queue
+        assert queue.lease("worker", 1, 0.0) == []
+        assert json.loads(json.dumps(resumed.state_dict())) == state
+        resumed.evaluate(1)  # sends the weights
+        assert len(queue.lease("worker", 2, 1.0)) == 2
 
 
 def test_the_service_batches_what_waits_and_passes_errors_on() -> None:
