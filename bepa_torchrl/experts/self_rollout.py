@@ -7,7 +7,6 @@ experts (hybrid), a task's traces are tried in the given order, and the first su
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -21,7 +20,8 @@ from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.provenance import Provenance, mark, provenance_of
 from bepa_torchrl.data.seeding import Stream, desktop_seed, episode_key
 from bepa_torchrl.data.step_rows import mark_untrained, row_list
-from bepa_torchrl.experts.plan import plan_from_trace, plan_hash, plan_lines
+from bepa_torchrl.experts.leak import plan_leaks
+from bepa_torchrl.experts.plan import plan_from_trace, plan_hash
 from bepa_torchrl.experts.rows import plan_free_rows
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import ModelSampler
@@ -32,10 +32,6 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.vector import DesktopVector
 
 _log = logging.getLogger(__name__)
-
-#: number of consecutive words of a plan that count as a quotation
-QUOTE_WORDS = 5
-_MENTION = re.compile(r"\b(?:the|my|this|expert'?s?)\s+plan\b|\bstep\s+\d+\b|\baccording to\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +240,6 @@ def _attempt(
         leak=None if entry is None else entry.leak,
         kept=kept,
     )
-
-
-def plan_leaks(thought: str, plan: str) -> bool:
-    """Whether a thought mentions the plan or quotes :data:`QUOTE_WORDS` of its words in a row."""
-    if _MENTION.search(thought):
-        return True
-    said = _words(thought)
-    spoken = {tuple(said[i : i + QUOTE_WORDS]) for i in range(len(said) - QUOTE_WORDS + 1)}
-    for line in plan_lines(plan):
-        words = _words(line)
-        if any(tuple(words[i : i + QUOTE_WORDS]) in spoken for i in range(len(words) - QUOTE_WORDS + 1)):
-            return True
-    return False
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
 
 
 def _queues(

@@ -29,7 +29,6 @@ from bepa_torchrl.experts import (
     trace_rows,
 )
 from bepa_torchrl.experts.attempts import table
-from bepa_torchrl.experts.self_rollout import plan_leaks
 from bepa_torchrl.rollout.episodes import EpisodeJob, EpisodeResult, run_episodes
 from bepa_torchrl.testing import DONE, PRESS, LampDesktop, ScriptedPolicy, lamp_task, lamp_vector
 from osworld_gym.desktops.base import Desktop
@@ -220,8 +219,6 @@ def test_leaks_are_counted_and_can_be_refused() -> None:
         refused = self_roll(policy, vector, *arguments, max_leak=0.4)
     assert (kept.entries["lamp-0"].leak, kept.leak_rate, kept.leaking) == (0.5, 0.5, 0)  # one of two thoughts
     assert (dict(refused.entries), refused.leaking, refused.leak_rate) == ({}, 1, 0.5)
-    assert plan_leaks("now click the big red button", "1. Click the big red button")
-    assert not plan_leaks("click button", "1. Click button")
     with pytest.raises(ValueError, match="tries must be at least 1"), lamp_vector(1) as vector:
         self_roll(policy, vector, *arguments, tries=0)
     with pytest.raises(ValueError, match="budget must be at least 1"), lamp_vector(1) as vector:
