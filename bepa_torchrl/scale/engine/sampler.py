@@ -329,7 +329,9 @@ class VLLMSampler:
             self.trainer.load_weights(weights, version=version)
             self.load_and_verify()
         else:
-            self._use(weights, version)
+            with self._lifecycle:
+                self._use(weights, version)
+                self._verified = None  # the probe was of other weights
 
     def _use(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         complete = self.weights.complete(weights)

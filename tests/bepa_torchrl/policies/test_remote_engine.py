@@ -135,6 +135,24 @@ def test_a_replica_gets_its_weights_also_others_of_the_same_version(tmp_path: Pa
         assert client_of(server).state()["weights"] is None
 
 
+def test_a_restart_is_not_compared_with_the_probe_of_other_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After weights that are not the trainer's, there is nothing to compare the engine with until the next sync."""
+    with served(tmp_path / "weights") as server:
+        policy = connected(server)
+        policy.sync()
+        other = make_trainer()
+        change(other)
+        policy.load_weights(other.named_weights(), version=1)
+        monkeypatch.setattr(sampler_module, "check_same_weights", lambda *_, **__: refuse())
+        prompts, keys = rows(policy)
+        policy.engine.stop()
+        assert_equal(policy.sample(prompts, keys), other.sample(prompts, keys))
+        assert policy.restarts == 1
+        policy.close()
+
+
 def test_a_replica_samples_nothing_without_weights(tmp_path: Path) -> None:
     with served(tmp_path / "weights") as server:
         policy = connected(server, own_weights=True)
