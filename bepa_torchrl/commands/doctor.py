@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from bepa_torchrl.commands.arguments import add_settings
+
+if TYPE_CHECKING:
+    from bepa_torchrl.experiment.settings import Settings
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "transformers", "gymnasium", "hydra-core")
 
@@ -36,12 +40,12 @@ def doctor(options: argparse.Namespace) -> int:
         return BAD_INPUT
     from bepa_torchrl.experiment.checks import COMMAND
     from bepa_torchrl.experiment.config import check, load_methods
-    from bepa_torchrl.experiment.launcher import check_new, checked_tasks
+    from bepa_torchrl.experiment.launcher import checked_tasks
 
     configs = load_methods(options.overrides, config_dir=options.config_dir)
     settings = next(iter(configs.values()))
     if not settings.resume:
-        check_new(settings)
+        _check_new(settings)
     check(settings, COMMAND)
     suite = checked_tasks(settings, configs.values()).suite
     splits = ", ".join(f"{name} {len(ids)}" for name, ids in suite.splits.items())
@@ -51,6 +55,18 @@ def doctor(options: argparse.Namespace) -> int:
         print(f"{'storage':14} {settings.storage}: usable, a small object was written, read and removed")
     print(f"{'policy':14} {settings.policy.checkpoint}: {_found(settings.policy.checkpoint)}")
     return 0
+
+
+def _check_new(settings: Settings) -> None:
+    """Whether a run could be made, and its copy in the store; nothing of them is."""
+    from bepa_torchrl.experiment.launcher import check_new
+
+    if settings.storage is None:
+        return check_new(settings)
+    from bepa_torchrl.experiment.remote_copy import leaving_no_folder
+
+    with leaving_no_folder(settings.storage):
+        check_new(settings)
 
 
 def _found(checkpoint: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,21 @@ def check_new_in_store(config: Settings, name: str) -> None:
         raise RecordError(
             f"{store.url} exists and is not overwritten; give another name=, or go on with resume=true name={name}"
         )
+
+
+@contextmanager
+def leaving_no_folder(storage: str | None) -> Iterator[None]:
+    """Removes the folder of a store, and those above it, that the block makes, if nothing is in them afterwards."""
+    store = None if storage is None else open_store(storage)
+    new: list[Path] = []
+    if isinstance(store, LocalStore):
+        new = list(takewhile(lambda folder: not folder.exists(), (store.root, *store.root.parents)))
+    try:
+        yield
+    finally:
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def restore_missing(config: Settings, folder: Path, note: Callable[[str], None]) -> None:

@@ -163,10 +163,11 @@ def test_doctor_fails_on_what_a_run_would_lack(
 
 
 def test_doctor_tries_where_a_run_would_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = [f"runs={tmp_path / 'runs'}", "name=x", f"storage={tmp_path / 'store'}"]
+    store = tmp_path / "stores" / "mine"
+    place = [f"runs={tmp_path / 'runs'}", "name=x", f"storage={store}"]
     assert main(["doctor", *place]) == 0
-    assert f"storage        {tmp_path / 'store'}: usable" in capsys.readouterr().out
-    assert not (tmp_path / "runs").exists()
+    assert f"storage        {store}: usable" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "runs" / "x").mkdir(parents=True)
     (tmp_path / "runs" / "x" / "config.yaml").touch()
     assert main(["doctor", *place]) == 2
