@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,6 +44,18 @@ from osworld_gym.types import StopReason
 
 EPISODES = "episodes.jsonl"
 _PACKAGES = ("osworld-gym", "torch", "transformers", "torchrl")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A process that plays: seconds since the epoch at its start, and since then by a clock that nobody sets."""
+
+    start: float = field(default_factory=time.time)
+    _since: float = field(default_factory=time.monotonic)
+
+    def now(self) -> float:
+        """Seconds since the epoch, if the system's clock was right at the start."""
+        return self.start + time.monotonic() - self._since
 
 
 def play_evaluation(
@@ -104,11 +116,11 @@ def play_evaluation(
             if every[number].id not in against and (every[number].id, attempt) not in known
         ]
         progress.begin(name, len(jobs) + len(known), len(known))
-        started = time.time()
+        session = Session()
 
         def finished(result: EpisodeResult, code: Sequence[str] = (), lost: str | None = None) -> None:
             outcome = outcome_of(result, lost)
-            more = {"outcome": asdict(outcome), "executed": [*code], "session": started, "ended": time.time()}
+            more = {"outcome": asdict(outcome), "executed": [*code], "session": session.start, "ended": session.now()}
             record.played(result, more)
             known[outcome.task, outcome.attempt] = outcome
             progress.advance()
