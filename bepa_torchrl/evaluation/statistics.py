@@ -117,7 +117,8 @@ def success_interval(passes: Passes) -> Estimate:
     episodes are alike, so that they count for less: with v the variance of the tasks' means m_i (divided by n) and p
     their mean, they are worth as many independent episodes as have the same variance of the mean, p (1 - p) n / v. That
     is between n (each task always or never succeeds) and the number of episodes (tasks do not differ), which it is at
-    most. If all episodes succeeded, or none did, v says nothing: then it is the number of tasks.
+    most. If all episodes succeeded, or none did, v says nothing: then it is the number of tasks, as if each always or
+    never succeeds. A single success in several passes shows that they do not, so that its interval may be narrower.
 
     Raises:
         ValueError: there is no task, or a task has no episode.
