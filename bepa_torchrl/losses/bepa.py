@@ -175,16 +175,21 @@ class BEPALoss(LossModule):
             device = next((parameter.device for parameter in self.parameters()), torch.get_default_device())
         self.register_buffer("clip_epsilon_low", torch.tensor(float(low), device=device))
         self.register_buffer("clip_epsilon_high", torch.tensor(float(high), device=device))
-        self.out_keys = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if rollout_correction != "off" else ())]
-        if anchor_weight:
-            self.out_keys += ["loss_anchor", "units_anchor"]
-        if kl_weight:
-            self.out_keys += ["loss_kl_to_ref", "kl_to_ref"]
-        if entropy_weight:
-            self.out_keys += ["loss_entropy", "entropy"]
-        if distill_weight:
-            self.out_keys += ["loss_distill", "units_distill", "distill_gate"]
+        self.out_keys = self._returned()
         self._forward_value_estimator_keys()
+
+    def _returned(self) -> list[str]:
+        """The names of what forward returns with these weights."""
+        names = [*self.loss_keys, *METRICS, *(ROLLOUT_METRICS if self.rollout_correction != "off" else ())]
+        if self.anchor_weight:
+            names += ["loss_anchor", "units_anchor"]
+        if self.kl_weight:
+            names += ["loss_kl_to_ref", "kl_to_ref"]
+        if self.entropy_weight:
+            names += ["loss_entropy", "entropy"]
+        if self.distill_weight:
+            names += ["loss_distill", "units_distill", "distill_gate"]
+        return names
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> NoReturn:
         """Raises NotImplementedError: the rows have their advantages already."""
