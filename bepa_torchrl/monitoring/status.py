@@ -6,14 +6,13 @@ Needs the base package only, so that a run can be watched from a machine that co
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.methods import METHODS
+from bepa_torchrl.monitoring.final_results import planned_iterations
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.storage.record_format import method_folders
@@ -120,20 +119,15 @@ def _has_results(path: Path, iterations: int) -> bool:
 
 
 def _iterations_of(path: Path) -> int:
-    """Iterations of the method whose settings a run has written, read without a YAML parser, which is an extra's.
-
-    A method that is not known here, one of a module of the user's own, is taken for one that collects rollouts.
+    """Iterations of the method whose settings a run has written.
 
     Raises:
         RecordError: the file is damaged.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
-    algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\S+)$", text, re.MULTILINE)
-    iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
-    if algo is None or iterations is None:
+    iterations = planned_iterations(path)
+    if iterations is None:
         raise RecordError(f"{path}: expected the settings of a run, with algo.name and train.iterations; restore it")
-    method = METHODS.get(algo[1])
-    return int(iterations[1]) if method is None or method.rl else 0
+    return iterations
 
 
 def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finished: bool) -> dict[str, Any]:

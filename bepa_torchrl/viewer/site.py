@@ -31,7 +31,7 @@ from bepa_torchrl.viewer.episode import ShownAction, ShownEpisode, ShownStep, re
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, read_json_lines, stamp_of
 from bepa_torchrl.viewer.responses import read_object, settings_of
-from bepa_torchrl.viewer.sources import Source, open_sources
+from bepa_torchrl.viewer.sources import Source, final_results, open_sources
 from osworld_gym.atomic import write_bytes, write_text
 
 CHUNK_EPISODES, CHUNK_BYTES = 64, 1_000_000
@@ -233,7 +233,7 @@ def _stamp_of(source: Source) -> object:
 def _run_data(source: Source) -> dict[str, Any]:
     """What the page of a run shows in addition to its curves."""
     whole = {} if source.folder is None else read_object(source.folder / "results.json")
-    results = {name: read_object(path / "results.json") for name, path in source.methods().items()}
+    results = {name: final_results(path) for name, path in source.methods().items()}
     base = whole.get("base")
     return {
         "name": source.name,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from bepa_torchrl.monitoring.final_results import are_final
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.storage.record_format import FORMAT_FILE, method_folders
@@ -52,7 +54,13 @@ class Source:
                 check_free(folder)
         except FolderInUseError:
             return "running"
-        return "finished" if all((path / "results.json").exists() for path in folders[1:]) else "stopped"
+        return "finished" if all(final_results(path) for path in folders[1:]) else "stopped"
+
+
+def final_results(method: Path) -> dict[str, Any]:
+    """The results of a method's whole training; empty before its end, or if they cannot be read."""
+    results = read_object(method / "results.json")
+    return results if are_final(results, method / "config.yaml") else {}
 
 
 def open_sources(arguments: Sequence[str], pictures: Pictures) -> list[Source]:

@@ -139,7 +139,7 @@ def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> Non
     if not cases:
         done.missing.append(f"cases of {method.label}: no task has an expert's, a converted and a self-rolled trace")
     for case in cases:
-        name = f"case-{_safe(method.record.folder.parent.name)}-{_safe(case.task_id)}"
+        name = f"case-{_safe(method.run)}-{_safe(case.task_id)}"
         done.files.append(write_table(folder, name, case_rows(case)))
         columns = max(len(shown(steps)) for steps in case.traces.values())
         size = (2.1 * max(2, columns), 2.6 * len(case.traces))

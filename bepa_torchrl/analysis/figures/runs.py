@@ -12,6 +12,7 @@ import yaml
 
 from bepa_torchrl.analysis.prepared import prepared_folder, read_manifest, read_object
 from bepa_torchrl.analysis.records import MethodRecord, find_records
+from bepa_torchrl.monitoring.final_results import are_final
 from bepa_torchrl.storage.json_lines import RecordError
 
 
@@ -20,12 +21,17 @@ class MethodOfRun:
     """One method of one run.
 
     Args:
-        label: its name in figures and tables: the method's, with the run's if there are several.
+        label: its name in figures and tables: the method's, with the run's if there are several; no other has it.
         record: its record.
     """
 
     label: str
     record: MethodRecord
+
+    @property
+    def run(self) -> str:
+        """The run's name in the names of files."""
+        return self.label.rpartition("/")[0] or self.record.folder.absolute().parent.name
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -48,8 +54,14 @@ class MethodOfRun:
 
     @cached_property
     def results(self) -> Mapping[str, Any]:
-        """The final results; empty while the method is trained."""
-        return read_object(self.record.folder / "results.json")
+        """The final results; empty while the method is trained, also after a resume with more iterations.
+
+        Raises:
+            RecordError: they are damaged.
+        """
+        folder = self.record.folder
+        results = read_object(folder / "results.json")
+        return results if are_final(results, folder / "config.yaml") else {}
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
@@ -72,12 +84,24 @@ class MethodOfRun:
 def methods_of_runs(runs: Sequence[Path]) -> list[MethodOfRun]:
     """All methods of the runs, in order.
 
+    Labels are different: a method's name within one run; among several the run's before it, and as many of the folders
+    above as tell them apart.
+
     Raises:
-        RecordError: one of the folders has no record.
+        RecordError: one of the folders has no record, or a method is named twice.
     """
+    records = [record for run in runs for record in find_records(run)]
+    folders = [record.folder.resolve() for record in records]
+    twice = next((folder for number, folder in enumerate(folders) if folder in folders[:number]), None)
+    if twice is not None:
+        raise RecordError(f"expected different runs or methods, got {twice} twice; name each once")
     several = len({run.resolve() for run in runs}) > 1
-    return [
-        MethodOfRun(f"{run.name}/{record.name}" if several else record.name, record)
-        for run in runs
-        for record in find_records(run)
-    ]
+    labels = _labels([record.folder.absolute() for record in records], 2 if several else 1)
+    return [MethodOfRun(label, record) for label, record in zip(labels, records, strict=True)]
+
+
+def _labels(folders: Sequence[Path], parts: int) -> list[str]:
+    """The last parts of each path, at least so many, and as many as all need to be different."""
+    longest = max(len(folder.parts) for folder in folders)
+    tried = (["/".join(folder.parts[-count:]) for folder in folders] for count in range(parts, longest + 1))
+    return next(labels for labels in tried if len(set(labels)) == len(labels))

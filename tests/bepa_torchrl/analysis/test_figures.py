@@ -23,6 +23,7 @@ from bepa_torchrl.analysis.figures.runs import methods_of_runs
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.records import find_records
 from bepa_torchrl.cli import main
+from bepa_torchrl.storage.json_lines import RecordError
 from osworld_gym.tasks import SUITES
 
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452")
@@ -194,3 +195,41 @@ def test_two_runs_of_different_suites_are_told_apart(tmp_path: Path) -> None:
     assert "compare rows of the same suite only" in done.missing[-1]
     with (out / "domains.csv").open(newline="") as file:
         assert [row["assimilated"] for row in csv.DictReader(file)] == ["1", "1"]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Labels that were equal made one run's lines and figures take the place of another's."""
+    runs = [made(tmp_path / seed / "run") for seed in ("0", "1")]
+    for number, run in enumerate(runs):
+        write(run / "bepa", "iterations.jsonl", [{"iteration": 1, "phase": "rl", "collect/entropy": float(number)}])
+    for given in (runs, [run / "bepa" for run in runs]):
+        methods = methods_of_runs(given)
+        assert [(method.label, method.run) for method in methods] == [("0/run/bepa", "0/run"), ("1/run/bepa", "1/run")]
+    out = tmp_path / "out"
+    out.mkdir()
+    done = analyze(methods, out, cases=0)
+    assert len(set(done.files)) == len(done.files) == len(list(out.iterdir()))
+    with (out / "training_dynamics.csv").open(newline="") as file:
+        assert [(row["method"], row["entropy"]) for row in csv.DictReader(file)] == [
+            ("0/run/bepa", "0.0"),
+            ("1/run/bepa", "1.0"),
+        ]
+
+
+def test_a_method_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    """It would count as two seeds, with a deviation of 0."""
+    run = made(tmp_path / "run")
+    with pytest.raises(RecordError, match="bepa twice; name each once"):
+        methods_of_runs([run, run / "bepa"])
+
+
+def test_results_of_fewer_iterations_than_the_settings_have_are_not_final(tmp_path: Path) -> None:
+    """A run that was resumed with more iterations keeps the results of before until its end."""
+    run = made(tmp_path / "run")
+    ended(run)
+    results = json.loads((run / "bepa" / "results.json").read_text())
+    (run / "bepa" / "results.json").write_text(json.dumps(results | {"settings": {"iterations": 2}}))
+    for iterations, known in ((2, True), (5, False)):
+        (run / "bepa" / "config.yaml").write_text(f"algo:\n  name: bepa\ntrain:\n  iterations: {iterations}\n")
+        (method,) = methods_of_runs([run])
+        assert bool(method.results) == known

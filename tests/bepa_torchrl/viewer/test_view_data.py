@@ -161,6 +161,21 @@ def test_evaluations_before_and_after_training(tmp_path: Path, view: View) -> No
     assert page_data(out, "index")["runs"][0]["base"] == {"greedy": {"train": 0.5}}
 
 
+def test_results_of_before_a_resume_with_more_iterations_are_not_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 1)
+    results = {"settings": {"iterations": 9}, "success": {"sampled": {"train": 0.5}}}
+    (run / "bepa" / "results.json").write_text(json.dumps(results))
+    site = Site([str(run)], tmp_path)
+    site.write()
+    (shown,) = page_data(tmp_path, "index")["runs"]
+    assert (shown["state"], shown["results"]["bepa"]["success"]) == ("finished", {"sampled": {"train": 0.5}})
+    config = run / "bepa" / "config.yaml"
+    config.write_text(config.read_text().replace("iterations: 9", "iterations: 12"))
+    assert site.refresh()
+    (shown,) = page_data(tmp_path, "index")["runs"]
+    assert (shown["state"], shown["results"]["bepa"]["success"]) == ("stopped", None)
+
+
 def test_torch_is_not_imported(tmp_path: Path) -> None:
     arguments = ["view", str(made_run(tmp_path / "run", 1)), "--out", str(tmp_path / "out")]
     script = f"import sys; from bepa_torchrl.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
