@@ -114,7 +114,7 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
             replayed=int(line.get("replayed_steps") or 0),
             steps=tuple(steps),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):  # the last: a number no token can have
         return None
 
 

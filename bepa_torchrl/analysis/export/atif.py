@@ -6,15 +6,18 @@ Model: PyPI ``atif`` 1.8.0. What it has no field for (advantage, source, policy 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.analysis.export.episodes import with_image_after
+from bepa_torchrl.storage.json_lines import RecordError
 from osworld_gym import __version__
 from osworld_gym.atomic import write_text
 
 SCHEMA = "ATIF-v1.8"
+_NAME = re.compile(r"\w[\w.-]*")
 _UP = "../../.."  #: from a trial's ``agent`` to the export's folder
 _POINTED = {"click": "click", "left_double": "double_click", "left_triple": "triple_click",
             "right_single": "right_click", "hover": "move"}  # fmt: skip
@@ -24,8 +27,20 @@ _STEP_EXTRA = ("actions", "old_log_probs", "new_log_probs", "clipped")
 
 
 def write_atif(folder: Path, method: str, episode: dict[str, Any]) -> None:
-    """Writes ``<method>/<episode>/agent/trajectory.json`` and, if there is a reward, ``verifier/reward.txt``."""
-    trial = folder / method / episode["id"]
+    """Writes ``<method>/<episode>/agent/trajectory.json`` and, if there is a reward, ``verifier/reward.txt``.
+
+    Raises:
+        RecordError: the episode's id is no name of a folder, which a record of somebody else may have, or another has
+            the same.
+    """
+    name = str(episode["id"])
+    if not _NAME.fullmatch(name):
+        raise RecordError(
+            f"{method}: expected the id of an episode, such as 12-3, got {name[:200]!r}; restore the record"
+        )
+    trial = folder / method / name
+    if trial.exists():
+        raise RecordError(f"{method}: expected different ids of episodes, got {name} twice; restore the record")
     (trial / "agent").mkdir(parents=True)
     text = json.dumps(trajectory(method, episode), ensure_ascii=False, indent=1)
     write_text(trial / "agent" / "trajectory.json", text, durable=False)

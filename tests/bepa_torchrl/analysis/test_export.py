@@ -158,3 +158,21 @@ def test_bad_input_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command[:-1], str(tmp_path / "other")]) == 2
     assert "says how points are scaled, got version 1" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["../../../outside", "/outside", "..", "a/b", ""])
+def test_an_id_that_is_no_name_of_a_folder_is_refused(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record of somebody else could write into any folder."""
+    write(run / "bepa", "episodes.jsonl", [line(0, 0, [step(run / "bepa", DONE, 1)], id=name)])
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", str(run), "--format", "atif", "--out", str(tmp_path / "out" / "deep")]) == 2
+    assert "expected the id of an episode" in capsys.readouterr().err
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before and path.name != "out"] == []
+
+
+def test_two_episodes_of_one_id_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(run / "bepa", "episodes.jsonl", [line(0, 0, [step(run / "bepa", DONE, 1)])] * 2)
+    assert main(["export", str(run), "--format", "atif", "--out", str(tmp_path / "out")]) == 2
+    assert "got 0-0 twice" in capsys.readouterr().err

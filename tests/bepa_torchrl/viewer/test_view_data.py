@@ -196,6 +196,15 @@ def test_a_torn_and_damaged_record(tmp_path: Path, view: View) -> None:
     assert stream_of(out, "run/bepa/episodes")["damaged"] == 3
 
 
+def test_numbers_that_no_token_has_are_damage(tmp_path: Path, view: View) -> None:
+    run = made_run(tmp_path / "run", 1)
+    lines = [made_line(0, [made_step("ab" * 32, CLICK, tokens=[token])]) for token in (-1, 10**30, 319)]
+    write_lines(run / "bepa" / "episodes.jsonl", lines)
+    out = view(run)
+    assert len(column(out, "run/bepa/episodes", "slot")) == 1
+    assert stream_of(out, "run/bepa/episodes")["damaged"] == 2
+
+
 def test_missing_and_damaged_screenshots_are_left_out(tmp_path: Path, view: View) -> None:
     run = made_run(tmp_path / "run", 0)
     broken = save_picture(run / "bepa", b"no picture")
