@@ -17,6 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 WINDOW = 5  #: iterations over which the rollouts' success is averaged
+DOTS = 3  #: a line of fewer points has dots: a single one would not be seen
 _PANELS = (
     ("collect/success", "success of the rollouts", WINDOW),
     ("eval/train", "success on training tasks (evaluation)", 1),
@@ -80,4 +81,5 @@ def _draw(axis: Axes, name: str, lines: Sequence[Line], end: Mapping[str, Any], 
     final = final_point(end, key) if key.startswith("eval/") else None
     if final is not None:
         iterations, values = [*iterations, int(end["iterations"])], [*values, final]
-    axis.plot(iterations, values, label=name, marker="o" if key.startswith("eval/") else None, markersize=4)
+    dots = key.startswith("eval/") or len(values) < DOTS
+    axis.plot(iterations, values, label=name, marker="o" if dots else None, markersize=4)

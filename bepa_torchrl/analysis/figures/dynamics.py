@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bepa_torchrl.analysis.figures.files import Row
-from bepa_torchrl.monitoring.curves import WINDOW, series
+from bepa_torchrl.monitoring.curves import DOTS, WINDOW, series
 
 #: column → metrics, the first of which an iteration has
 DYNAMICS = {
@@ -49,7 +49,7 @@ def draw_dynamics(figure: Figure, rows: Sequence[Row]) -> None:
         for label in dict.fromkeys(str(row["method"]) for row in rows):
             iterations, values = series([row for row in rows if row["method"] == label], name, WINDOW)
             if values:
-                axis.plot(iterations, values, label=label)
+                axis.plot(iterations, values, label=label, marker="o" if len(values) < DOTS else None, markersize=4)
         axis.set(title=f"{title}, mean of {WINDOW}", xlabel="iteration")
         axis.grid(alpha=0.3)
         if axis.lines:
@@ -89,6 +89,7 @@ def draw_assimilation(figure: Figure, rows: Sequence[Row]) -> None:
         axis.set(title=label, xlabel="iteration", ylim=(0, 1))
         axis.set_ylabel("success on expert-only tasks", color="tab:blue")
         other = axis.twinx()
-        other.plot(*series(own, "update_frequency", WINDOW), color="tab:orange")
+        iterations, shares = series(own, "update_frequency", WINDOW)
+        other.plot(iterations, shares, color="tab:orange", marker="o" if len(shares) < DOTS else None, markersize=4)
         other.set_ylim(0, 1)
         other.set_ylabel(f"groups that refresh the cache, mean of {WINDOW}", color="tab:orange")

@@ -23,16 +23,30 @@ BINS = 20
 
 
 def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
-    """Log-probs ``[L]`` in nats by origin (:data:`ORDER`), without origins that have no token with a known log-prob."""
+    """Log-probs ``[L]`` in nats by origin (:data:`ORDER`), without origins that have no token with a known log-prob.
+
+    Rollouts are those of the iterations that are kept whole, if there are any: of the others a record has mostly those
+    that were replaced, which all failed.
+    """
     log_probs: dict[str, list[float]] = {name: [] for name in ORDER}
+    whole = _whole_iterations(record)
     for line in record.lines():
         origin = "refreshed" if line["off_policy"] and line["source"] == REFERENCE else line["source"]
+        if origin == REFERENCE and whole and line["iteration"] not in whole:
+            continue
         for step in line["steps"]:
             values = step["log_probs"]
             if line["off_policy"]:
                 values = step.get("new_log_probs") or step["old_log_probs"]
             log_probs[origin] += [value for value in values if value is not None]
     return {name: torch.tensor(values).clamp_max(0.0) for name, values in log_probs.items() if values}
+
+
+def _whole_iterations(record: MethodRecord) -> set[int | None]:
+    """The iterations of which the record has the steps of every rollout."""
+    rollouts = [episode for episode in record.episodes if not episode.off_policy]
+    partial = {episode.iteration for episode in rollouts if episode.n_steps and not episode.whole}
+    return {episode.iteration for episode in rollouts} - partial
 
 
 def histogram_rows(sets: Mapping[str, Tensor]) -> list[Row]:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from bepa_torchrl.analysis.figures.analyze import Analysis, analyze
 from bepa_torchrl.analysis.figures.cases import Case, ShownStep, case_rows, draw_case, shown
 from bepa_torchrl.analysis.figures.domains import domain_rows, solved_tasks
-from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, dynamics_rows
+from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_dynamics, dynamics_rows
 from bepa_torchrl.analysis.figures.histogram import histogram_rows, recorded_sets, summary_rows
 from bepa_torchrl.analysis.figures.runs import methods_of_runs
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
@@ -48,6 +48,29 @@ def test_trace_sets_of_a_record_and_their_measures_by_hand(tmp_path: Path) -> No
     assert rows["refreshed"] == (1, 0.0, 0.0)
     shares = [row["share"] for row in histogram_rows(sets) if row["set"] == "self_rolled"]
     assert (shares[0], shares[-1], sum(shares)) == (0.5, 0.5, 1.0)
+
+
+def test_rollouts_of_iterations_that_are_not_kept_whole_are_left_out(tmp_path: Path) -> None:
+    """Of such an iteration the record has mostly replaced rollouts, which all failed: they are no sample."""
+    method = hand_record(tmp_path / "run") / "bepa"
+    replaced = line(1, 0, [step(method, "x", 1, (-5.0,))], replaced=True)
+    dropped = line(1, 1, [], whole=False, n_steps=1)
+    injected = line(1, 0, [step(method, "x", 1, (-1.0,))], off_policy=True)
+    lost = line(0, 1, [], whole=False, n_steps=0, failure="died", reward=None)
+    whole = line(0, 0, [step(method, "x", 1, (-2.0,))])
+    write(method, "episodes.jsonl", [whole, lost, replaced, injected, dropped])
+    sets = recorded_sets(find_records(method)[0])
+    assert {name: values.tolist() for name, values in sets.items()} == {"on_policy": [-2.0], "refreshed": [-1.0]}
+    write(method, "episodes.jsonl", [replaced, injected, dropped])
+    assert recorded_sets(find_records(method)[0])["on_policy"].tolist() == [-5.0]  # better than none
+
+
+def test_a_line_of_one_point_has_a_dot() -> None:
+    """The only iteration with an injected trace was an empty panel."""
+    figure = Figure()
+    draw_dynamics(figure, dynamics_rows({"bepa": LINES}))
+    markers = {axis.get_title().partition(",")[0]: axis.lines[0].get_marker() for axis in figure.axes if axis.lines}
+    assert markers == {"entropy of the rollouts": "o", "JS of injected traces": "o"}
 
 
 def test_without_rollouts_there_is_no_divergence() -> None:
