@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bepa_torchrl.analysis.figures.cases import case_rows, draw_case, find_cases, shown
+from bepa_torchrl.analysis.figures.cases import case_rows, case_size, draw_case, find_cases
 from bepa_torchrl.analysis.figures.domains import domain_rows, draw_domains, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_assimilation, draw_dynamics, dynamics_rows
 from bepa_torchrl.analysis.figures.files import Row, write_drawing, write_table
@@ -141,9 +141,7 @@ def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> Non
     for case in cases:
         name = f"case-{_safe(method.run)}-{_safe(case.task_id)}"
         done.files.append(write_table(folder, name, case_rows(case)))
-        columns = max(len(shown(steps)) for steps in case.traces.values())
-        size = (2.1 * max(2, columns), 2.6 * len(case.traces))
-        done.files += write_drawing(folder, name, size, partial(draw_case, case=case))
+        done.files += write_drawing(folder, name, case_size(case), partial(draw_case, case=case))
 
 
 def report(folder: Path, done: Analysis) -> Iterator[str]:

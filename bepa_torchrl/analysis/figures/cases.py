@@ -22,6 +22,7 @@ from osworld_gym.commands.output import printable
 
 COLUMNS = 8  #: steps that a sheet shows of each trace: the first ones and the last
 _WIDTH = 480  #: of a screenshot in a sheet, pixels
+_COLUMN, _ROW, _TEXT = 2.1, 2.6, 1.35  #: width of a column, least height of a row, height of titles and text, inches
 _LINES, _LINE = 8, 34  #: of the text under a screenshot; characters per line
 
 
@@ -74,8 +75,19 @@ def shown(steps: Sequence[ShownStep], columns: int = COLUMNS) -> list[ShownStep]
     return list(steps) if len(steps) <= columns else [*steps[: columns - 1], steps[-1]]
 
 
+def case_size(case: Case) -> tuple[float, float]:
+    """(width, height) of a sheet in inches: each row has room for its tallest screenshot, its titles and its text."""
+    columns = max(2, *(len(shown(steps)) for steps in case.traces.values()))
+    pictures = [_small(step.png).size for steps in case.traces.values() for step in shown(steps) if step.png]
+    tallest = max((height / width for width, height in pictures), default=0.0)
+    return _COLUMN * columns, max(_ROW, _COLUMN * tallest + _TEXT) * len(case.traces)
+
+
 def draw_case(figure: Figure, case: Case) -> None:
-    """A row per trace, a column per step."""
+    """A row per trace, a column per step.
+
+    Screenshots are at the top of their cells, so that what a cell has more than its screenshot is room for the text.
+    """
     columns = max(len(shown(steps)) for steps in case.traces.values())
     grid = figure.subplots(len(case.traces), columns, squeeze=False)
     for axis in grid.flat:
@@ -84,6 +96,7 @@ def draw_case(figure: Figure, case: Case) -> None:
         for axis, step in zip(axes, shown(steps), strict=False):
             if step.png:
                 axis.imshow(_small(step.png))
+                axis.set_anchor("N")
             title = f"{kind}, step {step.number + 1} of {len(steps)}"
             axis.set_title(title, fontsize=7, parse_math=False)
             text = "\n".join(_lines(step.text))

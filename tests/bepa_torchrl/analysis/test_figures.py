@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import torch
 import yaml
 from hand_record import hand_record, line, step, write
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from bepa_torchrl.analysis.figures.analyze import Analysis, analyze
-from bepa_torchrl.analysis.figures.cases import Case, ShownStep, case_rows, draw_case, shown
+from bepa_torchrl.analysis.figures.cases import Case, ShownStep, case_rows, case_size, draw_case, shown
 from bepa_torchrl.analysis.figures.domains import domain_rows, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_dynamics, dynamics_rows
 from bepa_torchrl.analysis.figures.histogram import histogram_rows, recorded_sets, summary_rows
@@ -128,6 +131,27 @@ def test_a_case_sheet_shows_text_as_text() -> None:
     assert len(texts) == 8 + 1
     assert [each.number for each in shown(steps)] == [0, 1, 2, 3, 4, 5, 6, 199]
     assert len(case_rows(case)) == 201
+
+
+def test_no_text_of_a_case_sheet_is_over_another_or_cut() -> None:
+    """Square screenshots need higher rows than those of 16:9; texts were over the titles of the next row."""
+    steps = tuple(ShownStep(i, png(i), "word " * 56) for i in range(2))
+    figure = Figure(figsize=case_size(case := Case("t", "Do it.", {"expert": steps, "converted": steps})))
+    figure.set_layout_engine("constrained")
+    draw_case(figure, case)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    texts = [text for axis in figure.axes for text in (axis.title, *axis.texts)]
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts]
+    assert all(box.y0 >= -0.5 for box in boxes)
+    over = [(a, b) for number, a in enumerate(boxes) for b in boxes[number + 1 :] if a.x0 < b.x1 and b.x0 < a.x1]
+    assert not [pair for pair in over if min(each.y1 for each in pair) - max(each.y0 for each in pair) > 1]
+
+
+def png(color: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (128, 128), (color, 0, 0)).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def made(folder: Path) -> Path:
