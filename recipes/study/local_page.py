@@ -27,6 +27,8 @@ from recipes.study.records import Result, ResultError, check_same, read_result
 
 TITLE = "Real desktops"
 SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
+#: further ones, where results have them: kinds of tasks that the base policy was shown, and others
+KINDS = {"train/known": "train, known", "held_out/known": "held-out, known", "held_out/unknown": "held-out, unknown"}
 #: order of the methods; others follow by name
 METHODS = ("bepa", "bepa_anchor", "level1", "grpo")
 FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
@@ -134,12 +136,19 @@ def _cells(study: Mapping[str, Sequence[Result]]) -> str:
     return f"{base} Fewer than {MIN_SEEDS} seeds give no interval: cells are the values of seeds {listed}."
 
 
+def columns(study: Mapping[str, Sequence[Result]]) -> dict[str, str]:
+    """The sets of tasks that have a column, and its name: :data:`SETS`, and of :data:`KINDS` those of every result."""
+    every = [result for results in study.values() for result in results]
+    return SETS | {part: name for part, name in KINDS.items() if all(result.sets.get(part) for result in every)}
+
+
 def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
     """Success of the base policy and after each method."""
-    lines = [row("", "seeds", *SETS.values()), rule(len(SETS) + 2)]
+    parts = columns(study)
+    lines = [row("", "seeds", *parts.values()), rule(len(parts) + 2)]
     base = max(study.values(), key=len)
     for name, results in {BASE: base, **study}.items():
-        cells = [rate_text(all_rates(results, part, base=name == BASE)) for part in SETS]
+        cells = [rate_text(all_rates(results, part, base=name == BASE)) for part in parts]
         lines.append(row(name, seeds_text(results, base=name == BASE), *cells))
     return lines
 
@@ -154,11 +163,12 @@ def gain_table(
         text: the cell of two methods' rates.
         head: what the cells are.
     """
-    lines = [row(f"difference, {head}", *SETS.values()), rule(len(SETS) + 1)]
+    parts = columns(study)
+    lines = [row(f"difference, {head}", *parts.values()), rule(len(parts) + 1)]
     for reference in (BASE, "grpo"):
         for name in study:
             if name != reference and (reference == BASE or reference in study):
-                cells = (text(pair(study, name, reference, part)) for part in SETS)
+                cells = (text(pair(study, name, reference, part)) for part in parts)
                 lines.append(row(f"{name} − {reference}", *cells))
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from bepa_torchrl.experiment.tasks import make_tasks
 from osworld_gym.tasks.suites.varied.suite import varied_suite
 from recipes.study import local_page, local_runs, local_variants
 from recipes.study.bases import base_hash
+from recipes.study.estimates import gain_text
 from recipes.study.local_variants import COMMON, EPISODES, GRIDS, METHODS, TUNED, search
 from recipes.study.precision import Spread, evaluation_half_width, seeds_half_width, tasks_for, tasks_half_width
 from recipes.study.records import RESULTS_VERSION, Result, kept_settings, read_result
@@ -148,6 +150,18 @@ def test_results_and_page_are_replaced_when_all_runs_are_there(
     assert "| bepa − grpo | 0.0 (0 to 0) | 0.0 (0 to 0) | 0.0 (0 to 0) |" in text
     monkeypatch.setattr(local_runs, "run_missing", Runs(limit=0))
     assert local_runs.main(command) == 0, "nothing is left to run"
+
+
+def test_kinds_of_tasks_have_a_column_where_every_result_has_them() -> None:
+    one, other = (made(Run(METHODS[0], seed)) for seed in (0, 1))
+    known = replace(one, sets={**one.sets, "held_out/known": HELD_OUT[:3]})
+    assert local_page.success_table({"bepa": [known, other]})[0] == "|  | seeds | train | held-out | expert-only |"
+    table = local_page.success_table({"bepa": [known, replace(known, seed=1)]})
+    assert table[0] == "|  | seeds | train | held-out | expert-only | held-out, known |"
+    assert table[3].endswith("| 50.0 / 50.0 | 50.0 / 50.0 |")
+    gains = local_page.gain_table({"bepa": [known]}, gain_text)
+    assert gains[0] == "| difference, points | train | held-out | expert-only | held-out, known |"
+    assert gains[2] == "| bepa − base | +8.3 | +8.3 | +8.3 | +8.3 |"  # 6 / 12 - 5 / 12
 
 
 def test_methods_may_differ_in_tuned_settings_and_the_seeds_of_one_method_may_not(tmp_path: Path) -> None:
