@@ -81,7 +81,7 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
         "unreadable": sum(bool(outcome.reason) for outcome in played),
         "retried": sum(outcome.retried for outcome in outcomes),
         "steps": _mean(tasks, lambda episodes: [float(outcome.steps) for outcome in episodes]),
-        "efficiency_quality": _efficiency_quality(outcomes, facts.get("steps_budget")),
+        "efficiency_quality": _efficiency_quality(outcomes, facts),
         "desktop_hours": sum(outcome.seconds for outcome in outcomes) / 3600,
         **facts,
     }
@@ -148,11 +148,12 @@ def _passes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return out
 
 
-def _efficiency_quality(outcomes: Sequence[Outcome], budget: int | None) -> dict[str, Any] | None:
+def _efficiency_quality(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The mean over passes of the efficiency-quality area; None where the steps or their budget are not known.
 
-    Tasks are taken in the order of the suite, those without a result left out.
+    Tasks are taken in the order of the suite, or without one in that of their ids; those without a result are left out.
     """
+    budget = facts.get("steps_budget")
     passes: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.result is not Result.no_result:
@@ -163,7 +164,8 @@ def _efficiency_quality(outcomes: Sequence[Outcome], budget: int | None) -> dict
         efficiency_quality_area([bool(win) for win in successes(members)], [each.steps for each in members], budget)
         for members in passes.values()
     ]
-    return {"area": float(np.mean(areas)), "order": "of the suite", "max_steps": budget}
+    order = "of their ids" if facts.get("suite") == FOLDER_TASKS else "of the suite"
+    return {"area": float(np.mean(areas)), "order": order, "max_steps": budget}
 
 
 def _at_k(tasks: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:

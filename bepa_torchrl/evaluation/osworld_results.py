@@ -36,6 +36,8 @@ _LAYOUT = f"<domain>/<task id>/{RESULT} as OSWorld's runner writes it"
 def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
     """The runs of a results folder as outcomes; of several runs of a task each is one more pass.
 
+    They are in the order of the suite's tasks; without a suite in that of the tasks' ids.
+
     Of several runs in one log, that which ``result.txt`` belongs to; without one the last. A score counts also if the
     runner crashed later, as when it saves the recording.
 
@@ -69,7 +71,8 @@ def read_results(source: str, suite: Suite | None = None) -> list[Outcome]:
                     task.id, task.domain, 0, Result.no_result, None, feasible=is_feasible(task), reason="no run of it"
                 )
             )
-    return outcomes
+    order = {task: number for number, task in enumerate(tasks)}
+    return sorted(outcomes, key=lambda outcome: order[outcome.task]) if tasks else outcomes
 
 
 def _check_agents(source: str, folder: Path) -> None:

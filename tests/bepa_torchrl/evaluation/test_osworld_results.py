@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bepa_torchrl.cli import main
-from bepa_torchrl.evaluation.card import make_card
+from bepa_torchrl.evaluation.card import FOLDER_TASKS, make_card
 from bepa_torchrl.evaluation.osworld_results import read_results, read_score, write_episode
 from bepa_torchrl.evaluation.outcomes import Outcome, Result, read_outcomes
 from bepa_torchrl.evaluation.suites import OFFLINE
@@ -62,6 +62,18 @@ def test_the_official_table_would_lose_the_crash(tmp_path: Path) -> None:
     card = make_card(list(found.values()), {})
     assert (card["score"], card["mean_score"]) == (0.5, 0.625)
     assert card["denominators"]["listed"] == {"tasks": 7, "score": pytest.approx(2 / 7)}
+
+
+def test_tasks_are_in_the_order_of_the_suite(tmp_path: Path) -> None:
+    """By hand: b succeeds after 1 of 4 steps, then a fails: 0.5 from 0.25 on; in the order of ids from 0.5 on."""
+    made_run(tmp_path, "a", "0")
+    made_run(tmp_path, "b", "1")
+    found = read_results(str(tmp_path), suite_of("c", "b", "a"))
+    assert [outcome.task for outcome in found] == ["c", "b", "a"]
+    area = make_card(found, {"suite": "s", "steps_budget": 2})["efficiency_quality"]
+    assert area == {"area": pytest.approx(0.5 * 76 / 101), "order": "of the suite", "max_steps": 2}
+    area = make_card(read_results(str(tmp_path)), {"suite": FOLDER_TASKS, "steps_budget": 2})["efficiency_quality"]
+    assert area == {"area": pytest.approx(0.5 * 51 / 101), "order": "of their ids", "max_steps": 2}
 
 
 @pytest.mark.parametrize(
