@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from bepa_torchrl.data.seeding import Stream, episode_key
 from bepa_torchrl.evaluation.grounding.answers import NoPoint, answered_letter, answered_point
@@ -158,7 +158,7 @@ def _png(path: Path) -> bytes | str:
             return buffer.getvalue()
     except FileNotFoundError:
         return "the image is missing"
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's, of damaged files
         return f"the image cannot be read ({error})"
 
 

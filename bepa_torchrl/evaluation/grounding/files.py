@@ -2,7 +2,7 @@
 
 screenspot_v2      screenspot_{mobile,desktop,web}_v2.json, screenspotv2_image/       box x, y, width, height
 screenspot_pro     annotations/*.json, images/                                        box x1, y1, x2, y2
-osworld_g          benchmark/OSWorld-G.json, images/                                  box x, y, width, height; polygons
+osworld_g          benchmark/OSWorld-G.json, benchmark/images/                        box x, y, width, height; polygons
 mmbench_gui_l1     L1_annotations.json, offline_images/                               questions with options
 mmbench_gui_l2     L2_annotations.json, offline_images/                               box in shares of the image
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,16 @@ def read_screenspot_pro(folder: Path) -> list[Item]:
                         {name: str(value) for name, value in groups.items()},
                     )
                 )
-    return items
+    return _distinct(items)
 
 
 def read_osworld_g(folder: Path) -> list[Item]:
-    """OSWorld-G; 54 items have no region, since their right answer is a refusal. Raises SuiteFileError."""
+    """OSWorld-G; 54 items have no region, since their right answer is a refusal. Raises SuiteFileError.
+
+    Its repository has ``images/`` in ``benchmark/``; a copy may have it beside that.
+    """
+    images = folder / "benchmark" / "images"
+    images = images if images.is_dir() else folder / "images"
     items = []
     for where, line in _records(folder / "benchmark" / "OSWorld-G.json"):
         with _reading(where):
@@ -105,9 +111,9 @@ def read_osworld_g(folder: Path) -> list[Item]:
                 raise ValueError(f"expected box_type bbox, polygon or refusal, got {kind!r}")
             types = line.get("GUI_types") or ["none"]
             groups = {"kind": kind, "type": [*map(str, types)] if isinstance(types, list) else str(types)}
-            image = folder / "images" / line["image_path"]
+            image = images / line["image_path"]
             items.append(Item(str(line["id"]), image, str(line["instruction"]), region, groups))
-    return items
+    return _distinct(items)
 
 
 def read_mmbench_l2(folder: Path) -> list[Item]:
@@ -129,7 +135,7 @@ def read_mmbench_l2(folder: Path) -> list[Item]:
                     {name.removesuffix("_type") if name != "data_type" else "type": str(line[name]) for name in names},
                 )
             )
-    return items
+    return _distinct(items)
 
 
 def read_mmbench_l1(folder: Path) -> list[Question]:
@@ -153,7 +159,7 @@ def read_mmbench_l1(folder: Path) -> list[Question]:
                         {"difficulty": difficulty, "platform": platform},
                     )
                 )
-    return questions
+    return _distinct(questions)
 
 
 SUITES = {
@@ -173,6 +179,19 @@ SUITES = {
         read_mmbench_l2, 3574, ("L2_annotations.json",), "MMBench-GUI L2: point in box, 3,574 items"
     ),
 }
+
+
+def _distinct(items: Sequence[Any]) -> list[Any]:
+    """The items with distinct IDs: the second one with the ID ``a`` is ``a#2``.
+
+    Answers are kept by ID; the official scripts do without, so that nothing there says whether IDs occur twice.
+    """
+    seen: Counter[str] = Counter()
+    out = []
+    for item in items:
+        seen[item.id] += 1
+        out.append(item if seen[item.id] == 1 else replace(item, id=f"{item.id}#{seen[item.id]}"))
+    return out
 
 
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

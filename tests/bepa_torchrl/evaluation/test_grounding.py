@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import grounding_files as made
@@ -20,6 +21,7 @@ from bepa_torchrl.evaluation.grounding.scores import (
     summary,
 )
 from bepa_torchrl.evaluation.grounding.text import html, markdown
+from bepa_torchrl.experiment.grounding_run import _png
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.uitars.coords import ImageScaling
 from scripts.make_sim_grounding import write as write_screens
@@ -151,6 +153,22 @@ def test_another_edition_is_named(tmp_path: Path, break_it: object, message: str
         SUITES["screenspot_v2"].read(tmp_path)
 
 
+def test_screenshots_of_osworld_g_are_beside_its_annotations(tmp_path: Path) -> None:
+    """As in its repository; a copy with another layout is read, too (``grounding_files.osworld_g``)."""
+    made.osworld_g(tmp_path)
+    (tmp_path / "images").rename(tmp_path / "benchmark" / "images")
+    assert all(each.image.is_file() for each in SUITES["osworld_g"].read(tmp_path))
+
+
+def test_items_with_the_same_id_are_each_asked(tmp_path: Path) -> None:
+    made.screenspot_pro(tmp_path)
+    path = tmp_path / "annotations" / "blender_windows.json"
+    (line,) = json.loads(path.read_text(encoding="utf-8"))
+    made.write(path, [line, {**line, "bbox": [1, 2, 3, 4]}])
+    items = SUITES["screenspot_pro"].read(tmp_path)
+    assert [each.id for each in items] == ["blender_1", "blender_1#2"]
+
+
 def test_the_tiny_policy_is_asked_once_per_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An image is missing: no result. The second call asks for it alone, and keeps the other answers."""
     data, out = tmp_path / "data", tmp_path / "out"
@@ -172,6 +190,28 @@ def test_the_tiny_policy_is_asked_once_per_item(tmp_path: Path, capsys: pytest.C
     assert " → 7; give another --out" in told
     assert main(["eval", "suite=screenspot_v2", "--out", str(tmp_path / "x")]) == 2
     assert "requires --data FOLDER" in capsys.readouterr().err
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Of a PNG."""
+    return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("size", "chunks"),
+    [
+        (8, ()),
+        (8, (chunk(b"\1DAT", b""),)),
+        (8, (chunk(b"gAMA", b"\0"),)),
+        (60_000, (chunk(b"IDAT", b""),)),
+    ],
+)
+def test_damage_of_every_kind_is_noticed(tmp_path: Path, size: int, chunks: tuple[bytes, ...]) -> None:
+    """Pillow raises OSError, SyntaxError, ValueError and an error of its own, by where a PNG is damaged."""
+    head = chunk(b"IHDR", size.to_bytes(4) * 2 + bytes([8, 2, 0, 0, 0]))
+    path = tmp_path / "a.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(99))[:9]) + b"".join(chunks))
+    assert str(_png(path)).startswith("the image cannot be read (")
 
 
 def test_a_damaged_image_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
