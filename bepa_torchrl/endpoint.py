@@ -216,6 +216,7 @@ class ChatModel:
         return self.cache / digest[:2] / f"{digest}.json"
 
     def _request(self, messages: Messages) -> str:
+        """The answer of the endpoint. Half characters, which a cut text can have and UTF-8 has not, are replaced."""
         import openai
 
         endpoint = self.endpoint
@@ -227,7 +228,7 @@ class ChatModel:
             with self._slots:
                 reply: Any = self._client.chat.completions.create(
                     model=endpoint.model,
-                    messages=list(messages),  # type: ignore[arg-type]
+                    messages=_whole_text(messages),
                     **sampling,
                 )
         except openai.APIStatusError as error:
@@ -253,7 +254,7 @@ class ChatModel:
             prompt_tokens=getattr(used, "prompt_tokens", 0) or 0,
             answer_tokens=getattr(used, "completion_tokens", 0) or 0,
         )
-        return text or ""
+        return str(_whole_text(text or ""))
 
     def _count(self, **more: int) -> None:
         with self._counting:
@@ -300,6 +301,15 @@ def without_thinking(answer: str) -> str:
     """
     _, closed, said = answer.rpartition("</think>")
     return "" if not closed and answer.lstrip().startswith("<think>") else said
+
+
+def _whole_text(data: Any) -> Any:
+    """The same JSON data without half characters, such as those of an emoji that a limit of characters cut in two."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace").decode()
+    if isinstance(data, Mapping):
+        return {name: _whole_text(value) for name, value in data.items()}
+    return [_whole_text(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def _read(path: Path) -> str | None:

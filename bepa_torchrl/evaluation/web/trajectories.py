@@ -101,7 +101,7 @@ def read_trajectory(folder: Path) -> Trajectory:
         raise TrajectoryError(f"{path} is missing") from error
     except KeyError as error:
         raise TrajectoryError(f"{path}: the key {error} is missing") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise TrajectoryError(f"{path} cannot be read ({error})") from error
     names = [step.picture for step in steps] if second else _numbered(folder / PICTURES)
     pictures = tuple(folder / PICTURES / name for name in names)

@@ -118,6 +118,7 @@ def tear(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda f: (f / "result.json").unlink(), "result.json is missing"),
         (lambda f: (f / "result.json").write_text('{"task": '), "cannot be read"),
         (lambda f: (f / "result.json").write_text("[]"), "expected an object, got list"),
+        (lambda f: (f / "result.json").write_text("[" * 200_000), "cannot be read"),
         (lambda f: (f / "trajectory" / "0001.png").unlink(), "0001.png is missing"),
         (lambda f: tear(f, lambda data: data.pop("action_history")), "key 'action_history' is missing"),
         (lambda f: tear(f, lambda data: data["action_history"][0].pop("thought")), "key 'thought' is missing"),
@@ -212,6 +213,18 @@ def test_at_most_fifty_pictures_reach_the_verdict(tmp_path: Path) -> None:
         found = judge_trajectory(trajectory, model(server))
     (last,) = (request for request in server.requests if made.stage(request) == 3)
     assert (len(found.scores), found.shown, made.pictures_of(last)) == (53, 50, 50)
+
+
+def test_a_text_that_was_cut_within_an_emoji_is_judged(tmp_path: Path) -> None:
+    """As by an agent in JavaScript, whose texts have a maximum of UTF-16 units."""
+    folder = made.first(tmp_path, made.task("lamp"), pictures=1)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    (folder / "result.json").write_text(json.dumps(result | {"action_history": ["Type ok \ud83d"]}), encoding="utf-8")
+    with chat_server(made.judge(score="**Reasoning**: \ud83d\n**Score**: 4")) as server:
+        found = judge_trajectory(read_trajectory(folder), model(server, tmp_path / "answers"))
+    assert found.success
+    (last,) = (request for request in server.requests if made.stage(request) == 3)
+    assert "1. Type ok ?" in made.text_of(last)
 
 
 def test_a_reasoning_model_gets_no_temperature(tmp_path: Path) -> None:
