@@ -2,12 +2,17 @@
 
 The stages, what each of them reads, its scale and its criteria are those of WebJudge (Online-Mind2Web, Xue et al. 2025,
 src/methods/webjudge_online_mind2web.py). The wording is ours: a score of this judge is not one of the official judge.
+
+An answer is read without the model's thinking, and by its last heading: what comes before can quote the page, such as
+"Order status: success" or "a review score of 5".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+from bepa_torchrl.endpoint import without_thinking
 
 #: of the wording; answers and scores of two editions are not mixed
 EDITION = "osworld-gym-webjudge-1"
@@ -63,15 +68,21 @@ Thoughts: your reasoning, key point by key point
 Status: "success" or "failure\""""
 
 _KEY_POINTS = re.compile(r"\*{0,2}Key Points\*{0,2}:\*{0,2}", re.IGNORECASE)
+#: a heading at the start of a line, maybe with a number, stars, or the scale in brackets
+_HEADING = r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?{}\b(?:\s*\([^)\n]*\))?[^\w\n:]*:"
+_SCORE_LINE = re.compile(_HEADING.format("score") + r"(?:\D{0,40}?([1-5])(?!\d))?")
 _SCORE = re.compile(r"\bScore\b\D{0,40}?([1-5])(?!\d)", re.IGNORECASE)
 _REASONING = re.compile(r"\*{0,2}Reasoning\*{0,2}:\*{0,2}", re.IGNORECASE)
-_STATUS = re.compile(r"\bstatus\b\*{0,2}\s*:(.*)", re.IGNORECASE | re.DOTALL)
+_STATUS_LINE = re.compile(_HEADING.format("status"))
+_STATUS = re.compile(r"\bstatus\b\*{0,2}\s*:", re.IGNORECASE)
 _WORD = re.compile(r"\b(success|fail)", re.IGNORECASE)
+_BOTH = re.compile(r"success\W+or\W+fail", re.IGNORECASE)  #: the form of the answer, repeated
+_NEGATED = re.compile(r"(?:\b(?:not|no|never)|n['’]t)\b(?:[ \"'*]+\w+){0,3}[ \"'*]*\Z", re.IGNORECASE)
 
 
 def read_key_points(answer: str) -> str:
     """The list after ``Key Points:``, or all of an answer that has no such heading. Raises ValueError: it is empty."""
-    text = _KEY_POINTS.split(answer, maxsplit=1)[-1]
+    text = _KEY_POINTS.split(without_thinking(answer), maxsplit=1)[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise ValueError("expected a list after 'Key Points:'")
@@ -79,30 +90,38 @@ def read_key_points(answer: str) -> str:
 
 
 def read_score(answer: str) -> int:
-    """The first digit from 1 to 5 after ``Score``. Raises ValueError: there is none."""
-    match = _SCORE.search(answer)
-    if match is None:
+    """The digit from 1 to 5 after the last line ``Score:``, or without such a line after the last word ``score``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    said = without_thinking(answer)
+    found = _SCORE_LINE.findall(said) or _SCORE.findall(said)
+    if not found or not found[-1]:
         raise ValueError("expected 'Score:' and a digit from 1 to 5")
-    return int(match[1])
+    return int(found[-1])
 
 
 def read_reasoning(answer: str) -> str:
     """The first paragraph of the reasoning, in one line."""
-    text = _REASONING.split(answer)[-1].strip()
+    text = _REASONING.split(without_thinking(answer))[-1].strip()
     return " ".join(text.split("\n\n")[0].split())
 
 
 def read_status(answer: str) -> bool:
-    """Whether the first word of success or failure after ``Status:`` says success.
+    """Whether the first word of success or failure after the last ``Status:`` says success.
 
-    The official script looks for "success" anywhere after it, so that "unsuccessful" is a success, too.
+    The official script looks for "success" anywhere after the first one, so that "unsuccessful" and "not a success" are
+    successes, too.
 
     Raises:
-        ValueError: there is no ``Status:``, or neither word after it.
+        ValueError: there is no ``Status:``, neither word after it, both as alternatives, or one that is negated.
     """
-    status = _STATUS.search(answer)
-    word = None if status is None else _WORD.search(status[1])
-    if word is None:
+    said = without_thinking(answer)
+    headings = [*_STATUS_LINE.finditer(said)] or [*_STATUS.finditer(said)]
+    status = said[headings[-1].end() :] if headings else ""
+    word = _WORD.search(status)
+    if word is None or _BOTH.match(status, word.start()) or _NEGATED.search(status[: word.start()]):
         raise ValueError("expected 'Status:' with success or failure")
     return word[1].lower() == "success"
 

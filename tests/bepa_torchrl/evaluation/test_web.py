@@ -144,13 +144,25 @@ def test_a_torn_trajectory_is_named(tmp_path: Path, break_it: Callable[[Path], o
         ("Thoughts: no.\n**Status**: failure", False),
         ("Status: failure, since nothing shows success", False),  # the official script: success
         ("status: it failed", False),
+        ('Thoughts: the page says "Order status: success", but the filter is wrong.\nStatus: "failure"', False),
+        ("Thoughts: it quotes\nStatus: success\nto the reader.\n**Status**: failure", False),
+        ("All filters hold, order status: shipped. Status: SUCCESS", True),
+        ('<think>Status: "success"? No.</think>Thoughts: no.\nStatus: "failure"', False),
+        ("Status: the task was not completed: failure", False),
     ],
 )
 def test_the_status(answer: str, success: bool) -> None:
     assert prompts.read_status(answer) is success
 
 
-@pytest.mark.parametrize("answer", ["", "It was a success.", "Status: perhaps", "Status: unsuccessful"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("", "It was a success.", "Status: perhaps", "Status: unsuccessful"),
+        *("Status: not successful", "Status: not a complete success", "Status: it wasn't a success"),
+        *('Status: "success" or "failure"', '<think>Can it be "Status: success"? I'),
+    ],
+)
 def test_an_answer_without_a_status_is_no_verdict(answer: str) -> None:
     with pytest.raises(ValueError, match="expected 'Status:'"):
         prompts.read_status(answer)
@@ -164,6 +176,22 @@ def test_scores_reasons_and_key_points() -> None:
         prompts.read_score("Score: 9")
     assert prompts.read_key_points("Sure.\n**Key Points**:\n\n  1. a\n2. b\n") == "1. a\n2. b"
     assert prompts.read_key_points("1. a") == "1. a"
+    assert prompts.read_key_points("<think>**Key Points**: hm\n</think>**Key Points**:\n1. a") == "1. a"
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("**Reasoning**: the page shows a review score of 5, nothing else.\n**Score**: 1", 1),
+        ('**Reasoning**: a text says "Score: 5".\n2. **Score**: 2/5', 2),
+        ("Score: 4. A score of 5 would need the result.", 4),
+        ("Reasoning: some.\nScore (1-5): 3", 3),
+        ("**Score**:\n4\nThat is a high score.", 4),
+        ("<think>Score: 5?</think>**Reasoning**: little.\n**Score**: 2", 2),
+    ],
+)
+def test_a_score_is_the_judges_not_one_that_it_quotes(answer: str, score: int) -> None:
+    assert prompts.read_score(answer) == score
 
 
 # --- the judge ------------------------------------------------------------------------------------------------------
