@@ -173,9 +173,9 @@ class SimState:
             self.go_to(tab)
 
     def go_to(self, tab: str) -> None:
-        """Shows another page: scrolls its list to the top and drops uncommitted values."""
+        """Shows another page: scrolls its list to the top, drops uncommitted values, closes the menu of a file."""
         self.tab, self.scroll, self.focus, self.editing, self.find = tab, 0, None, None, ""
-        self.selected, self.status = None, None
+        self.selected, self.status, self.menu = None, None, None
         self.pending.clear()
 
     def close_window(self) -> None:

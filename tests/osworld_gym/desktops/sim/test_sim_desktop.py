@@ -307,6 +307,18 @@ def test_a_click_outside_the_menu_only_closes_it():
     assert desktop.state()["window"] == "files"
 
 
+def test_another_application_from_the_launcher_closes_the_menu_of_a_file():
+    """The menu of the trash has two entries; at the bottom of the screen the four of a folder have no room."""
+    for seed in range(20):
+        desktop = quiet(seed)
+        desktop.setup({"type": "sim", "parameters": {"trash": ["report", "beach", "jazz", "notes"], "open": "trash"}})
+        desktop.perform([Action("right_single", start=at(desktop, "notes", "file"))])
+        assert desktop.inner.menu is not None
+        desktop.perform([key("super"), typed("files\n")])
+        desktop.screenshot()
+        assert (desktop.state()["window"], desktop.inner.menu) == ("files", None)
+
+
 def test_rename_copy_move_trash_restore_and_empty():
     desktop = quiet()
     open_folder(desktop, "beach")
