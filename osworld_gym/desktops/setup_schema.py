@@ -6,7 +6,8 @@ Here a file is checked when it is loaded; the message names the file, the positi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,21 +64,42 @@ MEMBERS: dict[tuple[str, str], dict[str, tuple[type, ...]]] = {
     },
 }
 
+#: keys of a setup step, and of a command's ``until``
+STEP_KEYS = ("type", "parameters")
+UNTIL_KEYS = ("returncode", "stdout", "stderr")
+#: how similar an unknown key is to a known one, in [0, 1], to be taken for a mistake (``params``: ``parameters``)
+SIMILAR = 0.75
+
 
 def check_step(step: Any, where: str) -> None:
     """Checks one setup step; ``where`` is its position, for error messages.
 
     Raises:
-        TaskError: not a step, or a parameter is missing, unknown or of the wrong type.
+        TaskError: not a step, a key is misspelled, or a parameter is missing, unknown or of the wrong type.
     """
     if not isinstance(step, Mapping) or not isinstance(step.get("type"), str):
         raise TaskError(f"{where}: expected an object with a string 'type', got {step!r}")
+    check_spelling(step, STEP_KEYS, where)
     name, parameters = step["type"], step.get("parameters") or {}
-    if name not in STEPS:
-        return
     if not isinstance(parameters, Mapping):
         raise TaskError(f"{where}: setup step {name!r}: 'parameters' must be an object, got {parameters!r}")
-    _check_parameters(name, parameters, where)
+    if name in STEPS:
+        _check_parameters(name, parameters, where)
+
+
+def check_spelling(given: Iterable[str], known: Sequence[str], where: str) -> None:
+    """Checks the keys of an object that may have keys of its own, as OSWorld's files have.
+
+    Raises:
+        TaskError: an unknown key looks like a known one, so that what it says would have no effect.
+    """
+    for key in given:
+        close = difflib.get_close_matches(str(key).lower(), known, n=1, cutoff=SIMILAR) if key not in known else ()
+        if close:
+            raise TaskError(
+                f"{where}: unknown key {key!r} (did you mean {close[0]!r}?); known: {', '.join(known)}; fix, for a key "
+                "of your own: a name that is less similar"
+            )
 
 
 def _check_parameters(name: str, parameters: Mapping[str, Any], where: str) -> None:
@@ -95,6 +117,10 @@ def _check_parameters(name: str, parameters: Mapping[str, Any], where: str) -> N
                 f"{where}: setup step {name!r}: parameter {key!r} must be {_names(expected.kinds)}, got {got}"
             )
         _check_members(name, key, parameters[key], where)
+    unknown = sorted(set(parameters.get("until") or ()) - set(UNTIL_KEYS))
+    if unknown:
+        known = ", ".join(UNTIL_KEYS)
+        raise TaskError(f"{where}: setup step {name!r}: 'until' has no {', '.join(unknown)}; known: {known}")
 
 
 def _check_members(name: str, key: str, value: Any, where: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osworld_gym.desktops.setup_schema import check_step
+from osworld_gym.desktops.setup_schema import check_spelling, check_step
 from osworld_gym.errors import TaskError
 
 _REQUIRED: dict[str, type] = {"id": str, "instruction": str, "evaluator": dict}
@@ -21,6 +21,8 @@ _OPTIONAL: dict[str, type] = {
     "related_apps": list,
     "proxy": bool,
 }
+_KEYS = (*_REQUIRED, "config", *_OPTIONAL)
+_EVALUATOR_KEYS = ("func", "result", "expected", "options", "conj", "postconfig")
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ class Task:
             where: the source, named in errors.
 
         Raises:
-            TaskError: a required key is missing, or a key, setup step or evaluator is malformed; the message names
-                ``where`` and the key.
+            TaskError: a required key is missing or misspelled, or a key, setup step or evaluator is malformed; the
+                message names ``where`` and the key.
         """
+        check_spelling(data, _KEYS, where)
         for key, kind in _REQUIRED.items():
             if not isinstance(data.get(key), kind):
                 raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data.get(key)).__name__}")
@@ -71,15 +74,18 @@ class Task:
         for key, kind in _OPTIONAL.items():
             if data.get(key) is not None and not isinstance(data[key], kind):
                 raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data[key]).__name__}")
+        tags = data.get("tags") or ()
+        if not all(isinstance(tag, str) for tag in tags):
+            raise TaskError(f"{where}: key 'tags' must be a list of str, got {tags!r}")
         known = {"id", "instruction", "config", "evaluator", "domain", "oracle", "tags"}
         return cls(
             id=data["id"],
             instruction=data["instruction"],
             config=tuple(config),
             evaluator=data["evaluator"],
-            domain=str(data.get("domain", "")),
+            domain=data.get("domain") or "",
             oracle=data.get("oracle"),
-            tags=tuple(data.get("tags", ())),
+            tags=tuple(tags),
             raw={k: v for k, v in data.items() if k not in known},
         )
 
@@ -96,7 +102,9 @@ class Task:
             raise TaskError(f"{path}: not a readable task file ({error})") from error
         if not isinstance(data, dict):
             raise TaskError(f"{path}: expected a JSON object, got {type(data).__name__}")
-        return cls.from_json({"domain": path.parent.name, **data}, where=str(path))
+        if data.get("domain") is None:
+            data["domain"] = path.parent.name
+        return cls.from_json(data, where=str(path))
 
     def to_json(self) -> dict[str, Any]:
         """The task as a task file's content: OSWorld's keys and ours (``domain``, ``tags``, ``oracle``)."""
@@ -115,7 +123,7 @@ class Task:
 
 
 def check_evaluator(evaluator: Mapping[str, Any], where: str) -> None:
-    """Checks the structure of an evaluator, including the steps of its ``postconfig``.
+    """Checks the keys and the structure of an evaluator, including the steps of its ``postconfig``.
 
     ``func`` is the name of a metric or a list of names; with a list, ``result``, ``expected`` and ``options`` are lists
     of the same length.
@@ -123,6 +131,7 @@ def check_evaluator(evaluator: Mapping[str, Any], where: str) -> None:
     Raises:
         TaskError: it is malformed; the message names ``where`` and the key.
     """
+    check_spelling(evaluator, _EVALUATOR_KEYS, f"{where}: evaluator")
     func = evaluator.get("func")
     names = func if isinstance(func, list) else [func]
     if not names or not all(isinstance(name, str) for name in names):

@@ -7,6 +7,7 @@ in ``tasks/setup/run.py``, which every episode uses.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -108,11 +109,14 @@ def _open(target: SetupTarget, p: Parameters) -> None:
 
 
 def seconds_of(p: Parameters) -> float:
-    """The ``seconds`` of a ``sleep`` step. Raises TaskError if it is not a number."""
+    """The ``seconds`` of a ``sleep`` step. Raises TaskError if it is not a number of at least 0."""
     try:
-        return float(p["seconds"])
+        seconds = float(p["seconds"])
     except ValueError:
-        raise TaskError(f"setup step 'sleep': parameter 'seconds' must be a number, got {p['seconds']!r}") from None
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise TaskError(f"setup step 'sleep': parameter 'seconds' must be a number >= 0, got {p['seconds']!r}")
+    return seconds
 
 
 def _sleep(target: SetupTarget, p: Parameters) -> None:

@@ -108,9 +108,12 @@ class SimDesktop(Desktop):
         unknown = sorted(set(parameters) - set(_SETUP_KEYS))
         if unknown:
             raise TaskError(f"setup step 'sim': unknown keys {unknown}; known: {', '.join(_SETUP_KEYS)}")
-        for name, value in parameters.get("settings", {}).items():
+        settings, trash = parameters.get("settings", {}), parameters.get("trash", ())
+        if not isinstance(settings, Mapping) or not isinstance(trash, list | tuple):
+            raise TaskError(f"setup step 'sim': expected settings {{name: value}} and trash [file, …], got {step!r}")
+        for name, value in settings.items():
             self._preset(name, value)
-        for file in parameters.get("trash", ()):
+        for file in trash:
             self._throw(file)
         app = parameters.get("open")
         if app is not None:

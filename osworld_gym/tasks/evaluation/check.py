@@ -43,7 +43,10 @@ class Check:
         return self.expected is not None and self.expected["type"] in GOLD
 
     def unknown_to_us(self) -> str:
-        """Error text that names the metric, option or getter that our evaluators lack; empty if they have all."""
+        """Error text that names the metric, option or getter that our evaluators lack; empty if they have all.
+
+        Also an expected value that our metric requires and the task lacks, or the reverse.
+        """
         if self.func not in METRICS:
             known = ", ".join(sorted([*METRICS, INFEASIBLE]))
             return f"evaluator.func names unknown metric {self.func!r} ({OWN}); known: {known}"
@@ -51,7 +54,16 @@ class Check:
             if config is not None and config["type"] not in GETTERS:
                 known = ", ".join(sorted(GETTERS))
                 return f"evaluator.{key} names unknown getter {config['type']!r} ({OWN}); known: {known}"
-        return self._unknown_option()
+        return self._unknown_option() or self._misfit()
+
+    def _misfit(self) -> str:
+        expected = () if self.expected is None else (None,)
+        try:
+            signature(METRICS[self.func]).bind(None, *expected, **self.options)
+        except TypeError as error:
+            given = "without evaluator.expected" if self.expected is None else "with evaluator.expected"
+            return f"evaluator: our {self.func} cannot be called {given}: {error}"
+        return ""
 
     def _unknown_option(self) -> str:
         if not self.options:

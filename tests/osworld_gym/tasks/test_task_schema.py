@@ -54,6 +54,14 @@ def step(kind: str, **parameters) -> dict:
         ({"evaluator": EXACT | {"options": ["x"]}}, r"evaluator.options must be an object for each metric"),
         ({"related_apps": "vlc"}, r"key 'related_apps' must be list, got str"),
         ({"instruction": None}, r"key 'instruction' must be str, got NoneType"),
+        ({"confg": [{"type": "open"}]}, r"unknown key 'confg' \(did you mean 'config'\?\); known: id, instruction"),
+        ({"Evaluator": EXACT}, r"unknown key 'Evaluator' \(did you mean 'evaluator'"),
+        ({"tags": ["easy", 1]}, r"key 'tags' must be a list of str, got \['easy', 1\]"),
+        ({"evaluator": EXACT | {"option": {}}}, r"evaluator: unknown key 'option' \(did you mean 'options'"),
+        ({"evaluator": EXACT | {"post_config": []}}, r"evaluator: unknown key 'post_config' .*'postconfig'"),
+        ({"config": [{"type": "arrange", "params": {}}]}, r"config\[0\]: unknown key 'params' .*'parameters'"),
+        ({"config": [{"type": "sim", "parameters": ["mute"]}]}, r"'sim': 'parameters' must be an object, got \['mute'"),
+        (step("execute", command="ls", until={"retrncode": 0}), r"'until' has no retrncode; known: returncode, stdout"),
     ],
 )
 def test_errors_name_the_file_and_the_key(change, message, tmp_path):
@@ -63,6 +71,17 @@ def test_errors_name_the_file_and_the_key(change, message, tmp_path):
     with pytest.raises(TaskError, match=message) as caught:
         Task.load(path)
     assert str(path) in str(caught.value)
+
+
+def test_optional_keys_may_be_null_and_other_keys_are_kept(tmp_path):
+    path = tmp_path / "os" / "t.json"
+    path.parent.mkdir()
+    own = {"hint": "none", "trajectory": "x/", "difficulty": "easy", "plan": "1. Look"}
+    note = {"evaluator": EXACT | {"_config_note": "kept"}}
+    path.write_text(json.dumps(GOOD | own | note | {"tags": None, "domain": None, "oracle": None, "config": None}))
+    task = Task.load(path)
+    assert (task.tags, task.domain, task.oracle, task.config) == ((), "os", None, ())
+    assert task.raw == own
 
 
 def test_hashes_pin_the_set(tmp_path):

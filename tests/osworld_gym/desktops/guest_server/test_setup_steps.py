@@ -86,7 +86,9 @@ def test_until_repeats_until_the_condition_is_met(monkeypatch):
         ({"type": "open", "parameters": {"path": 3}}, r"parameter 'path' must be str, got 3"),
         ({"type": "open", "parameters": {"path": "/a", "how": 1}}, r"'open': unknown parameters: how"),
         ({"type": "open", "parameters": [1]}, r"'parameters' must be an object"),
-        ({"type": "sleep", "parameters": {"seconds": "long"}}, r"'seconds' must be a number, got 'long'"),
+        ({"type": "sleep", "parameters": {"seconds": "long"}}, r"'seconds' must be a number >= 0, got 'long'"),
+        ({"type": "sleep", "parameters": {"seconds": -1}}, r"'seconds' must be a number >= 0, got -1"),
+        ({"type": "sleep", "parameters": {"seconds": "nan"}}, r"'seconds' must be a number >= 0, got 'nan'"),
     ],
 )
 def test_a_wrong_step_is_a_task_error(step, message):

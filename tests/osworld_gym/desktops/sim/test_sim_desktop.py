@@ -411,6 +411,8 @@ def test_setup_refuses_what_it_does_not_know():
         ({"type": "sim", "parameters": {"settings": {"to": 3}}}, "'to': expected a text"),
         ({"type": "sim", "parameters": {"trash": ["nosuch"]}}, "no file 'nosuch'"),
         ({"type": "sim", "parameters": {"open": "start"}}, "open: expected "),
+        ({"type": "sim", "parameters": {"settings": ["mute"]}}, r"expected settings \{name: value\}"),
+        ({"type": "sim", "parameters": {"trash": "report"}}, r"and trash \[file, …\], got"),
     ):
         with pytest.raises(TaskError, match=message):
             desktop.setup(step)

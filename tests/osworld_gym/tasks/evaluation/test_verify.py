@@ -194,6 +194,17 @@ def test_gold_files_come_from_the_cache(tmp_path):
         of(gold | {"path": "https://hub/z", "dest": "gold3"})
 
 
+def test_an_expected_value_that_is_missing_or_not_taken_is_a_task_error():
+    """Not the evaluator's failure, which masks the episode and repeats it for ever."""
+    for evaluator, says in (
+        ({"func": "file_contains"}, r"our file_contains cannot be called without .*expected.*: missing .*'rules'"),
+        ({"func": "check_left_panel", "expected": rules()}, r"with evaluator.expected: .*positional"),
+    ):
+        (check,) = read_evaluator(task(result=file("/a"), **evaluator))[1]
+        with pytest.raises(TaskError, match=says):
+            is_official("t", check, Evaluators("ours"))
+
+
 def test_options_that_our_metric_lacks_are_osworlds_evaluators():
     """As in two tasks of OSWorld: YAML for ``check_json``, PDF files for ``compare_archive``."""
     for func, options, says in (
@@ -209,7 +220,8 @@ def test_options_that_our_metric_lacks_are_osworlds_evaluators():
         with pytest.raises(TaskError, match=says):
             is_official("t", check, Evaluators("ours"))
     for options in ({}, {"file_type": "csv", "file_path": "b"}):
-        (check,) = read_evaluator(task(func="compare_archive", result=file("/a"), options=options))[1]
+        compare = task(func="compare_archive", result=file("/a"), expected=file("/b"), options=options)
+        (check,) = read_evaluator(compare)[1]
         assert check.unknown_to_us() == ""
     assert tuple(archives._BY_TYPE) == CHOICES["compare_archive"]["file_type"]
 
