@@ -169,7 +169,7 @@ def _editor_new_file() -> list[Task]:
             "text_editor",
             "Write 'eggs' and 'flour' on two lines of a new file, and save it as cake.txt in Documents.",
             [file_step("notes.txt", "x\n"), in_editor("notes.txt")],
-            lines("cake.txt", ["^eggs$", "^flour$"]),
+            not_blank("cake.txt", "eggs\nflour\n"),
             script(
                 (
                     "Write the file",
@@ -226,7 +226,7 @@ def _terminal() -> list[Task]:
             "os-count",
             "Count the lines with the word error in all logs of Documents; write the number into Documents/count.txt.",
             LOGS,
-            lines("count.txt", [r"^\s*6\s*$"]),
+            not_blank("count.txt", "6\n"),
             "cat Documents/log*.txt | grep -c error > Documents/count.txt",
             "cat Documents/count.txt",
             end={"file": f"{DOCUMENTS}/count.txt"},

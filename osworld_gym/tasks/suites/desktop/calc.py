@@ -38,6 +38,15 @@ TAB = {"window": "LibreOffice Calc", "at": [174, -35]}
 STAFF: Rows = [["Name", "Age"], ["Olga", 41], ["Ben", 29], ["Mia", 35], ["Carl", 52]]
 
 
+def _refers(*cells: str) -> str:
+    """A regex of formulas that refer to all of these cells, also as ``$B$2``."""
+    return "(?i)^" + "".join(rf"(?=.*{cell[0]}\$?{cell[1:]}(?!\d))" for cell in cells)
+
+
+#: formulas of the sum of B2 to B5: of the range, also with its heading, or of the single cells
+SUM = rf"(?i)B\$?[12]:\$?B\$?5(?!\d)|{_refers('B2', 'B3', 'B4', 'B5').removeprefix('(?i)')}"
+
+
 def _opened(name: str, sheets: dict[str, Rows]) -> list[Data]:
     return [bytes_step(f"{DOCUMENTS}/{name}", make_xlsx(sheets)), *in_office(name)]
 
@@ -64,7 +73,7 @@ def _formulas() -> list[Task]:
             APP,
             "Put the total of the units into the cell B6 of the open workbook, with a formula, and save the file.",
             _opened("sales.xlsx", {"Sales": SALES}),
-            _sheet("sales.xlsx", cells={"B6": 235, "B5": 60}, formulas={"B6": r"(?i)B2.*B5"}),
+            _sheet("sales.xlsx", cells={"B6": 235, "B5": 60}, formulas={"B6": SUM}),
             _play(
                 "sales.xlsx",
                 ("Go to the cell", go_to("B6")),
@@ -79,7 +88,7 @@ def _formulas() -> list[Task]:
             _sheet(
                 "sales.xlsx",
                 cells={"D1": "Revenue", "D2": 180, "D3": 240, "D4": 330, "D5": 195},
-                formulas={f"D{i}": "." for i in range(2, 6)},
+                formulas={f"D{i}": _refers(f"B{i}", f"C{i}") for i in range(2, 6)},
             ),
             _play(
                 "sales.xlsx",
@@ -100,7 +109,7 @@ def _formulas() -> list[Task]:
             APP,
             "Write the average age of the staff into the cell D2, with a formula, and save the workbook.",
             _opened("staff.xlsx", {"Staff": STAFF}),
-            _sheet("staff.xlsx", cells={"D2": 39.25}, formulas={"D2": "(?i)average"}),
+            _sheet("staff.xlsx", cells={"D2": 39.25}, formulas={"D2": r"(?i)B(\$?\d|:)"}),
             _play(
                 "staff.xlsx",
                 ("Go to the cell", go_to("D2")),
@@ -134,7 +143,7 @@ def _structure() -> list[Task]:
             APP,
             "Delete the whole row of 'Ink' so that the rows below move up, and save the workbook.",
             _opened("sales.xlsx", {"Sales": SALES}),
-            _sheet("sales.xlsx", cells={"A3": "Paper", "A4": "Tape", "B4": 60, "A5": None}),
+            _sheet("sales.xlsx", cells={"A3": "Paper", "A4": "Tape", "B4": 60, "C4": 3.25, "A5": None}),
             _play(
                 "sales.xlsx",
                 ("Select the row", [*go_to("A4"), keys_step("shift space", "Select the whole row")]),

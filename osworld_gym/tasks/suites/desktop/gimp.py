@@ -26,6 +26,11 @@ APP = "gimp"
 WIDTH, HEIGHT = 320, 200
 #: points of the picture on its sun, wall, sky and grass: fractions of its width and height
 IN_SUN, IN_WALL, IN_SKY, IN_GRASS = (0.175, 0.225), (0.75, 0.5), (0.5, 0.1), (0.3, 0.9)
+#: what the picture is in grey by any of the usual conversions: luminance, luma, lightness or average
+GREYS = {
+    "pixels": [[*IN_SUN, [185] * 3], [*IN_WALL, [107] * 3], [*IN_SKY, [170] * 3]],
+    "tolerance": 30,
+}
 
 
 def opened() -> list[Data]:
@@ -123,7 +128,7 @@ def _others() -> list[Task]:
             "grey",
             "Convert the open picture to greyscale (menu Image, Mode) and export it as grey.png in Pictures.",
             "grey.png",
-            {"size": [WIDTH, HEIGHT], "grey": True},
+            {"size": [WIDTH, HEIGHT], "grey": True} | GREYS,
             [MENU, keys_step("m", "Choose Mode"), keys_step("g", "Choose Grayscale")],
         ),
         desktop_task(

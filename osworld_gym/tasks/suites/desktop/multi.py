@@ -22,6 +22,7 @@ from osworld_gym.tasks.suites.authoring import (
     lines,
     metric,
     mouse,
+    not_blank,
     output,
     save_step,
     saved,
@@ -74,7 +75,7 @@ def _with_editor() -> list[Task]:
                 in_editor("order.txt"),
                 *in_office("stock.xlsx"),
             ],
-            lines("order.txt", [r"^Ink: 15$"]),
+            not_blank("order.txt", "Ink: 15\n"),
             script(
                 switch("order.txt", "the text editor"),
                 ("Write the line", [in_window("order.txt", type_step("Ink: 15", "Type the line Ink: 15"))]),
@@ -90,7 +91,7 @@ def _with_editor() -> list[Task]:
             "The mail 'Lunch on Friday' proposes a time. Write the line 'Lunch at <that time>' into the file "
             "plan.txt, which is open in the text editor behind the mails, and save it.",
             [file_step("plan.txt", "Friday\n"), in_editor("plan.txt"), *inbox()],
-            lines("plan.txt", ["^Friday$", "^Lunch at noon$"]),
+            lines("plan.txt", ["^Friday$", "^Lunch at noon$"], ["^Lunch at (?!noon$)"]),
             script(
                 select("Lunch on Friday"),
                 switch("plan.txt", "the text editor"),

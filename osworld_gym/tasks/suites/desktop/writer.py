@@ -192,7 +192,7 @@ def _parts() -> list[Task]:
             APP,
             "Add a table of 2 columns and 2 rows at the end of the open text: Day, Place / Monday, Rome. Save it.",
             _docx("trip.docx", ["Our trip", "Where we are:"]),
-            _text("trip.docx", tables=[[["Day", "Place"], ["Monday", "Rome"]]]),
+            _text("trip.docx", texts=["Our trip", "Where we are:"], tables=[[["Day", "Place"], ["Monday", "Rome"]]]),
             _play(
                 "trip.docx",
                 (

@@ -1,17 +1,24 @@
 """The desktop suite as data: schema, plans, splits, lengths of the oracle scripts. No desktop needed."""
 
+import io
 import json
+import zipfile
 from collections import Counter
 
+import numpy as np
 import pytest
 from file_desktop import FileDesktop
+from PIL import Image
 from repository import ROOT
 
 from osworld_gym.desktops.setup_schema import STEPS
+from osworld_gym.tasks.evaluation.metrics.office import check_sheet
 from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.oracles.gui_script import LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.suites.authoring import DIFFICULTIES, plan_text
+from osworld_gym.tasks.suites.desktop.content.media import make_png
+from osworld_gym.tasks.suites.desktop.content.sheets import make_xlsx
 from osworld_gym.tasks.suites.desktop.suite import desktop_suite, new_tasks
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
@@ -107,6 +114,7 @@ def test_the_page_names_every_task():
 
 LISTING = "/home/user/Documents:\nalpha.txt\nbeta.txt\n"
 GONE = {"ls": LISTING, "ls ~/.local/share/Trash/files": "gamma.txt\n"}
+IN_DOCUMENTS, IN_ARCHIVE = "/home/user/Documents:\nArchive/\n", "\n/home/user/Documents/Archive:\n"
 UNTOUCHED = {"~/Documents/other.txt": b"x\n", "~/Documents/poem.txt": b"roses are red\n"}
 
 
@@ -120,8 +128,93 @@ UNTOUCHED = {"~/Documents/other.txt": b"x\n", "~/Documents/poem.txt": b"roses ar
         ("local-open-and-edit", {"grep": "done\nsweep\n"}, 0.0),  # not at the end
         ("desktop-editor-copy-between", {"grep": "My book\nroses are red\nviolets are blue\n"}, 1.0),
         ("desktop-editor-copy-between", {"grep": "roses are red\nviolets are blue\nMy book\n"}, 0.0),
+        ("desktop-editor-new-file", {"grep": "eggs\nflour\n"}, 1.0),
+        ("desktop-editor-new-file", {"grep": "eggs\nflour\nmilk\n"}, 0.0),
+        ("desktop-os-count", {"grep": "6\n"}, 1.0),
+        ("desktop-os-count", {"grep": "5\n6\n7\n"}, 0.0),  # guesses
+        ("desktop-multi-calc-editor", {"grep": "Ink: 15\n"}, 1.0),
+        ("desktop-multi-calc-editor", {"grep": "Ink: 14\nInk: 15\n"}, 0.0),
+        ("local-files-move", {"ls": f"{IN_DOCUMENTS}beta.txt\ngamma.txt\n{IN_ARCHIVE}alpha.txt\n"}, 1.0),
+        ("local-files-move", {"ls": f"{IN_DOCUMENTS}beta.txt\n{IN_ARCHIVE}alpha.txt\ngamma.txt\n"}, 0.0),
+        ("local-files-move", {"ls": f"{IN_DOCUMENTS}{IN_ARCHIVE}alpha.txt\nbeta.txt\ngamma.txt\n"}, 0.0),
+        ("local-files-move", {"ls": f"{IN_DOCUMENTS}alpha.txt\nbeta.txt\ngamma.txt\n{IN_ARCHIVE}alpha.txt\n"}, 0.0),
     ],
 )
 def test_a_wrong_way_is_not_a_success(name, commands, score):
-    desktop = FileDesktop(UNTOUCHED, commands)
-    assert verify(SUITE.task(name), desktop, stop=StopReason.finished).score == score
+    assert scored(name, UNTOUCHED, commands) == score
+
+
+def scored(name, files, commands=()) -> float:
+    return verify(SUITE.task(name), FileDesktop(files, commands), stop=StopReason.finished).score
+
+
+@pytest.mark.parametrize(
+    ("lines", "score"), [("Friday\nLunch at noon\n", 1.0), ("Friday\nLunch at one\nLunch at noon", 0.0)]
+)
+def test_one_answer_counts(lines, score):
+    assert scored("desktop-multi-mail-editor", {"~/Documents/plan.txt": lines.encode()}) == score
+
+
+@pytest.mark.parametrize(
+    ("column", "score"),
+    [([1.5, 6, 3.25], 1.0), ([1.5, 6, 22, 3.25], 0.0)],  # the second: only the cells of two columns were deleted
+)
+def test_a_whole_row_is_deleted(column, score):
+    names, units = ["Pens", "Paper", "Tape", None], [120, 40, 60, None]
+    rows = [["Item", "Units", "Price"], *zip(names, units, [*column, None], strict=False)]
+    assert scored("desktop-calc-delete-row", {"~/Documents/sales.xlsx": make_xlsx({"Sales": rows})}) == score
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "formula", "right"),
+    [
+        ("sum", "B6", "SUM(B2:B5)", True),
+        ("sum", "B6", "SUM($B$2:$B$5)", True),
+        ("sum", "B6", "SUM(B1:B5)", True),
+        ("sum", "B6", "B5+B4+B3+B2", True),
+        ("sum", "B6", "B2+B5+55", False),
+        ("sum", "B6", "SUM(B2:B50)", False),
+        ("average", "D2", "AVERAGE(B2:B5)", True),
+        ("average", "D2", "SUM(B2:B5)/COUNT(B2:B5)", True),
+        ("average", "D2", "39.25", False),
+        ("product", "D2", "B2*C2", True),
+        ("product", "D2", "$C$2*$B2", True),
+        ("product", "D2", "PRODUCT(B2:C2)", True),
+        ("product", "D2", "180", False),
+        ("product", "D2", "B2*1.5", False),
+    ],
+)
+def test_which_formulas_are_right(name, cell, formula, right):
+    rules = SUITE.task(f"desktop-calc-{name}").evaluator["expected"]["rules"]["formulas"]
+    assert check_sheet(make_xlsx({"S": [[f"={formula}"]]}), {"formulas": {"A1": rules[cell]}}) == right
+
+
+#: ways to make a colour grey; the last is no way to do it
+GREY = {
+    "luma": ([0.299, 0.587, 0.114], 1.0),
+    "luminance": ([0.2126, 0.7152, 0.0722], 2.2),
+    "average": ([1 / 3] * 3, 1.0),
+    "blank": ([0.0] * 3, 1.0),
+}
+
+
+@pytest.mark.parametrize("way", GREY)
+def test_grey_is_the_same_picture_in_grey(way):
+    weights, gamma = GREY[way]
+    colours = np.asarray(Image.open(io.BytesIO(make_png(320, 200)))) / 255
+    grey = (colours**gamma @ weights) ** (1 / gamma) * 255
+    out = io.BytesIO()
+    Image.fromarray(grey.round().astype(np.uint8)).save(out, "PNG")
+    assert scored("desktop-gimp-grey", {"~/Pictures/grey.png": out.getvalue()}) == (way != "blank")
+
+
+@pytest.mark.parametrize(("before", "score"), [(["Our trip", "Where we are:"], 1.0), ([], 0.0)])
+def test_a_table_does_not_take_the_place_of_the_text(before, score):
+    texts = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in before)
+    cells = [f"<w:tc><w:p><w:r><w:t>{t}</w:t></w:r></w:p></w:tc>" for t in ("Day", "Place", "Monday", "Rome")]
+    table = f"<w:tbl><w:tr>{cells[0]}{cells[1]}</w:tr><w:tr>{cells[2]}{cells[3]}</w:tr></w:tbl><w:p/>"
+    space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("word/document.xml", f"<w:document {space}><w:body>{texts}{table}</w:body></w:document>")
+    assert scored("desktop-writer-table", {"~/Documents/trip.docx": out.getvalue()}) == score
