@@ -18,6 +18,7 @@ Part = tuple[str, Sequence[Data]]  #: a subtask and its steps
 DOCUMENTS, PICTURES, VIDEOS, MUSIC = "~/Documents", "~/Pictures", "~/Videos", "~/Music"
 EDITOR = {"window": "Mousepad", "at": [600, 400]}
 FILES_AREA = {"window": "Documents", "at": [700, 250]}
+TRASH = "~/.local/share/Trash/files"
 LISTING = {"type": "vm_command_line", "command": ["ls", "-R", "-p", DOCUMENTS]}
 #: Python script; arguments: a path (OSWorld's ``execute`` expands its ``~/``) and base64 text
 _WRITE = (

@@ -12,6 +12,7 @@ from osworld_gym.tasks.suites.authoring import (
     FILES_AREA,
     MANAGER,
     TERMINAL,
+    TRASH,
     Data,
     every,
     file_step,
@@ -35,7 +36,6 @@ from osworld_gym.tasks.task import Task
 #: setup of a folder with three files, and the names of those that stay as they are
 THREE = [file_step(name, f"{name}\n") for name in ("alpha.txt", "beta.txt", "gamma.txt")]
 OTHERS = ["alpha.txt", "gamma.txt"]
-TRASH = "~/.local/share/Trash/files"
 
 
 def _select(name: str) -> Data:

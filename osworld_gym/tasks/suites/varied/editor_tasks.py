@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from osworld_gym.tasks.suites.authoring import DOCUMENTS, Data, every, in_editor, keys_step, mouse, prints, type_step
-from osworld_gym.tasks.suites.varied.instances import TEXTS, Instance, arrange, click_item
+from osworld_gym.tasks.suites.varied.instances import TEXTS, Instance, arrange, click_item, contains
 
 NAME = "notes.txt"
 ITEM = 25  #: height of an item of a menu, pixels; a separator has one
@@ -114,7 +114,7 @@ def _text(text: str) -> Instance:
         domain="editor",
         instruction=f"Write {text} and save the file.",
         config=(arrange(files={NAME: ""}), in_editor(NAME)),
-        evaluator=_contains(text),
+        evaluator=contains(f"{DOCUMENTS}/{NAME}", text),
         expert=(type_step(text, f"Type {text}"), keys_step("ctrl s", "Choose Save")),
         native=(type_step(text, f"type {text}"), *save_by_mouse()),
     )
@@ -149,11 +149,6 @@ def _are(expected: dict[Setting, str]) -> Data:
     """Evaluator: settings have these values, as GSettings prints them."""
     commands = [f"gsettings get {setting.schema} {setting.key}" for setting in expected]
     return prints("; ".join(commands), "".join(f"{value}\n" for value in expected.values()))
-
-
-def _contains(text: str) -> Data:
-    """Evaluator: the file contains this text and nothing else but an end of line."""
-    return prints(f"cat {DOCUMENTS}/{NAME}; echo", f"{text}\n")
 
 
 def _open(menu: str) -> Data:

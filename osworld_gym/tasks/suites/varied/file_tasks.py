@@ -26,7 +26,9 @@ from osworld_gym.tasks.suites.varied.instances import (
     arrange,
     changed,
     click_item,
+    contains,
     listed_file,
+    trashed,
 )
 
 #: items of a file's menu and of the folder's menu: pixels from the menu's corner
@@ -88,7 +90,7 @@ def _trash(name: str) -> Instance:
         domain="files",
         instruction=f"Move the file {name} to the trash.",
         config=_desk(name),
-        evaluator=changed(listed_file(name, BINARY)),
+        evaluator=trashed(name, BINARY),
         expert=(_select(name), keys_step("delete", f"Choose Move to Trash for {name}")),
         native=(_menu_of(name), _item("Move to Trash", FILE_MENU)),
     )
@@ -104,7 +106,7 @@ def _trash_inside(name: str, folder: str) -> Instance:
         domain="files",
         instruction=f"Move the file {name} in the folder {folder} to the trash.",
         config=_desk(FILES[-2], folder, **more),
-        evaluator=changed(listed_file(f"{folder}/{name}", BINARY)),
+        evaluator=trashed(f"{folder}/{name}", BINARY),
         expert=(
             _double(folder, f"Open {folder}"),
             in_window(folder, _select(name, inside)),
@@ -208,7 +210,7 @@ def _open_and_write(name: str, text: str) -> Instance:
         domain="files",
         instruction=f"Open the file {path}, write {text} and save it.",
         config=_desk(path, content=""),
-        evaluator=prints(f"cat {DOCUMENTS}/{path}; echo", f"{text}\n"),
+        evaluator=contains(f"{DOCUMENTS}/{path}", text),
         expert=(_double(path, f"Open {path}"), typed | {"intent": f"Type {text}"}, keys_step("ctrl s", "Choose Save")),
         native=(_double(path, f"double {path}"), typed, *save_by_mouse()),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from osworld_gym.tasks.setup.arrange import CHOSEN, LISTING, START
 from osworld_gym.tasks.setup.themes import GRID
-from osworld_gym.tasks.suites.authoring import Data, make_task, mouse, prints
+from osworld_gym.tasks.suites.authoring import TRASH, Data, make_task, mouse, prints
 from osworld_gym.tasks.task import Task
 
 #: files that tasks are about
@@ -100,10 +100,24 @@ def chosen(*labels: str) -> Data:
     return prints(f"sort -u ~/{CHOSEN}", "".join(f"{label}\n" for label in sorted(labels)))
 
 
+#: prints the lines of the documents folder's listing that are new or gone
+CHANGES = f"({LISTING}) | comm -3 ~/{START} - | tr -d '\\t' | sort"
+
+
 def changed(*lines: str) -> Data:
     """Evaluator: exactly these lines of the documents folder's listing are new or gone; the rest is as at the start."""
-    command = f"({LISTING}) | comm -3 ~/{START} - | tr -d '\\t' | sort"
-    return prints(command, "".join(f"{line}\n" for line in sorted(lines)))
+    return prints(CHANGES, "".join(f"{line}\n" for line in sorted(lines)))
+
+
+def trashed(path: str, content: str) -> Data:
+    """Evaluator: the file is in the trash, alone, and nothing else in the documents folder has changed."""
+    name = path.rsplit("/", 1)[-1]
+    return prints(f"{CHANGES}; ls {TRASH}", f"{listed_file(path, content)}\n{name}\n")
+
+
+def contains(path: str, text: str) -> Data:
+    """Evaluator: the file contains this text and nothing else but ends of lines after it."""
+    return prints(f"printf '%s\\n' \"$(cat {path})\"", f"{text}\n")
 
 
 def listed_file(path: str, content: str) -> str:

@@ -1,5 +1,8 @@
 """The suite ``varied`` as data: splits, well-formed tasks, oracles; no desktop needed."""
 
+import os
+import subprocess
+
 import pytest
 
 from osworld_gym.cli import main
@@ -8,10 +11,11 @@ from osworld_gym.errors import DesktopError
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.oracles.gui_script import Layout, LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
+from osworld_gym.tasks.setup.arrange import LISTING, START
 from osworld_gym.tasks.setup.run import HOST_STEPS
 from osworld_gym.tasks.setup.themes import menu_file
 from osworld_gym.tasks.suites.varied.editor_tasks import TOGGLES
-from osworld_gym.tasks.suites.varied.instances import KNOWN, MENU, UNKNOWN, click_item
+from osworld_gym.tasks.suites.varied.instances import BINARY, KNOWN, MENU, UNKNOWN, click_item
 from osworld_gym.tasks.suites.varied.suite import TRANSFER, cloning_tasks, varied_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action
@@ -205,3 +209,45 @@ def test_the_list_command_shows_the_split_table(capsys):
         ["validation", "6", "6"],
         ["held_out_more", "12", "12"],
     ]
+
+
+def accepted(task, home, done):
+    """Whether the verifier accepts what a command leaves of a desktop's home folder."""
+    documents = home / "Documents"
+    (documents / "Archive").mkdir(parents=True)
+    (home / ".cache").mkdir()
+    (home / ".local/share/Trash/files").mkdir(parents=True)
+    for name in ("apple", "bread", "Archive/apple"):
+        (documents / name).write_text(BINARY)
+
+    def shell(command):
+        environment = os.environ | {"HOME": str(home)}
+        run = ["bash", "-c", command]
+        return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    shell(f"({LISTING}) > ~/{START}; {done}")
+    (check,) = read_evaluator(task)[1]
+    return shell(check.result["command"]) == check.expected["rules"]["expected"]
+
+
+@pytest.mark.parametrize(
+    ("template", "done", "right"),
+    [
+        ("trash", "mv ~/Documents/apple ~/.local/share/Trash/files", True),
+        ("trash", "rm ~/Documents/apple", False),
+        ("trash", "mv ~/Documents/apple ~", False),
+        ("trash", "mv ~/Documents/apple ~/Documents/bread ~/.local/share/Trash/files", False),
+        ("trash-inside", "mv ~/Documents/Archive/apple ~/.local/share/Trash/files", True),
+        ("trash-inside", "mv ~/Documents/apple ~/.local/share/Trash/files", False),
+        ("trash-inside", "rm ~/Documents/Archive/apple", False),
+        ("write", "printf winter > ~/Documents/notes.txt", True),
+        ("write", "echo winter > ~/Documents/notes.txt", True),
+        ("write", "printf 'winter\\nsummer' > ~/Documents/notes.txt", False),
+        ("write", "printf '\\nwinter' > ~/Documents/notes.txt", False),
+        ("write", "true", False),
+        ("open-write", "echo winter > ~/Documents/apple.txt", True),
+    ],
+)
+def test_what_verifiers_accept(template, done, right, tmp_path):
+    task = next(task for task in SUITE.tasks if f"template:{template}" in task.tags)
+    assert accepted(task, tmp_path, done) == right
