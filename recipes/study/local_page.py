@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from bepa_torchrl.evaluation.statistics import Rates, t_interval
 from recipes.study.estimates import (
@@ -23,7 +24,7 @@ from recipes.study.figures import CURVES, draw
 from recipes.study.local_variants import EPISODES, HELD_OUT, ITERATIONS, TRIAL_ITERATIONS, TUNED, search
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.provenance import commits_text
-from recipes.study.records import Result, ResultError, check_same, read_result
+from recipes.study.records import Result, ResultError, check_same, differing_settings, read_result
 
 TITLE = "Real desktops"
 SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"}  #: set → its name in the table
@@ -48,21 +49,34 @@ def read_local_study(folder: Path) -> dict[str, list[Result]]:
     check_same(every)
     for results in found.values():
         for result in results:
-            _check_settings(result, results[0], {"seed"})
-            _check_settings(result, every[0], {"seed", "algo.name", *TUNED})
+            _check_settings(result, results[0])
+            _check_settings(result, every[0])
     names = [*(name for name in METHODS if name in found), *sorted(found.keys() - set(METHODS))]
     return {name: sorted(found[name], key=lambda result: result.seed) for name in names}
 
 
-def _check_settings(result: Result, first: Result, free: Collection[str]) -> None:
-    """Raises ResultError if two results differ in a setting that is not among the ``free`` ones."""
-    names = sorted(result.settings.keys() | first.settings.keys())
-    differ = [n for n in names if n not in free and result.settings.get(n) != first.settings.get(n)]
+def check_table(result: Result, variant: str, settings: Mapping[str, Any], what: str) -> None:
+    """Checks that a result may stand in one table with another.
+
+    Args:
+        result: a result.
+        variant, settings: the other's.
+        what: its name in the error.
+
+    Raises:
+        ResultError: they differ in a setting in which methods, or the seeds of one method, may not.
+    """
+    free = {"seed"} if result.variant == variant else {"seed", "algo.name", *TUNED}
+    differ = [name for name in differing_settings(result.settings, settings) if name not in free]
     if differ:
         raise ResultError(
-            f"{result.path} was made with other settings than {first.path}: {', '.join(differ)}; "
+            f"{result.path} was made with other settings than {what}: {', '.join(differ)}; "
             "give the runs one by one to --out folders of their own, or run one of them again"
         )
+
+
+def _check_settings(result: Result, first: Result) -> None:
+    check_table(result, first.variant, first.settings, str(first.path))
 
 
 def local_section(folder: Path) -> list[str]:

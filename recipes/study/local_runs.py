@@ -19,8 +19,9 @@ from pathlib import Path
 
 from bepa_torchrl.failures import guarded
 from recipes.study.local import LOCAL, with_desktops, write_local_section
+from recipes.study.local_page import check_table
 from recipes.study.local_variants import CHOICES, SEEDS, VARIANTS, search
-from recipes.study.records import DETAILS, Result, read_result
+from recipes.study.records import DETAILS, Result, kept_settings, read_result
 from recipes.study.runner import Run, run_missing, summarise, up_to_date
 from recipes.study.search import tune
 
@@ -45,7 +46,11 @@ def study(runs: Sequence[Run], work: Path, out: Path, page: Path) -> int:
 
     Until all are there, new results are in the folder ``results`` of ``work``, since they do not share a table with
     those of other settings that ``out`` may have.
+
+    Raises:
+        ResultError: a result that would stay in ``out`` was made with other settings; before any run.
     """
+    check_others(runs, out)
     fresh = work / "results"
     missing = [run for run in runs if not up_to_date(run, out)]
     if failed := run_missing(missing, work, fresh, processes=1, log=say, summary=summary):
@@ -55,6 +60,18 @@ def study(runs: Sequence[Run], work: Path, out: Path, page: Path) -> int:
     write_local_section(out, page)
     say(str(page))
     return 0
+
+
+def check_others(runs: Sequence[Run], out: Path) -> None:
+    """Checks that the results in ``out`` that the runs do not replace may stand in one table with theirs.
+
+    Raises:
+        ResultError: one may not, or is damaged.
+    """
+    names = {run.name for run in runs}
+    for result in (read_result(path) for path in sorted(out.glob("*.json")) if path.stem not in names):
+        run = next((run for run in runs if run.variant.name == result.variant), runs[0])
+        check_table(result, run.variant.name, kept_settings(run.settings()), f"{run.name} will be")
 
 
 def summary(run: Run, work: Path) -> Result:

@@ -9,6 +9,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,26 @@ def other_settings(made: Mapping[str, Any], wanted: Settings) -> list[str]:
         made: :attr:`Result.settings`.
         wanted: the run's settings.
     """
-    now, defaults = kept_settings(wanted), kept_settings(load_config())
+    now, defaults = kept_settings(wanted), _defaults()
     before = {key: made.get(key, defaults.get(key)) for key in now | dict(made)}
     return sorted(key for key, value in before.items() if key not in now or now[key] != value)
+
+
+def differing_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of the settings in which two results differ; one that did not exist yet counts as its default.
+
+    Args:
+        one: :attr:`Result.settings`, or :func:`kept_settings` of a run.
+        other: the same.
+    """
+    defaults = _defaults()
+    names = sorted(one.keys() | other.keys())
+    return [name for name in names if one.get(name, defaults.get(name)) != other.get(name, defaults.get(name))]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return kept_settings(load_config())
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -152,6 +152,31 @@ def test_results_and_page_are_replaced_when_all_runs_are_there(
     assert local_runs.main(command) == 0, "nothing is left to run"
 
 
+def test_a_result_that_cannot_stand_beside_the_runs_is_refused_before_them(
+    tmp_path: Path, choices: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs()
+    monkeypatch.setattr(local_runs, "run_missing", runs)
+    made(Run(METHODS[2], 0, ("eval.final_episodes=3",))).write(tmp_path / "local")
+    command = ["--choices", str(choices), "--work", str(tmp_path), "--out", str(tmp_path / "local")]
+    assert local_runs.main([*command, "--variants", "bepa", "grpo", "--seeds", "0"]) == 2
+    assert (
+        "level1-0.json was made with other settings than bepa-0 will be: eval.final_episodes" in capsys.readouterr().err
+    )
+    assert runs.names == []
+
+
+def test_a_setting_that_did_not_exist_when_a_result_was_made_counts_as_its_default(tmp_path: Path) -> None:
+    bepa, grpo = (made(Run(method, 0)) for method in METHODS[:2])
+    older = {name: value for name, value in bepa.settings.items() if name != "loss.kl_weight"}
+    replace(bepa, settings=older).write(tmp_path)
+    grpo.write(tmp_path)
+    assert list(local_page.read_local_study(tmp_path)) == ["bepa", "grpo"]
+    replace(grpo, settings={**grpo.settings, "loss.kl_weight": 0.1}).write(tmp_path)
+    with pytest.raises(ValueError, match=r"other settings than bepa-0\.json: loss\.kl_weight"):
+        local_page.read_local_study(tmp_path)
+
+
 def test_kinds_of_tasks_have_a_column_where_every_result_has_them() -> None:
     one, other = (made(Run(METHODS[0], seed)) for seed in (0, 1))
     known = replace(one, sets={**one.sets, "held_out/known": HELD_OUT[:3]})
