@@ -26,8 +26,9 @@ def task_checks(tasks: Tasks, *, prepared: bool = False) -> tuple[Check, ...]:
 
     The checks raise TraceError if a source of traces is missing, or ``expert.plans`` or ``cache.seed`` cannot be used.
     """
-    of_experts = (expert_sources, made_self_rollouts, plans_to_distil, known_attempts)
-    expert = () if prepared else tuple(partial(each, tasks=tasks) for each in of_experts)
+    of_experts = (expert_sources, plans_to_distil, known_attempts)
+    expert: tuple[Check, ...] = tuple(partial(each, tasks=tasks) for each in of_experts)
+    expert = () if prepared else (made_self_rollouts, *expert)
     always = (tasks_of_provider, judge_of_tasks)
     return (*(partial(each, tasks=tasks) for each in always), *expert, partial(enough_tasks, tasks=tasks))
 
@@ -64,7 +65,7 @@ def expert_sources(settings: Settings, tasks: Tasks) -> str | None:
     )
 
 
-def made_self_rollouts(settings: Settings, tasks: Tasks) -> str | None:  # noqa: ARG001  a check of a run's tasks
+def made_self_rollouts(settings: Settings) -> str | None:
     """What is set of self-rollouts is read: those of ``cache.seed`` have been made."""
     from bepa_torchrl.experiment.tasks import run_seed
 
