@@ -19,7 +19,6 @@ from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.guest_server.setup_steps import fill, seconds_of
 from osworld_gym.desktops.setup_schema import check_step
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
-from osworld_gym.tasks.setup.arrange import arrange_command, arranged_files
 from osworld_gym.tasks.setup.file_cache import FileCache, TaskFile, setup_file
 from osworld_gym.tasks.setup.site import open_site
 from osworld_gym.tasks.task import Task
@@ -172,6 +171,8 @@ def add_visits(database: bytes, history: Iterable[Mapping[str, Any]], *, now: fl
 
 
 def _arrange(run: TaskRun, parameters: Mapping[str, Any]) -> None:
+    from osworld_gym.tasks.setup.arrange import arrange_command, arranged_files  # few tasks have this step
+
     for path, content in arranged_files(parameters, run.seed, run.desktop.screen_size).items():
         run.desktop.write_file(f"~/{path}", content.encode())
     command = arrange_command(list(parameters.get("folders", [])))

@@ -12,7 +12,6 @@ from osworld_gym.errors import TaskError, did_you_mean
 from osworld_gym.extensions import Registry
 from osworld_gym.folders import osworld_root
 from osworld_gym.tasks.suite import Suite
-from osworld_gym.tasks.suites.web import web_suite
 from osworld_gym.tasks.task import Task
 
 OSWORLD = "osworld"
@@ -57,6 +56,8 @@ def load_suite(name: str | Path) -> Suite:
     if str(name) in SUITES:
         return SUITES[str(name)]()
     if is_web_file(name):
+        from osworld_gym.tasks.suites.web import web_suite  # most suites are not of web tasks
+
         return replace(web_suite(Path(name).expanduser()), name=str(name))
     return replace(osworld_suite(suite_folder(Path(name))), name=str(name))
 
