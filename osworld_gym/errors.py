@@ -34,6 +34,10 @@ class ReplyTooLarge(DesktopError):
     """A file or a command's output on the desktop is larger than what is read from one. The desktop goes on."""
 
 
+class StepRefused(DesktopError):
+    """The desktop answered that the file of a setup step is missing or cannot be written. The desktop goes on."""
+
+
 class TaskError(OSWorldGymError):
     """A task file, task id, suite or split is wrong. The message names the file and key, and how to fix it."""
 

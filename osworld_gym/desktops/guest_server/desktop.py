@@ -11,7 +11,7 @@ from typing import Any
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient, Reply
 from osworld_gym.desktops.guest_server.setup_steps import run_step
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, StepRefused
 from osworld_gym.types import Action, CommandResult, Screenshot
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ SEED = 20.0  # seconds for a prepared desktop to apply a seed
 WORK = 20.0  # seconds for the actions of one step; those that take longer are cut off
 #: HTTP statuses with which a guest server says, in JSON, that a file cannot be read or a command not be started
 REFUSED = frozenset({400, 403, 404})
+#: how both guest servers begin the answer (status 404) for a file to open that is not there
+NOT_FOUND = "Application/file not found:"
 BROKEN = 500  # the same; older official servers say it in HTML
 FULL = 507  # HTTP status with which the guest reports a full disk, or no room for a command's process
 
@@ -127,7 +129,8 @@ class GuestDesktop(Desktop):
         return reply.body
 
     def write_file(self, path: str, data: bytes) -> None:
-        self._done("write_file", self._guest.upload("/setup/upload", path, data, timeout=ANSWER))
+        reply = of_guest("write_file", self._guest.upload("/setup/upload", path, data, timeout=ANSWER))
+        self._done("write_file", reply, refused=not reply.ok)
 
     def run(self, command: str | Sequence[str], *, shell: bool = False, timeout: float = 30.0) -> CommandResult:
         """See :meth:`Desktop.run`. A command that cannot be started returns status 127, as in a shell."""
@@ -159,7 +162,7 @@ class GuestDesktop(Desktop):
 
     def open_file(self, path: str) -> None:
         reply = self._guest.post("/setup/open_file", {"path": path, "deadline": WINDOW}, timeout=WINDOW + ANSWER)
-        self._done("open", reply)
+        self._done("open", reply, refused=reply.message.startswith(NOT_FOUND))
 
     def activate_window(self, name: str, *, strict: bool, by_class: bool) -> None:
         fields = {"window_name": name, "strict": strict, "by_class": by_class}
@@ -190,6 +193,7 @@ class GuestDesktop(Desktop):
             raise DesktopError(FailureReason.died, f"{kind}: expected a list of objects, got {reply.body[:100]!r}")
         return listed
 
-    def _done(self, step: str, reply: Reply) -> None:
+    def _done(self, step: str, reply: Reply, *, refused: bool = False) -> None:
         if not reply.ok:
-            raise DesktopError(FailureReason.setup_failed, f"{step}: {reply.message}")
+            kind = StepRefused if refused else DesktopError
+            raise kind(FailureReason.setup_failed, f"{step}: {reply.message}")

@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from osworld_gym.desktops.guest_server.desktop import ANSWER, STILL, WINDOW, WORK, GuestDesktop, of_guest
+from osworld_gym.desktops.guest_server.desktop import (
+    ANSWER,
+    NOT_FOUND,
+    STILL,
+    WINDOW,
+    WORK,
+    GuestDesktop,
+    of_guest,
+)
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_actions import Batch, Then, action_command, batches
 from osworld_gym.desktops.guest_server.stillness import LIST, Ident, Pixels, Process, await_still, read_processes, works
@@ -158,7 +166,8 @@ class OfficialDesktop(GuestDesktop):
 
     def open_file(self, path: str) -> None:
         """Opens a file; the server replies once a title contains the file's name, so also waits for a still screen."""
-        self._done("open", self._guest.post("/setup/open_file", {"path": path}, timeout=WINDOW + ANSWER))
+        reply = self._guest.post("/setup/open_file", {"path": path}, timeout=WINDOW + ANSWER)
+        self._done("open", reply, refused=reply.message.startswith(NOT_FOUND))
         self.wait_still(STILL)
 
     def wait_still(self, deadline: float) -> None:

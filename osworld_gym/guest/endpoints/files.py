@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..process.commands import Commands
-from ..server.answers import Answer, BadRequest, Table, as_json, as_text, path_of, seconds_of, text_of
+from ..process.commands import Commands, is_desktops
+from ..server.answers import NO_RESULT, Answer, BadRequest, Table, as_json, as_text, path_of, seconds_of, text_of
 
 FILE_LIMIT = 512 << 20  # largest file in bytes
 ENTRIES = 100_000  # most files and folders in one listing
@@ -63,7 +63,8 @@ class Files:
         try:
             write_whole(path, data)
         except OSError as error:
-            return as_json({"error": f"Failed to upload file: {path}: {error.strerror or error}"}, 500)
+            status = NO_RESULT if is_desktops(error) else 500
+            return as_json({"error": f"Failed to upload file: {path}: {error.strerror or error}"}, status)
         return as_text(f"File Uploaded: {len(data)} bytes")
 
     def list_directory(self, body: Mapping[str, Any]) -> Answer:

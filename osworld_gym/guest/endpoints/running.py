@@ -13,6 +13,7 @@ from typing import Any
 from ..process.commands import Commands, is_desktops
 from ..process.processes import any_running, descendants
 from ..server.answers import (
+    NO_RESULT,
     Answer,
     BadRequest,
     Table,
@@ -37,7 +38,6 @@ VERIFY_COMMAND = 5.0  # the same
 LAUNCH_TIMEOUT = 20.0  # seconds for the window, if the request requires one
 LAUNCH_LOOK = 3.0  # seconds for the window, if the request does not state whether there is one
 LOOK = 0.05  # seconds between two checks of the program's processes
-NO_RESULT = 507  # HTTP status: the desktop has no room for the command, or its exit status is lost
 IDLE = 0.3  # seconds of idling without a connection to the X server after which a program is assumed to have no window
 
 

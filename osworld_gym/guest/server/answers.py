@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 PARTS = 64  # most parts of one multipart form
 LONGEST = 3600.0  # longest time in seconds that a request may ask for
+NO_RESULT = 507  # HTTP status: the desktop has no room for a command or a file, or an exit status is lost
 LONGEST_PATH, LONGEST_NAME = 3072, 255  # bytes; Linux has 4095 for a path with HOME in it, and 255
 
 

@@ -8,8 +8,12 @@ earlier result.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from osworld_gym.desktops.base import Desktop
-from osworld_gym.errors import ReplyTooLarge, TaskError
+from osworld_gym.errors import ReplyTooLarge, StepRefused, TaskError
 from osworld_gym.tasks.evaluation.check import INFEASIBLE, Check
 from osworld_gym.tasks.evaluation.judging import is_judged
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official, score
@@ -17,6 +21,8 @@ from osworld_gym.tasks.setup.file_cache import FileCache
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.tasks.task import Task, check_evaluator
 from osworld_gym.types import StopReason, Verdict
+
+logger = logging.getLogger(__name__)
 
 
 def verify(
@@ -58,7 +64,7 @@ def verify(
         return Verdict(0.0)
     run = TaskRun(task, desktop, files or FileCache(), {})
     try:
-        run.run(task.evaluator.get("postconfig") or (), sleeps=True)
+        _before_scoring(run, task.evaluator.get("postconfig") or ())
     except ReplyTooLarge as error:  # it reads what the policy left behind
         return Verdict(0.0, f"postconfig: {error}", exhausted=True)
     verdicts = []
@@ -72,6 +78,15 @@ def verify(
     if conj == "or":
         return max(verdicts, key=lambda verdict: verdict.score)
     return Verdict(sum(verdict.score for verdict in verdicts) / len(verdicts))
+
+
+def _before_scoring(run: TaskRun, steps: Iterable[Mapping[str, Any]]) -> None:
+    """Runs ``postconfig``. What it cannot do since the policy removed a file is left out, as in OSWorld, and scored."""
+    for step in steps:
+        try:
+            run.run([step], sleeps=True)
+        except StepRefused as error:
+            logger.warning("task %s: a step of postconfig is left out: %s", run.task.id, error.message)
 
 
 def read_evaluator(task: Task) -> tuple[str, tuple[Check, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from osworld_gym.desktops.local.desktop import LocalDesktop
 from osworld_gym.episode import Episode, EpisodeOptions
-from osworld_gym.errors import DesktopError, FailureReason
+from osworld_gym.errors import DesktopError, FailureReason, StepRefused
 from osworld_gym.guest.disk_space import full_place
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -53,3 +53,18 @@ def test_an_episode_whose_disk_is_filled_is_not_scored() -> None:
             expected = (StopReason.env_error, FailureReason.died) if fill else (StopReason.finished, None)
             assert (result.stop, result.failure) == expected
             assert (result.verdict is None) == fill
+
+
+@pytest.mark.desktop
+def test_a_file_of_a_step_that_finds_no_space_is_the_desktops_failure_and_one_in_a_folders_place_is_not() -> None:
+    with LocalDesktop(template=None, disk=32) as desktop:
+        desktop.reset(0)
+        desktop.run("mkdir /home/user/check.sh", shell=True)
+        with pytest.raises(StepRefused, match="write_file: Failed to upload file: /home/user/check"):
+            desktop.write_file("/home/user/check.sh", b"x")
+        with pytest.raises(StepRefused, match="open: Application/file not found: /home/user/removed"):
+            desktop.setup({"type": "open", "parameters": {"path": "/home/user/removed.txt"}})
+        desktop.run("head -c 1G /dev/zero > /home/user/full; true", shell=True)
+        with pytest.raises(DesktopError, match="No space left") as caught:
+            desktop.write_file("/home/user/other.sh", b"x" * 10_000)
+        assert caught.value.reason is FailureReason.died

@@ -12,7 +12,7 @@ import pytest
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local import desktop as local
-from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge
+from osworld_gym.errors import DesktopError, FailureReason, ReplyTooLarge, StepRefused
 from osworld_gym.types import Action
 
 
@@ -137,6 +137,26 @@ def test_answers_of_the_wrong_kind(server, client):
     with pytest.raises(DesktopError) as caught:
         desktop.run("x")
     assert caught.value.reason is FailureReason.hung
+
+
+def test_what_a_step_cannot_do_and_what_failed(server, client):
+    desktop, late = Behind(client), b'{"message": "Failed to find window for x.txt within 60 seconds."}'
+    gone = b'{"message": "Application/file not found: /x.txt; no program"}'
+    fields = {"open": {"path": "/x.txt"}, "write_file": {"path": "/x.txt", "content": ""}}
+    cases = {
+        "gone": ("open", (404, gone), StepRefused, "setup_failed"),
+        "gone, said by OSWorld's": ("open", (404, b"Application/file not found: /x"), StepRefused, "setup_failed"),
+        "late": ("open", (500, late), DesktopError, "setup_failed"),
+        "a gateway": ("open", (404, b"<html>"), DesktopError, "setup_failed"),
+        "a folder": ("write_file", (500, b'{"error": "Is a directory"}'), StepRefused, "setup_failed"),
+        "no room": ("write_file", (507, b'{"error": "No space left on device"}'), DesktopError, "died"),
+        "no machine": ("write_file", (502, b"<html>"), DesktopError, "died"),
+    }
+    for name, (step, answer, kind, reason) in cases.items():
+        server.answers = [answer]
+        with pytest.raises(DesktopError) as caught:
+            desktop.setup({"type": step, "parameters": fields[step]})
+        assert (type(caught.value), caught.value.reason.value) == (kind, reason), name
 
 
 def test_a_desktop_that_was_never_reset():

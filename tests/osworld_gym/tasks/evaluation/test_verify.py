@@ -4,7 +4,7 @@ import odd_metrics
 import pytest
 from file_desktop import FileDesktop
 
-from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.errors import DesktopError, FailureReason, StepRefused, TaskError
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation
@@ -13,7 +13,7 @@ from osworld_gym.tasks.evaluation.osworld.metrics import archives
 from osworld_gym.tasks.evaluation.score import Evaluators, is_official
 from osworld_gym.tasks.evaluation.verify import read_evaluator, verify
 from osworld_gym.tasks.setup.file_cache import FileCache
-from osworld_gym.tasks.setup.run import TaskRun
+from osworld_gym.tasks.setup.run import TaskRun, prepare
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
@@ -122,6 +122,30 @@ def test_postconfig_runs_before_the_getters():
     save = {"type": "write_file", "parameters": {"path": "/a", "content": "1"}}
     assert score(desktop, **A_IS_1, postconfig=[save]) == 1.0
     assert desktop.steps == ["write_file"]
+
+
+class Missing(FileDesktop):
+    """Its steps ``open`` fail: the file is not there, or nobody knows why."""
+
+    def setup(self, step):
+        super().setup(step)
+        if step["type"] == "open":
+            kind = StepRefused if step["parameters"]["path"] == "/gone" else DesktopError
+            raise kind(FailureReason.setup_failed, "open: planned")
+
+
+def test_a_step_of_postconfig_whose_file_the_policy_removed_is_left_out(caplog):
+    save = {"type": "write_file", "parameters": {"path": "/a", "content": "1"}}
+    gone, unknown = ({"type": "open", "parameters": {"path": path}} for path in ("/gone", "/other"))
+    desktop = Missing()
+    assert score(desktop, **A_IS_1, postconfig=[gone, save]) == 1.0
+    assert desktop.steps == ["open", "write_file"]
+    assert "task t: a step of postconfig is left out: open: planned" in caplog.text
+    with pytest.raises(DesktopError, match="open: planned") as caught:
+        score(Missing(), **A_IS_1, postconfig=[unknown, save])
+    assert caught.value.reason is FailureReason.setup_failed
+    with pytest.raises(StepRefused):  # before an episode nothing is left out
+        prepare(Task("t", "i", (gone,)), Missing())
 
 
 def test_rules_that_do_not_fit_the_metric_are_the_evaluators_failure():
