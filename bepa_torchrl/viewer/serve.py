@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -52,21 +53,34 @@ class _Handler(SimpleHTTPRequestHandler):
     server: PagesServer
 
     def do_GET(self) -> None:
+        self._answer(super().do_GET)
+
+    def do_HEAD(self) -> None:
+        self._answer(super().do_HEAD)
+
+    def _answer(self, send_file: Callable[[], None]) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.send_error(403, "use the address that bepa view has printed")
         elif self.path == CHANGES:
-            body = str(self.server.look()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self._send_changes()
         else:
-            super().do_GET()
+            send_file()
+
+    def _send_changes(self) -> None:
+        body = str(self.server.look()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def end_headers(self) -> None:
         fixed = self.path.startswith("/images/")  # named by their hash
         self.send_header("Cache-Control", "max-age=31536000, immutable" if fixed else "no-cache")
+        # the data are scripts, which a page of any other site could run, and so read, without this
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
     def list_directory(self, path: str | Path) -> None:  # type: ignore[override]

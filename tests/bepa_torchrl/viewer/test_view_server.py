@@ -57,3 +57,16 @@ def test_nothing_else_is_served(server: PagesServer) -> None:
     assert get(server, "../run/bepa/config.yaml").status_code == 404
     assert get(server, "%2e%2e/run/bepa/config.yaml").status_code == 404
     assert get(server, "", Host="attacker.example").status_code == 403
+    assert requests.head(server.address, headers={"Host": "attacker.example"}, timeout=30).status_code == 403
+
+
+def test_a_page_of_another_site_cannot_run_the_data_as_a_script(server: PagesServer) -> None:
+    for path in ("data/index.js", "data/0-0.js", "changes", ""):
+        answer = get(server, path)
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_size_of_a_page_is_asked_for(server: PagesServer) -> None:
+    answer = requests.head(server.address + "changes", timeout=30)
+    assert (answer.status_code, answer.headers["Content-Length"], answer.text) == (200, "1", "")
