@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
+from typing import Any, BinaryIO
 
 from bepa_torchrl.viewer.site import Site
 
@@ -46,11 +49,17 @@ class PagesServer(ThreadingHTTPServer):
                 self._looked = monotonic()
             return self.changes
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints what went wrong; a browser that leaves before it has everything is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(SimpleHTTPRequestHandler):
     """Serves files, and :data:`CHANGES`. Requests by another name of this machine are refused (DNS rebinding)."""
 
     server: PagesServer
+    timeout = 60  #: seconds that a connection may be silent
 
     def do_GET(self) -> None:
         self._answer(super().do_GET)
@@ -75,8 +84,15 @@ class _Handler(SimpleHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        try:
+            return super().send_head()
+        except ValueError:  # a name that no file can have, such as one with a null byte
+            self.send_error(404, "no such page")
+            return None
+
     def end_headers(self) -> None:
-        fixed = self.path.startswith("/images/")  # named by their hash
+        fixed = getattr(self, "path", "").startswith("/images/")  # named by their hash; no path: not HTTP
         self.send_header("Cache-Control", "max-age=31536000, immutable" if fixed else "no-cache")
         # the data are scripts, which a page of any other site could run, and so read, without this
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
@@ -85,7 +101,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def list_directory(self, path: str | Path) -> None:  # type: ignore[override]
         """No lists of files."""
-        self.send_error(404, f"no page {path}")
+        self.send_error(404, "no such page")
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not printed."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +72,19 @@ def test_a_page_of_another_site_cannot_run_the_data_as_a_script(server: PagesSer
 def test_the_size_of_a_page_is_asked_for(server: PagesServer) -> None:
     answer = requests.head(server.address + "changes", timeout=30)
     assert (answer.status_code, answer.headers["Content-Length"], answer.text) == (200, "1", "")
+
+
+def test_a_browser_that_leaves_and_odd_requests_print_no_traceback(
+    server: PagesServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.daemon_threads = False  # of which server_close waits for the end
+    assert get(server, "%00").status_code == 404
+    tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"  # as of https://127.0.0.1
+    for request in (tls, b"GET /plotly.min.js HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close it by a reset
+            client.sendall(request)
+            assert client.recv(20)
+    server.shutdown()
+    server.server_close()
+    assert capfd.readouterr().err == ""
