@@ -7,11 +7,14 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
 
+from bepa_torchrl.experts.trace import TraceError
+from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.viewer.site import Site
 
 HOST = "127.0.0.1"
@@ -42,7 +45,11 @@ class PagesServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def look(self) -> int:
-        """Writes what has changed in the runs, if the last look was long enough ago; returns the number of changes."""
+        """Writes what has changed in the runs, if the last look was long enough ago; returns the number of changes.
+
+        Raises:
+            OSError, RecordError, TraceError: the runs cannot be read, or the pages not written; the pages remain.
+        """
         with self._lock:
             if monotonic() - self._looked >= _PAUSE:
                 self.changes += self.site.refresh()
@@ -76,9 +83,14 @@ class _Handler(SimpleHTTPRequestHandler):
             send_file()
 
     def _send_changes(self) -> None:
-        body = str(self.server.look()).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
+        """The number of changes; with status 503 why the runs cannot be read."""
+        try:
+            status, text = HTTPStatus.OK, str(self.server.look())
+        except (OSError, RecordError, TraceError) as error:
+            status, text = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+        body = text.encode(errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

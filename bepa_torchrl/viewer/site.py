@@ -82,17 +82,23 @@ class Site:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Writes what has changed since the last time; returns whether anything has."""
+        """Writes what has changed since the last time; returns whether anything has.
+
+        Raises:
+            OSError, RecordError, TraceError: something cannot be read or written. The next call goes on from there.
+        """
+        before, self._states = self._states, []  # until all is written
         streams = [(source, stream) for source in self.sources for stream in source.find()]
         changed = [self._update(stream) for _, stream in streams]
         states: list[object] = [_stamp_of(source) for source in self.sources]
-        if not any(changed) and states == self._states:
+        if not any(changed) and states == before:
+            self._states = before
             return False
-        self._states = states
         self._write_data("metrics", {source.name: _metrics(source) for source in self.sources})
         self._write_data("refreshes", {source.name: _refreshes(source) for source in self.sources})
         self._write_data("plans", self._all_plans())
         self._write_data("index", self._index([stream for _, stream in streams]))  # last: the pages begin with it
+        self._states = states
         return True
 
     def _update(self, stream: Stream) -> bool:
@@ -105,8 +111,8 @@ class Site:
             return False
         if not (stream.grows and _has_grown(written.stamp, stamp)):
             written.starts, written.damaged = [(0, 0)], [0]
-        written.stamp = stamp
         self._read(stream, written)
+        written.stamp = stamp
         return True
 
     def _read(self, stream: Stream, written: _Written) -> None:

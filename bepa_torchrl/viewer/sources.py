@@ -134,6 +134,8 @@ def _run(folder: Path, name: str, pictures: Pictures) -> Source:
 
     def find() -> list[Stream]:
         methods = _methods(folder)
+        if not methods:
+            raise RecordError(f"{folder}: the run is no longer there; put it back, or end bepa view")
         streams = []
         for method, path in methods.items():
             reader = readers.of(path / "config.yaml")

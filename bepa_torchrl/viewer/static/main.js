@@ -4,6 +4,7 @@
 (() => {
   const NAMES = { run: "Run", episodes: "Episodes", cache: "Cache" };
   const CHANGES_EVERY = 3000;  // milliseconds
+  const UNREADABLE = 503;  // the status of an answer that says why the runs cannot be read
 
   view.draw = async () => {
     const [name, query] = location.hash.slice(1).split("?");
@@ -44,14 +45,15 @@
     const state = document.getElementById("state");
     try {
       const answer = await fetch("changes");
-      if (!answer.ok) return;  // another server, of a folder of pages
-      const changes = Number(await answer.text());
+      if (!answer.ok && answer.status !== UNREADABLE) return;  // another server, of a folder of pages
+      const text = await answer.text();
+      const changes = answer.ok ? Number(text) : view.version;
       if (changes !== view.version) {
         view.version = changes;
         await view.loadIndex();
         await drawAgain();
       }
-      state.textContent = view.runs.some((run) => run.state === "running") ? "following the run" : "";
+      state.textContent = !answer.ok ? visible(text) : view.runs.some((run) => run.state === "running") ? "following the run" : "";
     } catch {
       state.textContent = "the server has ended";
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import requests
-from made_record import made_line, made_run
+from made_record import made_line, made_run, page_data
 
-from bepa_torchrl.viewer import serve
+from bepa_torchrl.viewer import serve, site
 from bepa_torchrl.viewer.serve import PagesServer
 from bepa_torchrl.viewer.site import Site
 
@@ -26,9 +27,9 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PagesServer]:
     monkeypatch.setattr(serve, "_PAUSE", 0.0)
-    site = Site([str(run)], tmp_path / "out")
-    site.write()
-    with PagesServer(site, 0) as found:
+    pages = Site([str(run)], tmp_path / "out")
+    pages.write()
+    with PagesServer(pages, 0) as found:
         thread = threading.Thread(target=found.serve_forever)
         thread.start()
         yield found
@@ -88,3 +89,29 @@ def test_a_browser_that_leaves_and_odd_requests_print_no_traceback(
     server.shutdown()
     server.server_close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_run_that_is_moved_away_is_named_and_read_when_it_is_back(server: PagesServer, run: Path) -> None:
+    run.rename(run.with_name("away"))
+    answer = get(server, "changes")
+    assert (answer.status_code, answer.text) == (503, f"{run}: the run is no longer there; put it back, or end bepa view")
+    assert get(server, "data/index.js").status_code == 200
+    run.with_name("away").rename(run)
+    assert get(server, "changes").status_code == 200
+
+
+def test_what_could_not_be_written_is_written_later(
+    server: PagesServer, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (run / "bepa" / "episodes.jsonl").open("a") as file:
+        file.write(json.dumps(made_line(3, [])) + "\n")
+
+    def full(*arguments: object, **others: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site, "write_text", full)
+        assert "No space left" in get(server, "changes").text
+    assert get(server, "changes").text == "1"
+    assert page_data(server.site.out, "index")["streams"][0]["chunks"] == [0]
+    assert len(page_data(server.site.out, "index")["streams"][0]["columns"]["task"]) == 4
