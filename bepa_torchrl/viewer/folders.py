@@ -14,7 +14,7 @@ from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import TraceError, read_trace_file, trace_steps
 from bepa_torchrl.viewer.episode import ShownEpisode, ShownStep, outcome_of
 from bepa_torchrl.viewer.pictures import Pictures, picture_in
-from bepa_torchrl.viewer.recorded import Entry, Stream, read_json_lines, stamp_of
+from bepa_torchrl.viewer.recorded import Entry, Stream, read_json_lines, stamp_of, whole
 from bepa_torchrl.viewer.responses import ResponseReader, code_of, read_object, shown_actions
 from osworld_gym.tasks.oracles.base import ExpertStep
 from osworld_gym.uitars.coords import ImageScaling
@@ -179,7 +179,7 @@ def _cached(path: Path, folder: Path, reader: ResponseReader, pictures: Pictures
             count=len(steps),
             steps=tuple(steps),
         )
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, SafetensorError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, SafetensorError):
         return None
 
 
@@ -207,7 +207,7 @@ def _attempt(line: Mapping[str, Any]) -> ShownEpisode | None:
             task=str(line["task"]),
             source="self_rolled",
             outcome=outcome_of(reward),
-            slot=line.get("try"),
+            slot=whole(line.get("try")),
             stop=str(line.get("stop") or ""),
             reward=reward,
             failure=str(line.get("failure") or ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, Mapping[s
             start += len(line)
             try:
                 data = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 data = None
             yield start, data if isinstance(data, dict) else None
 
@@ -92,16 +93,16 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
             task=str(line["task_id"]),
             source=_source(line),
             outcome=outcome_of(reward),
-            iteration=line.get("iteration"),
-            group=line.get("group_id"),
-            slot=line.get("slot", line.get("episode")),
+            iteration=whole(line.get("iteration")),
+            group=whole(line.get("group_id")),
+            slot=whole(line.get("slot", line.get("episode"))),
             instruction=str(line.get("instruction") or ""),
             stop=str(line.get("stop_reason") or line.get("stop") or ""),
             reward=reward,
-            advantage=line.get("advantage"),
-            version=line.get("policy_version", line.get("requested_version")),
+            advantage=None if line.get("advantage") is None else float(line["advantage"]),
+            version=whole(line.get("policy_version", line.get("requested_version"))),
             injected=bool(line.get("off_policy")),
-            trained=line.get("trained") if not mode else None,
+            trained=None if mode or line.get("trained") is None else bool(line["trained"]),
             failure=str(line.get("failure") or ""),
             problem=str(line.get("problem") or ""),
             judge=str(line.get("judge") or ""),
@@ -116,6 +117,11 @@ def _episode(line: Mapping[str, Any], folder: Path, reader: ResponseReader, pict
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):  # the last: a number no token can have
         return None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number or None. Raises TypeError for anything else, which the pages cannot sort or compare."""
+    return None if value is None else operator.index(value)
 
 
 def _reward(line: Mapping[str, Any]) -> float | None:

@@ -154,7 +154,7 @@ def settings_of(path: Path) -> Mapping[str, Any]:
 
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return settings if isinstance(settings, dict) else {}
 
@@ -163,7 +163,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """A JSON object; empty if the file is missing, torn or something else."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 

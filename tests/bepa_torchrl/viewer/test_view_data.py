@@ -196,6 +196,34 @@ def test_a_torn_and_damaged_record(tmp_path: Path, view: View) -> None:
     assert stream_of(out, "run/bepa/episodes")["damaged"] == 3
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"iteration": "3"}, {"group_id": 0.5}, {"slot": {}}, {"advantage": "x"}, {"policy_version": [1]}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_line_with_a_field_of_another_type_is_damage(tmp_path: Path, view: View, fields: dict[str, Any]) -> None:
+    run = made_run(tmp_path / "run", 0)
+    write_lines(run / "bepa" / "episodes.jsonl", [made_line(0, []), made_line(1, [], **fields)])
+    out = view(run)
+    assert column(out, "run/bepa/episodes", "slot") == [0]
+    assert stream_of(out, "run/bepa/episodes")["damaged"] == 1
+
+
+def test_whether_a_row_was_trained_on_may_have_any_type(tmp_path: Path, view: View) -> None:
+    run = made_run(tmp_path / "run", 0)
+    lines = [made_line(slot, [], trained=trained) for slot, trained in enumerate(["yes", [1], None])]
+    write_lines(run / "bepa" / "episodes.jsonl", lines)
+    assert column(view(run), "run/bepa/episodes", "trained") == [1, 1, None]
+
+
+def test_json_that_is_nested_without_end_is_damage(tmp_path: Path, view: View) -> None:
+    run = made_run(tmp_path / "run", 1)
+    for name in ("episodes.jsonl", "iterations.jsonl", "groups.jsonl", "results.json", "record.json", "config.yaml"):
+        with (run / "bepa" / name).open("a") as file:
+            file.write("[" * 20_000 + "\n")
+    assert stream_of(view(run), "run/bepa/episodes")["damaged"] == 1
+
+
 def test_numbers_that_no_token_has_are_damage(tmp_path: Path, view: View) -> None:
     run = made_run(tmp_path / "run", 1)
     lines = [made_line(0, [made_step("ab" * 32, CLICK, tokens=[token])]) for token in (-1, 10**30, 319)]
