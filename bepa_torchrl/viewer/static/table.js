@@ -16,15 +16,30 @@ function longTable(columns, link, sorted) {
   const element = el("div", { class: "long-table" }, head, window_);
   let rows = [];
   let drawn = "";
+  let lines = new Map();  // number of a row → its line, of those that are drawn
 
+  function lineOf(number) {
+    const row = rows[number];
+    return el("a", { class: "line", href: link(row), style: `grid-template-columns: ${template}; top: ${number * LINE}px` },
+      columns.map((column) => el("span", { class: column.number ? "number" : null }, column.cell(row))));
+  }
+
+  /** Lines that stay in sight remain the same elements, so that the one with the keyboard's focus keeps it. */
   function draw() {
     const first = Math.max(0, Math.floor(window_.scrollTop / LINE) - 5);
     const last = Math.min(rows.length, first + Math.ceil(window_.clientHeight / LINE) + 10);
     if (drawn === `${first}-${last}`) return;
     drawn = `${first}-${last}`;
-    body.replaceChildren(...rows.slice(first, last).map((row, index) => el("a", {
-      class: "line", href: link(row), style: `grid-template-columns: ${template}; top: ${(first + index) * LINE}px`,
-    }, columns.map((column) => el("span", { class: column.number ? "number" : null }, column.cell(row))))));
+    for (const [number, line] of lines) {
+      if (number >= first && number < last) continue;
+      line.remove();
+      lines.delete(number);
+    }
+    for (let number = first; number < last; number++) {
+      if (lines.has(number)) continue;
+      lines.set(number, lineOf(number));
+      body.insertBefore(lines.get(number), body.children[number - first] ?? null);
+    }
   }
 
   window_.addEventListener("scroll", draw, { passive: true });
@@ -34,6 +49,8 @@ function longTable(columns, link, sorted) {
     show(newRows, sort, descending) {
       rows = newRows;
       drawn = "";
+      lines = new Map();
+      body.replaceChildren();
       body.style.height = `${rows.length * LINE}px`;
       columns.forEach((column, index) => {
         heads[index].dataset.order = column.name === sort ? (descending ? "down" : "up") : "";

@@ -161,6 +161,14 @@ def test_lines_are_sorted_and_drawn_where_they_are_in_sight(many: Pages) -> None
     assert page.locator(".lines .line").count() < 100
 
 
+def test_the_tab_key_goes_through_all_lines(many: Pages) -> None:
+    page = many.go("#episodes")
+    page.focus(".window")
+    for number in range(60):
+        page.keyboard.press("Tab")
+        page.wait_for_function(f"document.activeElement.style.top === '{28 * number}px'", timeout=10_000)
+
+
 def test_columns_stay_below_their_titles_in_a_narrow_window(browser: Any, many_pages: str) -> None:
     pages = Pages(browser, many_pages, width=480)
     page = pages.go("#episodes")
