@@ -104,6 +104,12 @@ def desktop_pages(tmp_path_factory: pytest.TempPathFactory) -> str:
     return written(folder / "out", folder)
 
 
+@pytest.fixture(scope="module")
+def few_pages(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("few")
+    return written(folder / "out", made_run(folder / "run", 40))
+
+
 @pytest.fixture
 def real(browser: Any, real_pages: str) -> Iterator[Pages]:
     pages = Pages(browser, real_pages, width=1920)
@@ -277,6 +283,26 @@ def test_a_trace_of_a_real_desktop(browser: Any, desktop_pages: str) -> None:
     assert page.locator(".pane pre").count() >= 2
     page.context.close()
     assert pages.problems == []
+
+
+@pytest.mark.parametrize(
+    "where", ["run", "cache", "episode?id=run/bepa/episodes:0", "update?run=run&method=bepa&iteration=1"]
+)
+def test_a_page_is_no_wider_than_a_narrow_window(browser: Any, few_pages: str, where: str) -> None:
+    pages = Pages(browser, few_pages, width=390)
+    page = pages.go(f"#{where}")
+    assert page.evaluate("document.getElementById('page').scrollWidth") <= 390
+    page.context.close()
+    assert pages.problems == []
+
+
+def test_a_browser_without_javascript_says_so(browser: Any, few_pages: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{few_pages}index.html")
+    assert "JavaScript" in page.inner_text("body")
+    assert not page.locator("text=Loading").is_visible()
+    context.close()
 
 
 # --- what a model writes, and a run that goes on ----------------------------------------------------------------------
