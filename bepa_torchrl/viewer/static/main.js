@@ -3,22 +3,25 @@
 
 (() => {
   const NAMES = { run: "Run", episodes: "Episodes", cache: "Cache" };
+  const PARTS = { episode: "Episode", group: "Group", update: "Update" };
   const CHANGES_EVERY = 3000;  // milliseconds
   const UNREADABLE = 503;  // the status of an answer that says why the runs cannot be read
 
   view.draw = async () => {
     const [name, query] = location.hash.slice(1).split("?");
-    const chosen = name in view.pages ? name : view.runs.some((run) => run.methods.length) ? "run" : "episodes";
+    const chosen = Object.hasOwn(view.pages, name) ? name : view.runs.some((run) => run.methods.length) ? "run" : "episodes";
     const page = el("main", { id: "page", class: chosen });
     document.getElementById("page").replaceWith(page);
     document.getElementById("pages").replaceChildren(...Object.entries(NAMES).map(([key, label]) => el("a", { href: `#${key}`, "aria-current": key === chosen ? "page" : null }, label)));
-    document.title = `${NAMES[chosen] ?? words(chosen)} – bepa view`;
+    document.title = `${NAMES[chosen] ?? PARTS[chosen]} – bepa view`;
     try {
       await view.pages[chosen](page, Object.fromEntries(new URLSearchParams(query ?? "")));
     } catch (error) {
       page.replaceChildren(el("p", { class: "warning" }, String(error.message)));
       throw error;
     }
+    const heading = page.querySelector("h1");
+    if (heading && page.isConnected) document.title = `${PARTS[chosen]}: ${heading.textContent} – bepa view`;
     page.dataset.ready = "yes";
     performance.mark("drawn");
   };

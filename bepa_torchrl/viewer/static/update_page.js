@@ -6,10 +6,16 @@ view.pages.update = async (page, parameters) => {
   const iteration = Number(parameters.iteration);
   const metrics = (await view.loadMetrics())[run]?.[method] ?? {};
   if (!page.isConnected) return;
-  const rows = view.rows.filter((row) => row.run === run && row.method === method && row.iteration === iteration && row.part === "training");
+  const rollouts = view.rows.filter((row) => row.run === run && row.method === method && row.part === "training");
+  const rows = rollouts.filter((row) => row.iteration === iteration);
   const groups = new Map();
   for (const row of rows) groups.set(row.group, [...(groups.get(row.group) ?? []), row]);
-  const other = (step) => el("a", { class: "button", href: address("update", { ...parameters, iteration: iteration + step }) }, step < 0 ? "← previous" : "next →");
+  const iterations = new Set([...(metrics.iteration ?? []), ...rollouts.map((row) => row.iteration)]);
+  if (!iterations.has(iteration)) {
+    page.replaceChildren(el("p", { class: "warning" }, `There is no iteration ${visible(parameters.iteration ?? "")} of ${visible(run ?? "")} ${visible(method ?? "")}. `, el("a", { href: "#run" }, "All runs")));
+    return;
+  }
+  const other = (step) => (iterations.has(iteration + step) ? el("a", { class: "button", href: address("update", { ...parameters, iteration: iteration + step }) }, step < 0 ? "← previous" : "next →") : null);
   const lines = (metrics.iteration ?? []).flatMap((value, index) => (value === iteration ? [index] : []));
   const values = Object.keys(metrics).filter((key) => key !== "iteration").map((key) => [key, lines.map((line) => metrics[key][line]).find((value) => value !== null && value !== undefined)]);
   // optimiser steps are numbered by the policy's version after each

@@ -305,6 +305,33 @@ def test_a_browser_without_javascript_says_so(browser: Any, few_pages: str) -> N
     context.close()
 
 
+@pytest.mark.parametrize(
+    ("where", "title"),
+    [
+        ("episodes", "Episodes"),
+        ("episode?id=run/bepa/episodes:0", "Episode: Do the thing 0."),
+        ("group?stream=run/bepa/episodes&group=1", "Group: Do the thing 1."),
+        ("update?run=run&method=bepa&iteration=1", "Update: Iteration 1 of run bepa"),
+        ("constructor", "Run"),
+    ],
+)
+def test_the_title_of_a_page_names_what_it_shows(browser: Any, few_pages: str, where: str, title: str) -> None:
+    pages = Pages(browser, few_pages)
+    assert pages.go(f"#{where}").title() == f"{title} – bepa view"
+    pages.page.context.close()
+    assert pages.problems == []
+
+
+def test_there_is_no_page_of_an_iteration_that_there_is_not(browser: Any, few_pages: str) -> None:
+    pages = Pages(browser, few_pages)
+    page = pages.go("#update?run=run&method=bepa&iteration=2")
+    assert "There is no iteration 2 of run bepa." in page.inner_text("main")
+    page = pages.go("#update?run=run&method=bepa&iteration=1")
+    assert page.locator("a:text-matches('previous|next')").count() == 0
+    page.context.close()
+    assert pages.problems == []
+
+
 # --- what a model writes, and a run that goes on ----------------------------------------------------------------------
 
 
