@@ -111,7 +111,7 @@ class _Handler(SimpleHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
-    def list_directory(self, path: str | Path) -> None:  # type: ignore[override]
+    def list_directory(self, _path: str | Path) -> None:  # type: ignore[override]
         """No lists of files."""
         self.send_error(404, "no such page")
 

@@ -94,7 +94,10 @@ def test_a_browser_that_leaves_and_odd_requests_print_no_traceback(
 def test_a_run_that_is_moved_away_is_named_and_read_when_it_is_back(server: PagesServer, run: Path) -> None:
     run.rename(run.with_name("away"))
     answer = get(server, "changes")
-    assert (answer.status_code, answer.text) == (503, f"{run}: the run is no longer there; put it back, or end bepa view")
+    assert (answer.status_code, answer.text) == (
+        503,
+        f"{run}: the run is no longer there; put it back, or end bepa view",
+    )
     assert get(server, "data/index.js").status_code == 200
     run.with_name("away").rename(run)
     assert get(server, "changes").status_code == 200
@@ -106,7 +109,7 @@ def test_what_could_not_be_written_is_written_later(
     with (run / "bepa" / "episodes.jsonl").open("a") as file:
         file.write(json.dumps(made_line(3, [])) + "\n")
 
-    def full(*arguments: object, **others: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
