@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import secrets
 import sys
 import threading
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.viewer.site import Site
 
 HOST = "127.0.0.1"
-CHANGES = "/changes"  #: path of the number that the pages ask for, which grows with each change
+CHANGES = "/changes"  #: path, after the secret, of the number that the pages ask for, which grows with each change
 _PAUSE = 2.0  #: seconds between two looks at the run
 
 
 class PagesServer(ThreadingHTTPServer):
-    """A server of a site's pages at :data:`HOST`.
+    """A server of a site's pages at :data:`HOST`. The address contains a secret, as other users can reach it, too.
 
     Args:
         site: whose pages are written.
@@ -37,12 +38,13 @@ class PagesServer(ThreadingHTTPServer):
 
     def __init__(self, site: Site, port: int) -> None:
         super().__init__((HOST, port), partial(_Handler, directory=str(site.out)))
-        self.site, self.changes = site, 0
+        self.site, self.changes, self.secret = site, 0, secrets.token_urlsafe(16)
         self._lock, self._looked = threading.Lock(), monotonic()
 
     @property
     def address(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        """The URL to open."""
+        return f"http://{HOST}:{self.server_port}/{self.secret}/"
 
     def look(self) -> int:
         """Writes what has changed in the runs, if the last look was long enough ago; returns the number of changes.
@@ -63,7 +65,7 @@ class PagesServer(ThreadingHTTPServer):
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves files, and :data:`CHANGES`. Requests by another name of this machine are refused (DNS rebinding)."""
+    """Serves files, and :data:`CHANGES`. Refuses requests without the secret, or by another name (DNS rebinding)."""
 
     server: PagesServer
     timeout = 60  #: seconds that a connection may be silent
@@ -75,9 +77,13 @@ class _Handler(SimpleHTTPRequestHandler):
         self._answer(super().do_HEAD)
 
     def _answer(self, send_file: Callable[[], None]) -> None:
+        secret = f"/{self.server.secret}"
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-            self.send_error(403, "use the address that bepa view has printed")
-        elif self.path == CHANGES:
+            return self.send_error(403, "use the address that bepa view has printed")
+        if not self.path.startswith(f"{secret}/"):
+            return self.send_error(404, "use the address that bepa view has printed")
+        self.path = self.path.removeprefix(secret)
+        if self.path == CHANGES:
             self._send_changes()
         else:
             send_file()

@@ -57,6 +57,15 @@ def test_a_change_of_the_run_is_counted_once(server: PagesServer, run: Path) -> 
 
 def test_nothing_else_is_served(server: PagesServer) -> None:
     assert get(server, "data/").status_code == 404  # no list of files
+    for path in (
+        "",
+        "data/index.js",
+        "changes",
+        "x/data/index.js",
+        f"{server.secret}data/index.js",
+        f"{server.secret}",
+    ):
+        assert requests.get(f"http://127.0.0.1:{server.server_port}/{path}", timeout=30).status_code == 404, path
     assert get(server, "../run/bepa/config.yaml").status_code == 404
     assert get(server, "%2e%2e/run/bepa/config.yaml").status_code == 404
     assert get(server, "", Host="attacker.example").status_code == 403
@@ -81,7 +90,7 @@ def test_a_browser_that_leaves_and_odd_requests_print_no_traceback(
     server.daemon_threads = False  # of which server_close waits for the end
     assert get(server, "%00").status_code == 404
     tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"  # as of https://127.0.0.1
-    for request in (tls, b"GET /plotly.min.js HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"):
+    for request in (tls, f"GET /{server.secret}/plotly.min.js HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode()):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close it by a reset
             client.sendall(request)
