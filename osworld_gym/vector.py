@@ -29,6 +29,8 @@ from osworld_gym.vector_worker import Call, DesktopWorker, Make, Outcome, Thread
 logger = logging.getLogger(__name__)
 
 CLOSE_DEADLINE = 10.0  #: seconds that close() waits for the desktops to exit
+CLOSED = "closed: create a new environment"
+BUSY = "busy: receive its result first; an environment whose step was interrupted: call reset() first"
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ CALL_DEADLINE = 240.0
 
 
 class DesktopVector:
-    """``num`` desktops, each running its own episode. Must be used from one thread, except :meth:`wake`.
+    """``num`` desktops, each running its own episode. Used by one thread, except :meth:`wake` and :meth:`close`.
 
     Args:
         make: creates one desktop. Called here once, for desktop 0; the others are created at their first reset, on
@@ -138,10 +140,13 @@ class DesktopVector:
 
         Raises:
             TaskError: the task sent to a desktop is invalid. Results of the others are kept for the next call.
+            RuntimeError: the vector was closed, and too few of the results had arrived.
         """
         until = None if timeout is None else monotonic() + timeout
         with self._changed:
             while not self._woken and len(self._outcomes) < min(min_count, self._under_way()):
+                if self._closed:
+                    raise RuntimeError(CLOSED)
                 now = monotonic()
                 if until is not None and now >= until:
                     break
@@ -157,7 +162,11 @@ class DesktopVector:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Waits for every pending call and drops its result. Call it after an exception, before the next resets."""
+        """Waits for every pending call and drops its result. Call it after an exception, before the next resets.
+
+        Raises:
+            RuntimeError: the vector was closed during a call.
+        """
         while self._under_way():
             try:
                 self.receive(len(self))
@@ -165,7 +174,10 @@ class DesktopVector:
                 logger.warning("dropped: %s", error)
 
     def close(self) -> None:
-        """Closes every desktop, hung ones from another thread, and waits up to ``CLOSE_DEADLINE`` seconds for them."""
+        """Closes every desktop, hung ones from another thread, and waits up to ``CLOSE_DEADLINE`` seconds for them.
+
+        Any thread may call it; a :meth:`receive` that waits then raises. May be called twice.
+        """
         if self.blocking and os.getpid() != self._process:
             return  # a forked process: the desktops are its parent's
         with self._changed:
@@ -175,6 +187,7 @@ class DesktopVector:
             atexit.unregister(self.close)
             for slot in self._slots:
                 self._close_slot(slot)
+            self._changed.notify_all()
         until = monotonic() + CLOSE_DEADLINE
         for thread in self._closers:
             thread.join(max(0.0, until - monotonic()))
@@ -204,8 +217,7 @@ class DesktopVector:
     def _send(self, i: int, call: Call) -> None:
         slot = self._slots[i]
         if self._closed or slot.deadline is not None:
-            problem = "closed: create a new environment" if self._closed else "busy: receive its result first"
-            raise RuntimeError(f"desktop {i}: {problem}")
+            raise RuntimeError(f"desktop {i}: {CLOSED if self._closed else BUSY}")
         slot.sent = monotonic()
         if isinstance(slot.worker, ThreadedWorker):
             if os.getpid() != self._process:  # a fork has none of the threads
@@ -239,7 +251,8 @@ class DesktopVector:
 
     def _check_running(self, i: int) -> None:
         if not self._slots[i].running:
-            raise RuntimeError(f"desktop {i}: no episode is running: call reset() first")
+            problem = CLOSED if self._closed else "no episode is running: call reset() first"
+            raise RuntimeError(f"desktop {i}: {problem}")
 
     def _under_way(self) -> int:
         return sum(slot.deadline is not None for slot in self._slots)

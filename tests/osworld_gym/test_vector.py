@@ -339,8 +339,9 @@ def test_one_call_at_a_time(kind: type[ScriptedDesktop]) -> None:
         vector.receive()
         vector.send_end(0, StopReason.context_full)
         assert vector.receive()[0][1].reward == 1.0
-    with pytest.raises(RuntimeError, match="closed"):
-        vector.send_reset(0, count_task(1), 0)
+    for use in (lambda: vector.send_reset(0, count_task(1), 0), lambda: vector.send(0, CLICK)):
+        with pytest.raises(RuntimeError, match="closed"):
+            use()
     vector.close()
 
 
@@ -355,6 +356,23 @@ def test_close_ends_threads_and_desktops_that_are_under_way() -> None:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert all(desktop.closed for desktop in factory.made)
+
+
+@pytest.mark.parametrize("use", [DesktopVector.receive, DesktopVector.drain])
+def test_closing_from_another_thread_ends_a_wait(use: Callable[[DesktopVector], object]) -> None:
+    factory = Factory(BlockingDesktop, Fault("perform", 1, "hang"))
+    vector = DesktopVector(factory, 1, deadline=60)
+    begin_all(vector)
+    vector.send(0, CLICK)
+    closing = threading.Timer(0.2, vector.close)
+    closing.start()
+    start = monotonic()
+    with pytest.raises(RuntimeError, match="closed: create a new environment"):
+        use(vector)
+    assert monotonic() - start < 30
+    closing.join(60)
+    with pytest.raises(RuntimeError, match="closed"):
+        use(vector)  # nor does one wait that begins later
 
 
 def test_the_seconds_of_finished_calls_are_summed_over_desktops() -> None:
