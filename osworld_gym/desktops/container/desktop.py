@@ -165,7 +165,7 @@ def create_options(memory: str, disk: str, shm: str, cpus: float | None, pids: i
             "/tmp": f"exec,nosuid,nodev,mode=1777,size={disk}",
             "/var/tmp": f"exec,nosuid,nodev,mode=1777,size={disk}",
             "/home/user": f"{folder},mode=0755,size={disk}",
-            "/run/osworld": f"{folder},mode=0700,size=256m",
+            "/run/osworld": f"{folder},mode=0700,size=272m",  # the largest screen has 256 MiB
             f"/run/user/{UID}": f"{folder},mode=0700,size=64m",
         },
         "cap_drop": ["ALL"],

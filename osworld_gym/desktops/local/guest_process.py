@@ -124,7 +124,7 @@ class GuestProcess:
                 if ours is not None and theirs is not None:
                     stack.enter_context(ours)
                     passed = [handed.enter_context(theirs).fileno()]
-                self._link = self._spawn(handed, passed)
+                self._link = self._spawn(handed, passed, _framebuffer(order))
             assert self._guest is not None
             if not self._given_up:  # else end() was called before there was a link
                 self.inside = self._await_started(self._link, until)
@@ -184,7 +184,7 @@ class GuestProcess:
         """The folder of a bare desktop; the keeper creates and removes it."""
         return owner_folder(os.getpid()) / self._marker
 
-    def _spawn(self, stack: ExitStack, passed: list[int]) -> Link:
+    def _spawn(self, stack: ExitStack, passed: list[int], framebuffer: int) -> Link:
         read, stdin = os.pipe()
         stdout, write = os.pipe()
         self._guest = GuestLink(stdin, stdout)
@@ -204,7 +204,7 @@ class GuestProcess:
         home = _home(self._setting)
         first = FIRST_DESCRIPTOR + len(passed)
         command = [sys.executable, sandbox.GUEST]
-        sizes = {"disk": limits.disk << 20, "processes": limits.processes}
+        sizes = {"disk": limits.disk << 20, "processes": limits.processes, "framebuffer": framebuffer}
         box = sandbox.sandbox(command, GUEST, env, MODULES, home=home, **sizes, first=first)
         stack.callback(box.close)
         common |= {"template": str(home.template), "home": home.method} if home.prepared else {}
@@ -290,6 +290,14 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         message = f"port {port} of 127.0.0.1: {error.strerror}; fix: another port, or 0 for a free one"
         raise DesktopError(FailureReason.never_ready, message) from error
+
+
+def _framebuffer(order: dict[str, object]) -> int:
+    """Bytes of the pixels of the screen in a guest's configuration."""
+    width, height = order["width"], order["height"]
+    assert isinstance(width, int)
+    assert isinstance(height, int)
+    return 4 * width * height
 
 
 def _home(setting: Setting) -> Home:

@@ -96,6 +96,7 @@ def sandbox(
     home: Home,
     disk: int,
     processes: int,
+    framebuffer: int,
     first: int,
 ) -> Sandbox:
     """Wraps ``command``, which becomes process 1 inside.
@@ -108,6 +109,7 @@ def sandbox(
         home: how HOME is created.
         disk: size limit in bytes of each of HOME, ``/tmp`` and ``/dev/shm``.
         processes: limit of the processes and threads of the user inside.
+        framebuffer: bytes of the screen, which the X server keeps in a file in :data:`FOLDER`.
         first: number of the first inherited descriptor in the new process.
     """
     sources: list[str] = []
@@ -129,7 +131,8 @@ def sandbox(
     if refused := refused_calls():
         options += ["--seccomp", str(first + len(descriptors))]
         descriptors.append(_memory_file(refused))
-    for path, mode, size in (("/tmp", "1777", disk), (FOLDER, "0700", SMALL), (RUNTIME, "0700", SMALL)):
+    ours = SMALL + framebuffer
+    for path, mode, size in (("/tmp", "1777", disk), (FOLDER, "0700", ours), (RUNTIME, "0700", SMALL)):
         options += ["--perms", mode, "--size", str(size), "--tmpfs", path]
     options += ["--bind", "@home", HOME] if home.prepared else ["--perms", "0755", "--size", str(disk), "--tmpfs", HOME]
     command = [*_process_limit(processes), *command]

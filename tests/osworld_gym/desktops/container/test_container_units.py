@@ -26,6 +26,7 @@ from osworld_gym.desktops.container.engine import OWNER, engine, engine_errors, 
 from osworld_gym.desktops.container.image import guest_content, packages, write_context
 from osworld_gym.desktops.container.owner import Owner
 from osworld_gym.desktops.container.pipe import ContainerPipe
+from osworld_gym.desktops.guest_server.prepared_desktop import LARGEST
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.server.channels import Channels, Stream
 from osworld_gym.guest.server.forward import join
@@ -156,6 +157,8 @@ def test_options_of_the_container() -> None:
         "/home/user",
     }
     assert all("size=" in options for options in told["tmpfs"].values())
+    folder = int(told["tmpfs"]["/run/osworld"].rpartition("size=")[2].removesuffix("m"))
+    assert folder << 20 > 4 * LARGEST**2 + (1 << 20)  # the framebuffer of the largest screen, and logs
     assert "nano_cpus" not in create_options("2g", "96m", "128m", None, 99, "none")
 
 

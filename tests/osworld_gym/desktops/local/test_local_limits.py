@@ -14,6 +14,12 @@ from osworld_gym.types import Action
 pytestmark = pytest.mark.desktop
 
 
+def test_a_screen_of_4k_pixels_has_room_for_its_framebuffer() -> None:
+    with LocalDesktop(3840, 2160, template=None) as desktop:
+        desktop.reset(0)
+        assert desktop.screenshot().size == (3840, 2160)
+
+
 # --- time limit of a step ---------------------------------------------------------------------------------------------
 
 
