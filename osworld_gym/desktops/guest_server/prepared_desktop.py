@@ -6,6 +6,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from numbers import Integral
 
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
@@ -30,16 +31,19 @@ class PreparedDesktop(GuestDesktop):
         office_clock: how many times as fast as time LibreOffice's clock runs, if libfaketime is installed.
 
     Raises:
-        ValueError: the screen is smaller than 64 or larger than 8192 pixels, or the clock's rate is not 1 to 10.
+        ValueError: the screen is smaller than 64 or larger than 8192 pixels, ``apps`` is one command instead of a list,
+            or the clock's rate is not 1 to 10.
     """
 
     def __init__(
         self, width: int, height: int, apps: Sequence[str | Sequence[str]], office_clock: float = RATE
     ) -> None:
-        if not all(SMALLEST <= side <= LARGEST for side in (width, height)):
-            raise ValueError(f"width and height: expected {SMALLEST} to {LARGEST} pixels, got {width}×{height}")
+        if not all(isinstance(side, Integral) and SMALLEST <= side <= LARGEST for side in (width, height)):
+            raise ValueError(f"width and height: expected {SMALLEST} to {LARGEST} pixels, got {width!r}×{height!r}")
+        if isinstance(apps, str):
+            raise ValueError(f"apps: expected a list of commands, got {apps!r}; fix: apps=[{apps!r}]")
         check_rate(office_clock)
-        super().__init__(width, height)
+        super().__init__(int(width), int(height))
         self._apps, self._office_clock = tuple(apps), office_clock
         self._token, self._prepared = "", False
         self._closings = 0  # number of close() calls, so that a running reset notices one

@@ -55,7 +55,7 @@ class LocalDesktop(PreparedDesktop):
         DesktopError: ``never_ready``: this machine lacks a program or a module; the message has the command that
             installs it.
         ValueError: the screen is smaller than 64 or larger than 8192 pixels, a limit is too small, the clock's rate is
-            not 1 to 10, or ``template`` or ``proxy`` is invalid.
+            not 1 to 10, or ``apps``, ``template`` or ``proxy`` is invalid.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ def _proxy(wanted: str | None, isolated: bool) -> tuple[str, int] | None:
             "proxy requires the sandbox: with isolated=False the desktop has the machine's network; fix: proxy=None"
         )
     host, _, port = wanted.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"proxy: expected host:port, got {wanted!r}")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"proxy: expected host:port, as 127.0.0.1:3128, got {wanted!r}")
     return host, int(port)
 
 

@@ -50,7 +50,7 @@ class Limits:
         processes: number of processes and threads.
 
     Raises:
-        ValueError: a limit is too small for a desktop.
+        ValueError: a limit is too small for a desktop, or no integer.
     """
 
     memory: int = 4096
@@ -59,8 +59,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, least in (("memory", 128), ("disk", 16), ("processes", 64)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+            given = getattr(self, name)
+            if not isinstance(given, int) or given < least:
+                raise ValueError(f"{name}: expected at least {least}, an integer, got {given!r}")
 
 
 @dataclass(frozen=True, slots=True)

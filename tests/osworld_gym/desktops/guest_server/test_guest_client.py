@@ -182,6 +182,16 @@ def test_missing_programs_and_modules_are_one_line_with_the_fix(monkeypatch):
 def test_a_screen_of_no_size():
     with pytest.raises(ValueError, match="expected 64 to 8192 pixels, got 0×720"):
         local.LocalDesktop(width=0)
+    with pytest.raises(ValueError, match=r"expected 64 to 8192 pixels, got 1280\.0×'720'"):
+        local.LocalDesktop(1280.0, "720")
+
+
+def test_options_that_cannot_be_used_are_refused_before_a_reset():
+    with pytest.raises(ValueError, match=r"apps: expected a list of commands, got 'xterm'; fix: apps=\['xterm'\]"):
+        local.LocalDesktop(apps="xterm")
+    for proxy in ("3128", ":3128", "proxy:", "proxy:99999"):
+        with pytest.raises(ValueError, match="proxy: expected host:port, as 127"):
+            local.LocalDesktop(proxy=proxy)
 
 
 def test_the_guests_own_imports_stay_out_of_the_host():

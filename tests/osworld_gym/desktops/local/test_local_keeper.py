@@ -124,9 +124,9 @@ def test_what_a_process_holds_is_seen_also_when_no_map_shows_it() -> None:
 
 
 def test_limits_are_checked() -> None:
-    for wrong in ({"memory": 64}, {"disk": 1}, {"processes": 8}):
+    for wrong in ({"memory": 64}, {"disk": 1}, {"processes": 8}, {"memory": "4096"}, {"disk": 99.5}):
         with pytest.raises(ValueError, match="expected at least"):
-            Limits(**wrong)
+            Limits(**wrong)  # type: ignore[arg-type]
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
