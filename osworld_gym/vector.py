@@ -6,10 +6,12 @@ A blocking desktop runs on a separate thread; a non-blocking one (the simulated 
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import logging
 import os
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -193,6 +195,14 @@ class DesktopVector:
             thread.join(max(0.0, until - monotonic()))
         if self.pool is not None:
             self.pool.close()
+
+    def close_with(self, environment: object) -> None:
+        """Closes blocking desktops once nothing refers to their ``environment`` any more, as in a notebook's next run.
+
+        They are closed by another thread: the last reference may be dropped by one that holds a lock of theirs.
+        """
+        if self.blocking:
+            weakref.finalize(environment, _thread.start_new_thread, self.close, ()).atexit = False
 
     def __enter__(self) -> DesktopVector:
         return self

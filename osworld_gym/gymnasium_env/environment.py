@@ -92,6 +92,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         self.suite, self._tasks = choose_tasks(suite, split, provider)
         self._retries = reset_retries
         self.vector = DesktopVector(make, 1, options, deadline=deadline, warm=warm)
+        self.vector.close_with(self)
         self._task = self._tasks[0]
         self._result: StepResult | None = None
         width, height = self.vector.screen_size

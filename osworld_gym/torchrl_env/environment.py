@@ -140,6 +140,7 @@ class OSWorldEnv(EnvBase):
         self._action_text = options.action_text
         self._set_seed(seed)
         self.vector = DesktopVector(make, num_envs, options, deadline=deadline, warm=warm)
+        self.vector.close_with(self)
         self._make_specs(num_envs)
 
     def _make_specs(self, n: int) -> None:

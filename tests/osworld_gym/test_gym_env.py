@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import gymnasium
@@ -215,6 +217,22 @@ def test_an_interrupted_step_leaves_an_environment_that_can_be_reset(monkeypatch
     env.reset(seed=0)
     assert env.step(FINISHED)[1:4] == (0.0, True, False)  # not the result of the click
     env.close()
+
+
+def test_an_environment_that_is_dropped_closes_its_desktop() -> None:
+    closed = threading.Event()
+
+    class Watched(BlockingDesktop):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    env = OSWorldGymnasiumEnv(Watched, suite=SUITE)
+    env.reset(seed=0)
+    assert not closed.is_set()
+    del env
+    gc.collect()
+    assert closed.wait(30)
 
 
 def test_a_reset_that_fails_for_good_raises() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import runpy
+import threading
 from typing import Any
 
 import numpy as np
@@ -503,6 +505,22 @@ def test_results_are_on_the_device_that_the_environment_was_moved_to(observation
         assert len(tensors) >= 9
         assert {tensor.device.type for tensor in tensors} == {"meta"}
     check_env_specs(make(2, observation=observation).to("cpu"))
+
+
+def test_an_environment_that_is_dropped_closes_its_desktops() -> None:
+    closed = threading.Event()
+
+    class Watched(BlockingDesktop):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    env = OSWorldEnv(Watched, 1, suite=SUITE)
+    env.rollout(2)
+    assert not closed.is_set()
+    del env
+    gc.collect()
+    assert closed.wait(30)
 
 
 def test_a_copy_is_refused_and_a_closed_environment_says_so() -> None:
