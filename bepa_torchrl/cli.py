@@ -14,7 +14,7 @@ from importlib import import_module
 from bepa_torchrl.commands.arguments import parse_settings
 from bepa_torchrl.commands.moved import MOVED, add_moved
 from osworld_gym.commands.arguments import CommandParser
-from osworld_gym.commands.output import output_closed
+from osworld_gym.commands.output import finished
 
 #: the modules of the commands, in the order of the help; each has the name of its command
 COMMANDS = (
@@ -41,16 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line; None: the process's own.
     """
-    try:
-        arguments = sys.argv[1:] if arguments is None else list(arguments)
-        options = parse_settings(_parser(arguments), arguments)
-        options.arguments = arguments
-        return _run(options)
-    finally:
-        output_closed()  # ``bepa plan | head``
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    return finished(lambda: _run(given), "bepa")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(arguments: list[str]) -> int:
+    options = parse_settings(_parser(arguments), arguments)
+    options.arguments = arguments
     from bepa_torchrl.failures import BAD_INPUT, guarded
     from osworld_gym.extensions import import_modules
     from osworld_gym.extras import missing_extra

@@ -1,7 +1,7 @@
 """``osworld-gym``: check this machine (``doctor``), open or serve a desktop, list and check tasks.
 
 Each command is a module of :mod:`osworld_gym.commands` with a function ``add(commands)``. Exit status: 0 success,
-1 a check failed, 2 bad input, 3 the infrastructure failed.
+1 a check failed, 2 bad input, 3 the infrastructure failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from osworld_gym import __version__
 from osworld_gym.commands import desktop, doctor, install, serve, tasks
 from osworld_gym.commands.arguments import CommandParser
-from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE, output_closed
+from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE, finished, output_closed
 from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.extensions import import_modules
 
@@ -22,6 +22,10 @@ COMMANDS = (doctor, desktop, serve, install, tasks)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; an error is one line on standard error."""
+    return finished(lambda: _run(argv), "osworld-gym")
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         import_modules(getattr(arguments, "imports", ()))
@@ -39,8 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # the disk
         print(f"osworld-gym: {error}", file=sys.stderr)
         return INFRASTRUCTURE
-    finally:
-        output_closed()
 
 
 def _parser() -> argparse.ArgumentParser:

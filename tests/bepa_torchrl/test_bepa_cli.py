@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from closed_pipe import run_unread
+from closed_pipe import run_into, run_unread
 from forked_commands import LARGE, ForkedCommands, forked_commands
 from huggingface_hub import constants
 
@@ -336,6 +336,12 @@ def test_options_may_be_anywhere_among_the_settings(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_output_that_nobody_reads_is_no_error(unbuffered: bool) -> None:
     assert run_unread("bepa_torchrl", "plan", unbuffered=unbuffered) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    said = "bepa: standard output: [Errno 28] No space left on device\n"
+    assert run_into("bepa_torchrl", "plan", output=">/dev/full") == (3, said)
+    assert run_into("bepa_torchrl", "plan", output=">&-") == (0, "")
 
 
 def test_a_broken_pipe_to_another_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

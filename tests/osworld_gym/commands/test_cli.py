@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from closed_pipe import run_unread
+from closed_pipe import run_into, run_unread
 
 from osworld_gym import cli
 from osworld_gym.commands import doctor
@@ -247,3 +247,30 @@ def test_oracles_by_type() -> None:
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_output_that_nobody_reads_is_no_error(unbuffered: bool) -> None:
     assert run_unread("osworld_gym.cli", "tasks", "list", unbuffered=unbuffered) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_one_line_and_status_3() -> None:
+    said = "osworld-gym: standard output: [Errno 28] No space left on device\n"
+    assert run_into("osworld_gym.cli", "tasks", "list", "--hashes", output=">/dev/full") == (3, said)
+
+
+def test_a_closed_output_is_no_error() -> None:
+    assert run_into("osworld_gym.cli", "tasks", "list", "--hashes", output=">&-") == (0, "")
+
+
+def test_an_encoding_without_some_characters_is_no_error(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    arguments = ("doctor", "--provider", "sim")
+    assert run_into("osworld_gym.cli", *arguments, output=f">{said}", PYTHONIOENCODING="ascii") == (0, "")
+    assert "works: 128\\u00d7128" in said.read_text()
+
+
+def test_an_interrupt_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SimDesktop, "reset", interrupted)
+    assert cli.main(["doctor", "--provider", "sim"]) == 130
+    assert capsys.readouterr().err == "osworld-gym: interrupted\n"
