@@ -23,6 +23,7 @@ from osworld_gym.errors import DesktopError, ExtensionError, FailureReason
 
 APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
+_FAILURES = (DesktopError, ExtensionError, ImportError, OSError)
 RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's reset_by, for --checks
 
 
@@ -51,7 +52,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     required = {} if arguments.provider else _required()
     names = [arguments.provider] if arguments.provider else [name for name in PROVIDERS if name not in required]
     brief = {} if arguments.provider or arguments.checks else BRIEF
-    works = [_try_provider(name, brief.get(name, _open_one)) for name in names]
+    # a wrong OSWORLD_SERVER_URL is bad input of its own provider, and no end of a report on all
+    expected = _FAILURES if arguments.provider else (*_FAILURES, ValueError)
+    works = [_try_provider(name, brief.get(name, _open_one), expected) for name in names]
     for name, options in required.items():
         print(f"{name:10} not tried: it requires {', '.join(f'{option}=...' for option in options)}")
     if not any(works):
@@ -98,11 +101,11 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _try_provider(name: str, probe: Callable[[str], str]) -> bool:
-    """Prints one line on whether the provider works; returns whether it does."""
+def _try_provider(name: str, probe: Callable[[str], str], expected: tuple[type[Exception], ...]) -> bool:
+    """Prints one line on whether the provider works; returns whether it does. Other errors than those are raised."""
     try:
         result = probe(name)
-    except (DesktopError, ExtensionError, ImportError, OSError) as error:
+    except expected as error:
         print(f"{name:10} does not work here: {error}")
         return False
     print(f"{name:10} works: {result}")

@@ -58,14 +58,19 @@ class Server:
         Raises:
             ValueError: the URL has another form.
         """
-        parts = urlsplit(url)
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        wrong = sorted(set(query) - set(PORTS.values()))
         shown = url.rpartition("@")[2] if "@" in url else url
+        expected = f"a server: expected http://[TOKEN@]HOST[:PORT][?chrome=PORT&vlc=PORT], got {shown!r}"
+        try:
+            parts = urlsplit(url)
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            ports = {port: int(query.get(name, port)) for port, name in PORTS.items()}
+            number = parts.port or SERVER
+        except ValueError as error:  # a port that is no number, brackets that are open
+            raise ValueError(f"{expected} ({error})") from error
+        wrong = set(query) - set(PORTS.values())
         if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or wrong:
-            raise ValueError(f"a server: expected http://[TOKEN@]HOST[:PORT][?chrome=PORT&vlc=PORT], got {shown!r}")
-        ports = {port: int(query.get(name, port)) for port, name in PORTS.items()}
-        return cls(parts.hostname, parts.port or SERVER, parts.username or "", ports)
+            raise ValueError(expected)
+        return cls(parts.hostname, number, parts.username or "", ports)
 
 
 class RemoteDesktop(Desktop):

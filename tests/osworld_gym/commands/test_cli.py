@@ -85,6 +85,20 @@ def test_doctor_without_a_provider_has_a_line_on_each(
     assert lines[2] == "recorded   not tried: it requires folder=..."
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:5000", "http://[::1", "http://host:5000x", "http://host?chrome=x"])
+def test_doctor_goes_on_after_a_wrong_address_of_servers(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "PROVIDERS", ["remote", "sim"])
+    monkeypatch.setenv("OSWORLD_SERVER_URL", url)
+    assert cli.main(["doctor"]) == 0
+    remote, sim = capsys.readouterr().out.splitlines()[2:]
+    assert "remote     does not work here: a server: expected http://[TOKEN@]HOST[:PORT]" in remote
+    assert f"got {url!r}" in remote
+    assert sim.startswith("sim        works")
+    assert cli.main(["doctor", "--provider", "remote"]) == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
