@@ -10,7 +10,7 @@ from pathlib import Path
 
 from osworld_gym.errors import TaskError, did_you_mean
 from osworld_gym.extensions import Registry
-from osworld_gym.folders import osworld_root
+from osworld_gym.folders import expanded, osworld_root
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.task import Task
 
@@ -58,7 +58,7 @@ def load_suite(name: str | Path) -> Suite:
     if is_web_file(name):
         from osworld_gym.tasks.suites.web import web_suite  # most suites are not of web tasks
 
-        return replace(web_suite(Path(name).expanduser()), name=str(name))
+        return replace(web_suite(expanded(name)), name=str(name))
     return replace(osworld_suite(suite_folder(Path(name))), name=str(name))
 
 
@@ -73,7 +73,7 @@ def suite_folder(path: Path) -> Path:
     Raises:
         TaskError: neither of them has ``examples``.
     """
-    folder = _examples_of(path.expanduser())
+    folder = _examples_of(expanded(path))
     if folder is not None:
         return folder
     known, hint = ", ".join(sorted(SUITES)), did_you_mean(str(path), SUITES)

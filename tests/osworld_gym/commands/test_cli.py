@@ -99,6 +99,24 @@ def test_doctor_goes_on_after_a_wrong_address_of_servers(
     assert cli.main(["doctor", "--provider", "remote"]) == 2
 
 
+def test_without_a_home_folder_the_error_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a container's user that /etc/passwd does not have."""
+    for name in ("HOME", "OSWORLD_GYM_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(*_: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwnam", unknown)
+    assert cli.main(["tasks", "fetch"]) == 2
+    assert "no home folder; fix: export OSWORLD_GYM_HOME=FOLDER" in capsys.readouterr().err
+    assert cli.main(["tasks", "list", "--suite", "~nobody-here"]) == 2
+    assert "~nobody-here: expected a user with a home folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
