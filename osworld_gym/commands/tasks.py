@@ -42,9 +42,7 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
     ):
         sub = tasks.add_parser(name, help=text, description=text)
         default = OSWORLD if name == "official" else "sim"
-        names = (
-            f"{', '.join(SUITES.built_in)}, one of your own, or the folder of an OSWorld checkout (default: {default})"
-        )
+        names = f"{', '.join(SUITES.built_in)}, one of your own, or the folder of an OSWorld checkout"
         sub.add_argument("--suite", default=default, help=f"{names} (default: {default})")
         add_import(sub)
         sub.set_defaults(command=command)
