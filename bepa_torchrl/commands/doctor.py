@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.commands.arguments import add_settings
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from bepa_torchrl.experiment.settings import Settings
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "transformers", "gymnasium", "hydra-core")
+_EXTRAS = ("", "bepa", "torchrl")  #: the requirements of training are those of these extras
+_MISSING = "missing"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +30,7 @@ def doctor(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError, TaskError, TraceError: the settings name something that is not there, or contradict each other.
+        ValueError: an installed package has a version that training does not accept. RecordError: nothing to resume.
         DesktopError: the desktop cannot be used on this machine. OSError: the store of ``storage`` cannot be used.
     """
     from bepa_torchrl.failures import BAD_INPUT
@@ -38,16 +42,20 @@ def doctor(options: argparse.Namespace) -> int:
     if problem:
         print(problem)
         return BAD_INPUT
+    _check_versions()
     from bepa_torchrl.experiment.checks import COMMAND
     from bepa_torchrl.experiment.config import check, load_methods
     from bepa_torchrl.experiment.launcher import checked_tasks
 
     configs = load_methods(options.overrides, config_dir=options.config_dir)
     settings = next(iter(configs.values()))
+    prepared = False
     if not settings.resume:
         _check_new(settings)
+    elif settings.storage is None:
+        settings, configs, prepared = _resumed(settings, options.overrides)
     check(settings, COMMAND)
-    suite = checked_tasks(settings, configs.values()).suite
+    suite = checked_tasks(settings, configs.values(), prepared=prepared).suite
     splits = ", ".join(f"{name} {len(ids)}" for name, ids in suite.splits.items())
     print(f"{'desktop':14} {settings.env.provider}: usable (`osworld-gym doctor` tries every provider)")
     print(f"{'suite':14} {settings.env.suite}: {splits}")
@@ -55,6 +63,34 @@ def doctor(options: argparse.Namespace) -> int:
         print(f"{'storage':14} {settings.storage}: usable, a small object was written, read and removed")
     print(f"{'policy':14} {settings.policy.checkpoint}: {_found(settings.policy.checkpoint)}")
     return 0
+
+
+def _check_versions() -> None:
+    """Raises ValueError if this distribution requires other versions than the installed ones."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = requires("osworld-gym") or []
+    except PackageNotFoundError:  # the modules of a clone, which pip has not installed
+        return
+    wrong = []
+    for wanted in map(Requirement, lines):
+        applies = wanted.marker is None or any(wanted.marker.evaluate({"extra": each}) for each in _EXTRAS)
+        installed = _version(wanted.name)
+        if applies and installed != _MISSING and not wanted.specifier.contains(installed, prereleases=True):
+            wrong.append(f"{wanted.name}{wanted.specifier}, got {installed}")
+    if wrong:
+        fix = "pip install -c constraints.txt '.[bepa]' in a clone"
+        raise ValueError(f"installed packages: expected {'; '.join(dict.fromkeys(wrong))}; fix: {fix}")
+
+
+def _resumed(settings: Settings, overrides: Sequence[str]) -> tuple[Settings, dict[str, Settings], bool]:
+    """The settings with which a run would go on, for all and for each method, and whether its preparation is there."""
+    from bepa_torchrl.experiment.run_folder import locked_run, resumed_settings, run_folder
+
+    folder = run_folder(settings)
+    with locked_run(folder):
+        return *resumed_settings(folder, settings, overrides), (folder / "prepared").exists()
 
 
 def _check_new(settings: Settings) -> None:
@@ -84,4 +120,4 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "missing"
+        return _MISSING

@@ -103,6 +103,25 @@ def test_doctor_names_versions_and_what_a_run_uses(capsys: pytest.CaptureFixture
     assert lines["policy"] == "tiny: found"
 
 
+def test_doctor_refuses_versions_that_training_does_not_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "torchrl-0.9.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torchrl\nVersion: 0.9.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["doctor"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("bepa doctor: installed packages: expected torchrl<0.15,>=0.14.1, got 0.9.0; fix: pip ")
+
+
+def test_doctor_of_a_resume_asks_for_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = [f"runs={tmp_path}", "name=x", "resume=true"]
+    for command in ("doctor", "train"):
+        assert main([command, *place]) == 2
+        assert f"bepa {command}: nothing to resume in {tmp_path / 'x'}: there is no run" in capsys.readouterr().err
+
+
 def test_doctor_says_where_a_repository_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
