@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from osworld_gym import __version__
 from osworld_gym.commands import desktop, doctor, install, serve, tasks
-from osworld_gym.commands.arguments import CommandParser
+from osworld_gym.commands.arguments import CommandParser, parse
 from osworld_gym.commands.output import BAD_INPUT, INFRASTRUCTURE, finished, output_closed
 from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.extensions import import_modules
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parse(_parser(), sys.argv[1:] if argv is None else argv)
         import_modules(getattr(arguments, "imports", ()))
         return int(arguments.command(arguments))
     except (TaskError, ValueError) as error:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from osworld_gym.commands.arguments import unrecognized
+
+_NO_DASHES = "settings have no dashes: KEY=VALUE"
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +26,9 @@ def parse_settings(parser: argparse.ArgumentParser, arguments: Sequence[str] | N
     options, rest = parser.parse_known_args(arguments)
     unknown = [each for each in rest if each.startswith("-")] if hasattr(options, "overrides") else rest
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        words = sys.argv[1:] if arguments is None else arguments
+        said = unrecognized(parser, words, unknown)
+        parser.error(said if said.endswith(")") or not hasattr(options, "overrides") else f"{said}; {_NO_DASHES}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options

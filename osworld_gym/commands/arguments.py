@@ -6,6 +6,7 @@ import argparse
 import errno
 import re
 import socket
+from collections.abc import Iterator, Sequence
 
 from osworld_gym.errors import did_you_mean
 
@@ -21,6 +22,36 @@ class CommandParser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         hint = did_you_mean(str(value), known)
         raise argparse.ArgumentError(action, f"expected one of {', '.join(known)}, got {str(value)!r}{hint}")
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line. An unknown option ends the program with status 2, and the nearest known one."""
+    options, rest = parser.parse_known_args(words)
+    if rest:
+        parser.error(unrecognized(parser, words, rest))
+    return options
+
+
+def unrecognized(parser: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
+    """The error about unknown arguments.
+
+    Args:
+        parser: the program's parser.
+        words: the whole command line; the options of the commands that it names are suggested.
+        unknown: those of ``words`` that the parser does not know.
+    """
+    known = list(_options(parser, words))
+    hints = (did_you_mean(word.partition("=")[0], known) if word.startswith("--") else "" for word in unknown)
+    return "unrecognized arguments: " + " ".join(f"{word}{hint}" for word, hint in zip(unknown, hints, strict=True))
+
+
+def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """The long options of a parser, and of those of its commands that are among the words."""
+    for action in parser._actions:
+        yield from (name for name in action.option_strings if name.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for name in {*words} & {*action.choices}:
+                yield from _options(action.choices[name], words)
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:

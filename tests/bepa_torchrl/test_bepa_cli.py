@@ -331,6 +331,10 @@ def test_errors_in_settings_names_and_paths_come_before_torch(
         (["statu"], "plan, doctor, got 'statu' (did you mean 'status'?)"),
         (["moved"], "plan, doctor, got 'moved'"),
         (["experts", "chek"], "got 'chek' (did you mean 'check'?)"),
+        (["status", "run", "--jsn"], "unrecognized arguments: --jsn (did you mean '--json'?)\n"),
+        (["train", "--confg-dir=x"], "--confg-dir=x (did you mean '--config-dir'?)\n"),
+        (["train", "--train.iterations=3"], "--train.iterations=3; settings have no dashes: KEY=VALUE"),
+        (["experts", "check", "x", "--siute", "sim"], "unrecognized arguments: --siute (did you mean '--suite'?) sim"),
         (["export", "run", "--out", "x", "--format", "ati"], "got 'ati' (did you mean 'atif'?)"),
     ],
 )
@@ -349,7 +353,7 @@ def test_options_may_be_anywhere_among_the_settings(tmp_path: Path, capsys: pyte
         assert "seed: expected an integer of at least 0, got 'x'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["eval", "threads=1", "--no-such-option", "seed=x"])
-    assert "unrecognized arguments: --no-such-option\n" in capsys.readouterr().err
+    assert "unrecognized arguments: --no-such-option; settings have no dashes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unbuffered", [False, True])

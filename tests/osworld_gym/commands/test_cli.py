@@ -194,6 +194,18 @@ def test_an_unknown_command_is_answered_with_the_nearest(
     assert f"got {argv[-1]!r} (did you mean {nearest!r}?)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "nearest"), [(["doctor", "--chekcs"], "--checks"), (["tasks", "list", "--domian", "files"], "--domain")]
+)
+def test_an_unknown_option_is_answered_with_the_nearest(
+    argv: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 2
+    assert f"(did you mean {nearest!r}?)" in capsys.readouterr().err
+
+
 def test_show_prints_the_task_file(capsys: pytest.CaptureFixture[str]) -> None:
     task = sim_suite().tasks[0]
     assert cli.main(["tasks", "show", task.id]) == 0
