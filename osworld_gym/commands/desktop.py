@@ -13,6 +13,7 @@ from osworld_gym.commands.desktop_page import Page
 from osworld_gym.commands.manual_session import ManualSession
 from osworld_gym.desktops.registry import make_desktop, provider_class
 from osworld_gym.errors import TaskError
+from osworld_gym.tasks.providers import check_tasks_of_provider
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 
@@ -45,7 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _desktop(arguments: argparse.Namespace) -> int:
     require_free(arguments.port)
-    task = _task(arguments.task)
+    task = _task(arguments.task, arguments.provider)
     session = ManualSession(make_desktop(arguments.provider, **_options(arguments)), task, arguments.seed)
     try:
         session.begin()
@@ -86,7 +87,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _task(name: str | None) -> Task | None:
+def _task(name: str | None, provider: str) -> Task | None:
     if name is None:
         return None
     suite_name, colon, ident = name.rpartition(":")
@@ -94,7 +95,9 @@ def _task(name: str | None) -> Task | None:
         raise TaskError(f"--task: expected SUITE:ID, such as desktop:{name}, got {name!r}")
     suite = load_suite(suite_name)
     matches = [task for task in suite.tasks if ident and task.id.startswith(ident)]
-    return matches[0] if len(matches) == 1 else suite.task(ident)
+    task = matches[0] if len(matches) == 1 else suite.task(ident)
+    check_tasks_of_provider(suite_name, [task], provider)
+    return task
 
 
 def _lines() -> Iterator[str]:

@@ -141,6 +141,7 @@ def test_without_a_home_folder_the_error_names_the_variable(
             ["tasks", "check", "--provider", "local"],
             "the tasks of suite sim run on provider sim, got local; fix: --pro",
         ),
+        (["desktop", "--task", "sim:sim-toggle-on-00"], "run on provider sim, got local; fix: --provider sim"),
         (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
     ],
 )
