@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -61,6 +63,11 @@ def engine_problem(error: BaseException) -> str:
     if "Permission denied" in said or "PermissionError" in said:
         return "no permission to use the Docker engine; fix: sudo usermod -aG docker $USER, then log in again"
     if "No such file" in said or "refused" in said or "FileNotFoundError" in said:
+        if host := os.environ.get("DOCKER_HOST"):
+            fix = "start it there (sudo systemctl start docker), or unset DOCKER_HOST"
+            return f"no Docker engine answers at DOCKER_HOST={host}; fix: {fix}"
+        if shutil.which("docker") is None and shutil.which("dockerd") is None:
+            return "Docker is not installed; fix: sudo apt-get install -y docker.io, or https://docs.docker.com/engine"
         return "no Docker engine answers; fix: sudo systemctl start docker, or sudo scripts/start-dockerd.sh"
     return f"the Docker engine does not work: {said}; fix: docker info says what it lacks"
 

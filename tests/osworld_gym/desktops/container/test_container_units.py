@@ -103,13 +103,19 @@ def test_labels_name_this_process() -> None:
 
 @pytest.mark.parametrize(
     ("host", "fix"),
-    [("unix:///nowhere/docker.sock", "systemctl start docker"), ("tcp://127.0.0.1:1", "systemctl start docker")],
+    [("unix:///nowhere/docker.sock", "systemctl start docker"), ("tcp://127.0.0.1:1", "unset DOCKER_HOST")],
 )
 def test_no_engine_names_the_command_that_starts_one(host: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(DesktopError, match=fix) as caught:
         engine()
     assert caught.value.reason is FailureReason.never_ready
+
+
+def test_without_docker_the_fix_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert "Docker is not installed; fix: sudo apt-get install" in engine_problem(ConnectionRefusedError("refused"))
 
 
 def test_no_permission_names_the_group() -> None:
@@ -341,7 +347,8 @@ def test_doctor_names_the_fix_of_each_provider(
     for provider in ("container", "vm"):
         assert cli.main(["doctor", "--provider", provider]) == 3
         said = capsys.readouterr().out.splitlines()[-1]
-        assert said.startswith(f"{provider:10} does not work here: never_ready: no Docker engine answers; fix: ")
+        problem = "no Docker engine answers at DOCKER_HOST=unix:///nowhere/docker.sock; fix: start it there"
+        assert said.startswith(f"{provider:10} does not work here: never_ready: {problem}")
 
 
 def test_build_image_without_an_engine_is_status_3_and_one_line(
