@@ -30,7 +30,8 @@ def doctor(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError, TaskError, TraceError: the settings name something that is not there, or contradict each other.
-        ValueError: an installed package has a version that training does not accept. RecordError: nothing to resume.
+        ValueError: an installed package has a version that training does not accept, or the policy's
+            device is not here. RecordError: nothing to resume.
         DesktopError: the desktop cannot be used on this machine. OSError: the store of ``storage`` cannot be used.
     """
     from bepa_torchrl.failures import BAD_INPUT
@@ -61,6 +62,10 @@ def doctor(options: argparse.Namespace) -> int:
     print(f"{'suite':14} {settings.env.suite}: {splits}")
     if settings.storage is not None and not settings.resume:
         print(f"{'storage':14} {settings.storage}: usable, a small object was written, read and removed")
+    if settings.policy.device != "cpu" and settings.cluster.trainer != "ray":
+        from bepa_torchrl.policies.device import check_device  # torch
+
+        check_device(settings.policy.device)
     print(f"{'policy':14} {settings.policy.checkpoint}: {_found(settings.policy.checkpoint)}")
     return 0
 

@@ -24,6 +24,7 @@ from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.methods import Method
 from bepa_torchrl.policies.allocator import set_allocator
 from bepa_torchrl.policies.base import EngineSampler, ModelSampler, Policy, Sampler
+from bepa_torchrl.policies.device import check_device
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy, load_policy
 from bepa_torchrl.rollout.base_log_prob import BaseLogProb
@@ -59,8 +60,10 @@ def make_policy(settings: Settings, *, seed: int) -> Policy:
 
     Raises:
         CheckpointError: the checkpoint cannot be used as a policy.
-        MissingExtraError: ``policy.lora`` requires PEFT, which is not installed. ValueError: its adapters do not fit.
+        MissingExtraError: ``policy.lora`` requires PEFT, which is not installed. ValueError: its adapters do not fit,
+            or this machine does not have the device.
     """
+    check_device(settings.policy.device)
     set_allocator(settings.policy.device)
     options = asdict(settings.policy)
     checkpoint, lora = options.pop("checkpoint"), options.pop("lora")

@@ -115,6 +115,19 @@ def test_doctor_refuses_versions_that_training_does_not_accept(
     assert error.startswith("bepa doctor: installed packages: expected torchrl<0.15,>=0.14.1, got 0.9.0; fix: pip ")
 
 
+@pytest.mark.parametrize(
+    ("device", "said"), [("cuda:97", " GPUs here; fix: policy.device=cpu"), ("cdua", "expected cpu, cuda or cuda:N")]
+)
+def test_a_device_that_is_not_here_is_bad_input(
+    device: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("doctor", "train"):
+        assert main([command, "experiment=smoke", f"runs={tmp_path}", f"policy.device={device}"]) == 2
+        error = capsys.readouterr().err
+        assert f"bepa {command}: policy.device={device}: " in error
+        assert said in error
+
+
 def test_doctor_of_a_resume_asks_for_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = [f"runs={tmp_path}", "name=x", "resume=true"]
     for command in ("doctor", "train"):
