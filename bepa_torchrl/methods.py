@@ -43,8 +43,11 @@ class Method:
         rl: whether there is a reinforcement phase.
         prefix: whether groups of tasks that the policy has not solved start after the first steps of the cached trace.
 
+    The sources, the injection and the loss may be given by their values: ``loss="luffy"``.
+
     Raises:
-        ValueError: ``prefix`` with another source than self-rolled traces, with a refresh or an injection.
+        ValueError: a value that none of these has, ``traces_per_task`` below 1, or ``prefix`` with another source than
+            self-rolled traces, with a refresh or an injection.
     """
 
     name: str
@@ -60,12 +63,23 @@ class Method:
     prefix: bool = False
 
     def __post_init__(self) -> None:
+        for key, kind in _KINDS.items():
+            self._convert(key, kind)
+        if self.traces_per_task < 1:
+            raise ValueError(f"method {self.name}: traces_per_task must be >= 1; got {self.traces_per_task}")
         static = self.seed_source is SeedSource.self_rolled and not self.refresh
         if self.prefix and not (static and self.injection is Injection.never):
             raise ValueError(
                 f"method {self.name}: prefix=True requires seed_source=self_rolled, refresh=False and injection=never, "
                 f"got {self.seed_source}, {self.refresh} and {self.injection.value}"
             )
+
+    def _convert(self, key: str, kind: type[StrEnum]) -> None:
+        """Makes a value that is given as text a member of its enumeration: the trainer compares identities."""
+        value = getattr(self, key)
+        if value not in list(kind):
+            raise ValueError(f"method {self.name}: {key}: expected one of {', '.join(kind)}; got {value!r}")
+        object.__setattr__(self, key, kind(value))
 
     @property
     def needs_experts(self) -> bool:
@@ -76,6 +90,14 @@ class Method:
         """Rollouts to collect for a group: LUFFY keeps one slot free if there is a trace."""
         return group_size - (self.injection is Injection.always and has_trace)
 
+
+#: the attributes of a method that have a few values
+_KINDS: dict[str, type[StrEnum]] = {
+    "seed_source": SeedSource,
+    "injection": Injection,
+    "loss": LossKind,
+    "sft": SeedSource,
+}
 
 _METHODS = (
     Method(

@@ -10,15 +10,16 @@ from bepa_torchrl.experiment.settings import (
     LossSettings,
     Settings,
 )
-from bepa_torchrl.methods import METHODS, LossKind, method_named
+from bepa_torchrl.methods import LossKind, method_named
 from bepa_torchrl.rollout.injection import Injection
 
 
 def known_methods(settings: Settings) -> str | None:
     """``algo.name`` and the names in ``compare`` are methods; a file of ``algo/`` with another name is not enough."""
     for name in (settings.algo.name, *settings.compare):
-        if name not in METHODS:
-            return raised(partial(method_named, name), "algo" if name == settings.algo.name else "compare")
+        problem = raised(partial(method_named, name), "algo" if name == settings.algo.name else "compare")
+        if problem is not None:
+            return problem
     return None
 
 

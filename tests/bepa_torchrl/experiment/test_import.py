@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installed import install
 
 from bepa_torchrl.experiment.config import ConfigError, load_config, read_settings, settings_to_yaml
-from bepa_torchrl.methods import METHODS, method_named
+from bepa_torchrl.methods import METHODS, LossKind, Method, SeedSource, method_named
 from osworld_gym.action_text import ACTION_TEXTS
 
 OWN = """
@@ -81,3 +83,33 @@ def test_a_method_with_two_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(METHODS, "second", METHODS["grpo"])
     with pytest.raises(ValueError, match="the method 'second' was added with name='grpo'; give both the same name"):
         method_named("second")
+
+
+def test_a_method_with_two_names_is_found_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "second", METHODS["grpo"])
+    for given in (["algo=second", "compare=[]"], ["algo=grpo", "compare=[second]"]):
+        with pytest.raises(ConfigError, match="'second' was added with name='grpo'"):
+            load_config(given)
+
+
+def test_values_of_a_method_may_be_text() -> None:
+    """The trainer compares identities: ``loss="luffy"`` trained by GRPO's loss."""
+    method = Method("own", "x", seed_source="converted", injection="always", loss="luffy", sft="self_rolled")
+    assert method.loss is LossKind.luffy
+    assert (method.seed_source, method.sft) == (SeedSource.converted, SeedSource.self_rolled)
+    assert method.on_policy_rollouts(8, has_trace=True) == 7
+    assert Method("own", "x", sft="nothing").needs_experts is False
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": "grpoo"}, "method own: loss: expected one of grpo, luffy, rl_sft; got 'grpoo'"),
+        ({"seed_source": "self"}, "seed_source: expected one of nothing, converted, self_rolled; got 'self'"),
+        ({"injection": True}, "injection: expected one of never, on_failure, always, additional; got True"),
+        ({"traces_per_task": 0}, "traces_per_task must be >= 1; got 0"),
+    ],
+)
+def test_a_method_with_an_unknown_value_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Method("own", "x", **given)
