@@ -42,6 +42,10 @@ class Check:
         """Whether the expected value is the content of gold files."""
         return self.expected is not None and self.expected["type"] in GOLD
 
+    def is_users(self) -> bool:
+        """Whether the metric is one that the user has added."""
+        return self.func in METRICS and self.func not in METRICS.built_in
+
     def unknown_to_us(self) -> str:
         """Error text that names the metric, option or getter that our evaluators lack; empty if they have all.
 
@@ -61,8 +65,9 @@ class Check:
         try:
             signature(METRICS[self.func]).bind(None, *expected, **self.options)
         except TypeError as error:
+            whose = "" if self.is_users() else "our "
             given = "without evaluator.expected" if self.expected is None else "with evaluator.expected"
-            return f"evaluator: our {self.func} cannot be called {given}: {error}"
+            return f"evaluator: {whose}{self.func} cannot be called {given}: {error}"
         return ""
 
     def _unknown_option(self) -> str:

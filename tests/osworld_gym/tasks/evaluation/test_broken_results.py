@@ -183,3 +183,24 @@ def test_a_score_beyond_1_is_the_metrics_fault_and_not_a_failure_of_the_policy()
         call_metric(float, b"nan", (), {}, gold=False)
     assert call_metric(float, b"1.000000000001", (), {}, gold=False) == 1.0
     assert call_metric(float, b"-0.5", (), {}, gold=False) == 0.0
+
+
+def test_a_name_that_a_metric_misspells_is_its_own_failure():
+    def misspelled(result):
+        return float(jsn.loads(result))  # noqa: F821
+
+    def evaluates(result):
+        return eval(result)  # as some of OSWorld's metrics do
+
+    with pytest.raises(NameError, match="jsn"):
+        call_metric(misspelled, b"1", (), {}, gold=False)
+    with pytest.raises(BrokenResult, match="NameError"):
+        call_metric(evaluates, "text_of_the_policy", (), {}, gold=False)
+    with pytest.raises(BrokenResult, match="the metric returned None, which is no score"):
+        call_metric(lambda result: None, b"1", (), {}, gold=False)  # noqa: ARG005
+
+
+def test_a_metric_of_the_users_own_does_not_need_osworlds_evaluators(files, monkeypatch):
+    monkeypatch.setitem(METRICS, "mine", lambda result: 1.0)  # noqa: ARG005
+    with pytest.raises(TaskError, match=r"evaluator: mine cannot be called with evaluator.expected: [a-z ]*$"):
+        verdict(files, FileDesktop(), func="mine", result=file("/x"), expected={"type": "rule", "rules": {}})

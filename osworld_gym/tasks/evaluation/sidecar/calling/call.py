@@ -76,16 +76,19 @@ def call_metric(
             gold as the result: if that raises too, the evaluator is at fault.
 
     Raises:
-        BrokenResult: the metric raised, and the result is at fault, or it returned NaN.
+        BrokenResult: the metric raised, and the result is at fault, or it returned NaN or None.
         RuleError: the metric returned more than 1.
         Exception: the metric raised, and the evaluator, its rules, its gold files or this machine are at fault.
     """
     options = as_rules(options)
     inspect.signature(metric).bind(result, *expected, **options)
     try:
-        score = float(metric(result, *expected, **options))
+        value = metric(result, *expected, **options)
+        if value is None:
+            raise BrokenResult("the metric returned None, which is no score")
+        score = float(value)
     except Exception as error:
-        if _is_machines(error) or isinstance(error, RuleError | re.error):
+        if _is_machines(error) or _is_misspelled(error) or isinstance(error, RuleError | re.error):
             raise
         if gold and not _loads(metric, result, expected[0], options):
             raise RuleError(f"the gold file does not load: {_describe(error)}") from error
@@ -108,6 +111,12 @@ def _loads(metric: Callable[..., Any], result: Any, gold: Any, options: Mapping[
     except Exception:  # noqa: BLE001  any exception means that the gold does not load
         return False
     return True
+
+
+def _is_misspelled(error: BaseException) -> bool:
+    """Whether code names what does not exist: a bug of the evaluator, unless it evaluates text of the result."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return type(error) is NameError and not frames[-1].filename.startswith("<")
 
 
 def _is_machines(error: BaseException) -> bool:
