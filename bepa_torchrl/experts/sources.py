@@ -58,14 +58,16 @@ def read_source(
 
 def _traces_of(reader: str, folder: Path, tasks: Iterable[Task], *, successes: bool, images: bool) -> list[ExpertTrace]:
     """The traces as the reader, or the folder of saved traces, has them; raises as :func:`read_source`."""
-    from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader
+    from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader, read_all
 
+    tasks = list(tasks)
+    known = {task.id for task in tasks}
     if reader or not (folder / "traces").is_dir():
         read = find_reader(reader or AUTO)
         if isinstance(read, RunReader):
             return read.read(folder, tasks, successes=successes, images=images)
-        return [trace for trace in read(folder, tasks) if trace.success or not successes]
-    known = {task.id for task in tasks}
+        traces = [trace for trace in read_all(reader, folder, tasks) if trace.task_id in known]
+        return [trace for trace in traces if trace.success or not successes]
     traces = load_traces(folder, images=images)
     wanted = [trace for trace in traces if trace.task_id in known]
     if not wanted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader, task_of
+from bepa_torchrl.experts.readers.registry import AUTO, RunReader, find_reader, read_all, task_of
 from bepa_torchrl.experts.readers.run import USES, Outcome, Run
 from bepa_torchrl.experts.sources import split_source
 from bepa_torchrl.experts.trace import ExpertTrace, TraceError
@@ -124,6 +124,9 @@ def check_sources(sources: Sequence[str], tasks: Iterable[Task] | None = None) -
             f"{', '.join(sources)}: no run of an expert found, but the training run {trained[0]}; its expert's traces "
             f"are in {trained[0] / 'prepared' / 'experts'}, and `bepa status {trained[0]}` shows the run itself"
         )
+    if not runs and all(_is_function(source) for source in sources):
+        count = len(known or ())
+        raise TraceError(f"{', '.join(sources)}: the reader returned no trace of any of the {count} tasks of the suite")
     if not runs:
         raise TraceError(
             f"{', '.join(sources)}: no run found; expected folders <task id>/traj.jsonl of OSWorld's runners, "
@@ -132,13 +135,17 @@ def check_sources(sources: Sequence[str], tasks: Iterable[Task] | None = None) -
     return Checked(tuple(runs), tuple(str(run) for run in dict.fromkeys(whole)))
 
 
+def _is_function(source: str) -> bool:
+    return not isinstance(find_reader(split_source(source)[0] or AUTO), RunReader)
+
+
 def _check(source: str, name: str, folder: Path, known: dict[str, Task] | None) -> list[CheckedRun]:
     reader = find_reader(name)
     if isinstance(reader, RunReader):
         return [_checked(source, run, known) for run in reader.scan(folder)]
     if known is None:
         raise TraceError(f"{source!r}: the reader {name!r} reads runs of given tasks; name their suite with --suite")
-    return [_checked_trace(source, trace) for trace in reader(folder, known.values())]
+    return [_checked_trace(source, trace, known) for trace in read_all(name, folder, known.values())]
 
 
 def _checked(source: str, run: Run, known: dict[str, Task] | None) -> CheckedRun:
@@ -153,7 +160,7 @@ def _checked(source: str, run: Run, known: dict[str, Task] | None) -> CheckedRun
     )
 
 
-def _checked_trace(source: str, trace: ExpertTrace) -> CheckedRun:
+def _checked_trace(source: str, trace: ExpertTrace, known: dict[str, Task]) -> CheckedRun:
     """The result of a reader of traces, which has no runs; its pictures are in memory already."""
     outcome = Outcome.success if trace.success else Outcome.failure
     here = Path()
@@ -168,7 +175,7 @@ def _checked_trace(source: str, trace: ExpertTrace) -> CheckedRun:
         final=here if trace.final_screenshot else None,
         problems=tuple(f"step {index + 1}: {reason}" for index, reason in trace.inexact),
     )
-    return _checked(source, run, None)
+    return _checked(source, run, known)
 
 
 def _counts(entries: Iterable[str], names: Sequence[str]) -> dict[str, int]:

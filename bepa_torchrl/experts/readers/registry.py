@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 from bepa_torchrl.experts.readers import agentnet, atif, records
@@ -125,6 +126,32 @@ READERS: Registry[Reader] = Registry(
     },
     expects="a function of (folder, tasks)",
 )
+
+
+def read_all(name: str, folder: Path, tasks: Iterable[Task]) -> list[ExpertTrace]:
+    """What a reader that is a plain function returns, which may have traces of other tasks.
+
+    Args:
+        name: the reader's.
+        folder: contains the logs.
+        tasks: the tasks.
+
+    Raises:
+        TraceError: the function takes other arguments, or returns something else than traces.
+    """
+    read = find_reader(name)
+    try:
+        signature(read).bind(folder, tasks)
+    except TypeError as error:
+        raise TraceError(f"the reader {name!r}: expected a function of (folder, tasks): {error}") from error
+    traces = read(folder, tasks)
+    if not isinstance(traces, Iterable):
+        raise TraceError(f"the reader {name!r}: expected a list of ExpertTrace, got {type(traces).__name__}")
+    found = list(traces)
+    wrong = next((each for each in found if not isinstance(each, ExpertTrace)), None)
+    if wrong is not None:
+        raise TraceError(f"the reader {name!r}: expected a list of ExpertTrace, got one with a {type(wrong).__name__}")
+    return found
 
 
 def reader_names() -> list[str]:

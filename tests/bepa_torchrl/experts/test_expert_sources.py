@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from expert_fixtures import s2_lines, write_log
@@ -147,3 +148,34 @@ def test_screenshots_of_failed_runs_are_not_loaded(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_bytes", lambda path: loaded.append(path.parent.name) or read_bytes(path))
     assert [trace.task_id for trace in successful_traces([f"auto:{tmp_path}"], [ONE, TWO])] == ["one"]
     assert set(loaded) == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda folder: [], r"the reader 'odd': expected a function of \(folder, tasks\): "),  # noqa: ARG005
+        (lambda folder, tasks: None, "the reader 'odd': expected a list of ExpertTrace, got NoneType"),  # noqa: ARG005
+        (lambda folder, tasks: [{}], "the reader 'odd': expected a list of ExpertTrace, got one with a dict"),  # noqa: ARG005
+    ],
+)
+def test_a_reader_that_is_something_else(
+    read: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(READERS, "odd", read)
+    with pytest.raises(TraceError, match=message):
+        read_source(f"odd:{tmp_path}", [ONE])
+    with pytest.raises(TraceError, match=message):
+        check_sources([f"odd:{tmp_path}"], [ONE])
+
+
+def test_traces_of_other_tasks_are_left_out_of_what_a_function_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = find_reader("agent_s2")(logs(tmp_path, {"one": "1.0", "two": "1.0"}), [ONE, TWO])
+    monkeypatch.setitem(READERS, "all", lambda _folder, _tasks: both)
+    assert [trace.task_id for trace in read_source(f"all:{tmp_path}", [ONE])] == ["one"]
+    other = next(run for run in check_sources([f"all:{tmp_path}"], [ONE]).runs if run.task == "two")
+    assert (other.skipped, other.usable, other.problems[0]) == (True, (), "the task is not in the suite")
+    monkeypatch.setitem(READERS, "none", lambda _folder, _tasks: [])
+    with pytest.raises(TraceError, match="the reader returned no trace of any of the 1 tasks of the suite"):
+        check_sources([f"none:{tmp_path}"], [ONE])
