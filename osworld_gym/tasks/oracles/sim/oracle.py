@@ -52,9 +52,11 @@ class SimOracle:
 
         Raises:
             TypeError: ``desktop`` is not a ``SimDesktop``.
+            TaskError: a goal names a setting that the desktop does not have.
         """
         if not isinstance(desktop, SimDesktop):
             raise TypeError(f"SimOracle requires a SimDesktop, got {type(desktop).__name__}")
+        self._check_settings(desktop)
         goal = next((goal for goal in self._goals if not reached(goal, desktop.inner)), None)
         if goal is None:
             return None
@@ -67,6 +69,14 @@ class SimOracle:
             self._rng = random.Random(f"prose {self.task.id} {zlib.crc32(desktop.screenshot().pixels.tobytes())}")
         first, self._first = self._first, False
         return expert_step(move, desktop, first, self._rng)
+
+    def _check_settings(self, desktop: SimDesktop) -> None:
+        known = desktop.inner.settings
+        for name in (name for goal in self._goals if goal["kind"] == "set" for name in goal.get("values", ())):
+            if name not in known:
+                raise TaskError(
+                    f"task {self.task.id!r}: oracle: no setting {name!r}; known: {', '.join(sorted(known))}"
+                )
 
     def _announce(self, goal: Goal, desktop: SimDesktop) -> Move | None:
         """Opens application and tab once, even if already open, so that the plan is valid from any other screen."""

@@ -206,6 +206,9 @@ def test_bad_oracle_input():
         SimOracle(Task("x", "do", oracle={"type": "sim"}))
     with pytest.raises(TaskError, match="unknown goal"):
         SimOracle(Task("x", "do", oracle={"type": "sim", "goals": [{"kind": "dance"}]}))
+    oracle = SimOracle(Task("x", "do", oracle={"type": "sim", "goals": [{"kind": "set", "values": {"mutex": True}}]}))
+    with pytest.raises(TaskError, match="task 'x': oracle: no setting 'mutex'; known: access, "):
+        oracle.next_step(SimDesktop())
 
 
 def test_metric_by_hand():
