@@ -7,6 +7,8 @@ package adds to it by an entry point of the table's group.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
@@ -14,6 +16,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from pkgutil import resolve_name
+from traceback import extract_tb
 from typing import TypeVar
 
 from osworld_gym.errors import ExtensionError
@@ -34,8 +37,9 @@ class Registry(MutableMapping[str, T]):
         accepts: whether an entry point's object is that.
 
     Raises:
-        ExtensionError: (looking up entry points) one has a built-in name, two have the same name, one cannot be
-            imported, or is something else than expected. The message names the distribution.
+        ExtensionError: (adding) the object is something else than expected; (looking up) so is one that was added by
+            its location, or it cannot be imported; (looking up entry points) one has a built-in name, two have the same
+            name, one cannot be imported, or is something else than expected. The message names the distribution.
     """
 
     def __init__(
@@ -50,7 +54,9 @@ class Registry(MutableMapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name in self._table:
             value = self._table[name]
-            return resolve_name(value) if isinstance(value, str) else value
+            if not isinstance(value, str):
+                return value
+            return resolve_name(value) if name in self.built_in else self._located(name, value)
         entry = self._entry_points()[name]
         if entry not in self._loaded:
             self._loaded[entry] = self._load(entry)
@@ -61,6 +67,8 @@ class Registry(MutableMapping[str, T]):
         return name in self._table or name in self._entry_points()
 
     def __setitem__(self, name: str, value: T | str) -> None:
+        if not isinstance(value, str):
+            self._check(name, value)
         self._table[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -73,6 +81,20 @@ class Registry(MutableMapping[str, T]):
     def __len__(self) -> int:
         return len(self._table.keys() | self._entry_points().keys())
 
+    def _check(self, name: str, value: object) -> None:
+        if not self._accepts(value):
+            raise ExtensionError(f"{name!r} of {self.group}: expected {self._expects}, got {value!r:.80}")
+
+    def _located(self, name: str, place: str) -> T:
+        """The object ``module:name`` that a module has added."""
+        try:
+            value: T = resolve_name(place)
+        except Exception as error:  # whatever a foreign module raises
+            problem = f"cannot import {place} ({type(error).__name__}: {error}){raised_at(error)}"
+            raise ExtensionError(f"{name!r} of {self.group}: {problem}; expected MODULE:NAME") from error
+        self._check(name, value)
+        return value
+
     def _entry_points(self) -> Mapping[str, EntryPoint]:
         entries = _entry_points(self.group, tuple(sys.path))
         taken = next((name for name in self.built_in if name in entries), None)
@@ -84,7 +106,7 @@ class Registry(MutableMapping[str, T]):
         try:
             loaded: T = entry.load()
         except Exception as error:  # whatever a foreign module raises
-            problem = f"cannot import {entry.value} ({type(error).__name__}: {error})"
+            problem = f"cannot import {entry.value} ({type(error).__name__}: {error}){raised_at(error)}"
             raise ExtensionError(f"{_origin(entry)}: {problem}; correct or uninstall that distribution") from error
         if not self._accepts(loaded):
             raise ExtensionError(f"{_origin(entry)}: expected {self._expects}, {entry.value} is {loaded!r:.80}")
@@ -98,7 +120,7 @@ def import_modules(modules: Iterable[str]) -> None:
         modules: dotted names. One that is imported already is left as it is.
 
     Raises:
-        ExtensionError: one of them cannot be imported.
+        ExtensionError: one of them cannot be imported, or another module of that name was imported before.
     """
     for module in modules:
         if (folder := str(Path.cwd())) not in sys.path:
@@ -106,15 +128,38 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             import_module(module)
         except Exception as error:
-            problem = f"cannot import {module!r} ({type(error).__name__}: {error})"
-            where = f"{folder} and the installed packages are searched"
-            raise ExtensionError(f"import: {problem}; {where}") from error
+            problem = f"cannot import {module!r} ({type(error).__name__}: {error}){raised_at(error)}"
+            where = f"; {folder} and the installed packages are searched" if _is_missing(error) else ""
+            name = f"; write {module.removesuffix('.py')}" if module.endswith(".py") else ""
+            raise ExtensionError(f"import: {problem}{where}{name}") from error
+        _check_not_hidden(module, Path(folder))
 
 
 def call_with_imports(modules: Iterable[str], function: Callable[[], T]) -> T:
     """Calls a function after :func:`import_modules`: for functions that another process gets."""
     import_modules(modules)
     return function()
+
+
+def raised_at(error: BaseException) -> str:
+    """`` at FILE, line N``: where code outside of the import system raised an error; empty if it did not."""
+    system = (__file__, pkgutil.__file__, str(Path(importlib.__file__).parent), "<")
+    frames = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith(system)]
+    return f" at {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, ModuleNotFoundError | TypeError) and not raised_at(error)
+
+
+def _check_not_hidden(module: str, folder: Path) -> None:
+    """Raises ExtensionError if a module of the folder is not the one of that name that is imported."""
+    path = folder.joinpath(*module.split("."))
+    own = next((file for file in (path / "__init__.py", path.with_name(f"{path.name}.py")) if file.is_file()), None)
+    imported = getattr(sys.modules[module], "__file__", None)
+    if own is not None and (imported is None or Path(imported).resolve() != own.resolve()):
+        where = imported or "built into Python"
+        raise ExtensionError(f"import: {module!r} is {where} already, not {own}; give that module another name")
 
 
 @cache

@@ -20,10 +20,12 @@ from osworld_gym.desktops.home_template import apt
 from osworld_gym.desktops.local.desktop import PROGRAMS
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop, provider_class, required_options
 from osworld_gym.errors import DesktopError, ExtensionError, FailureReason
+from osworld_gym.extensions import raised_at
 
 APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
 _FAILURES = (DesktopError, ExtensionError, ImportError, OSError)
+BUILT_IN = PROVIDERS.built_in
 RESET_BY = "OSWORLD_RESET_BY"  # environment variable: the remote provider's reset_by, for --checks
 
 
@@ -102,11 +104,19 @@ def _version(name: str) -> str:
 
 
 def _try_provider(name: str, probe: Callable[[str], str], expected: tuple[type[Exception], ...]) -> bool:
-    """Prints one line on whether the provider works; returns whether it does. Other errors than those are raised."""
+    """Prints one line on whether the provider works; returns whether it does.
+
+    Other errors than those are raised, unless they are of a provider of the user's own, which may raise anything.
+    """
     try:
         result = probe(name)
     except expected as error:
         print(f"{name:10} does not work here: {error}")
+        return False
+    except Exception as error:
+        if name in BUILT_IN or isinstance(error, ValueError):
+            raise
+        print(f"{name:10} does not work: {type(error).__name__}: {error}{raised_at(error)}")
         return False
     print(f"{name:10} works: {result}")
     return True

@@ -21,7 +21,7 @@ PROVIDERS: Registry[type[Desktop]] = Registry(
         "remote": "osworld_gym.desktops.remote.desktop:RemoteDesktop",
     },
     expects="a class that implements Desktop",
-    accepts=lambda value: isinstance(value, type),
+    accepts=lambda value: isinstance(value, type) and issubclass(value, Desktop),
 )
 
 
@@ -50,10 +50,13 @@ def make_desktop(provider: str, **options: Any) -> Desktop:
     """Creates one desktop; ``options`` are keyword arguments of the provider's class.
 
     Raises:
-        ValueError: unknown provider or option, or one that the provider requires is missing; the message lists them.
+        ValueError: unknown provider or option, or one that the provider requires is missing, or its class lacks methods
+            of Desktop; the message lists them.
         DesktopError: the desktop cannot be created on this machine.
     """
     kind = provider_class(provider)
+    if lacking := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise ValueError(f"provider {provider!r}: its class {kind.__name__} lacks {', '.join(lacking)} of Desktop")
     known = _options(kind)
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -117,3 +117,40 @@ def test_a_function_for_another_process_imports_there(site: Path) -> None:
     assert "module_of_a_worker" not in sys.modules
     assert function() == {}
     assert "module_of_a_worker" in sys.modules
+
+
+def test_an_object_that_is_something_else_is_refused_where_it_is_added(site: Path) -> None:
+    functions = table()
+    with pytest.raises(ExtensionError, match=f"'mine' of {GROUP}: expected a function, got 3"):
+        functions["mine"] = 3
+    assert "mine" not in functions
+    line = "from osworld_gym.desktops import PROVIDERS, SimDesktop\nPROVIDERS['wide'] = SimDesktop()\n"
+    (site / "module_of_an_object.py").write_text(line)
+    with pytest.raises(ExtensionError, match=r"expected a class that implements Desktop, got .*object\.py, line 2$"):
+        import_modules(["module_of_an_object"])
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("os:none", "cannot import os:none (AttributeError: "), ("os:name", "expected a function, got 'posix'")],
+)
+def test_an_unusable_location_is_one_line(place: str, message: str) -> None:
+    functions = table()
+    functions["mine"] = place
+    with pytest.raises(ExtensionError, match=re.escape(message)):
+        functions["mine"]
+
+
+def test_the_line_of_an_error_in_a_module_is_named(site: Path) -> None:
+    (site / "module_with_a_bug.py").write_text("import os\n\nos.environ['NO_SUCH_VARIABLE']\n")
+    with pytest.raises(ExtensionError, match=r"\(KeyError: .*\) at .*module_with_a_bug\.py, line 3$"):
+        import_modules(["module_with_a_bug"])
+    with pytest.raises(ExtensionError, match=r"; write module_with_a_bug$"):
+        import_modules(["module_with_a_bug.py"])
+
+
+def test_a_module_that_another_one_hides_is_refused(site: Path) -> None:
+    for name in ("queue", "time"):  # of the standard library: imported long ago
+        (site / f"{name}.py").write_text("raise RuntimeError('is not imported')\n")
+        with pytest.raises(ExtensionError, match=rf"'{name}' is .* already, not {site / name}\.py; give that module"):
+            import_modules([name])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from osworld_gym.errors import TaskError, did_you_mean
+from osworld_gym.errors import ExtensionError, TaskError, did_you_mean
 from osworld_gym.extensions import Registry
 from osworld_gym.folders import expanded, osworld_root
 from osworld_gym.tasks.suite import Suite
@@ -50,16 +51,29 @@ def load_suite(name: str | Path) -> Suite:
     """The suite with this name, or in this folder or file, whose path is then its name.
 
     Raises:
+        ExtensionError: what was added by this name is no function without arguments, or returns no Suite.
         TaskError: neither a known name, nor a folder with ``examples/<domain>/<id>.json``, nor a file of tasks on web
             sites (:mod:`osworld_gym.tasks.suites.web`).
     """
     if str(name) in SUITES:
-        return SUITES[str(name)]()
+        return _made(str(name), SUITES[str(name)])
     if is_web_file(name):
         from osworld_gym.tasks.suites.web import web_suite  # most suites are not of web tasks
 
         return replace(web_suite(expanded(name)), name=str(name))
     return replace(osworld_suite(suite_folder(Path(name))), name=str(name))
+
+
+def _made(name: str, make: Callable[[], Suite]) -> Suite:
+    """The suite of a function in ``SUITES``; raises ExtensionError as :func:`load_suite`."""
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ExtensionError(f"suite {name!r}: expected a function without arguments, {make!r:.80}: {error}") from error
+    suite = make()
+    if not isinstance(suite, Suite):
+        raise ExtensionError(f"suite {name!r}: expected that {make!r:.80} returns a Suite, got {type(suite).__name__}")
+    return suite
 
 
 def is_web_file(name: str | Path) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from closed_pipe import run_into, run_unread
@@ -13,6 +14,7 @@ from closed_pipe import run_into, run_unread
 from osworld_gym import cli
 from osworld_gym.commands import doctor
 from osworld_gym.desktops import registry
+from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim import SimDesktop
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.checks import check_task
@@ -319,3 +321,44 @@ def test_an_interrupt_is_one_line_and_status_130(
     monkeypatch.setattr(SimDesktop, "reset", interrupted)
     assert cli.main(["doctor", "--provider", "sim"]) == 130
     assert capsys.readouterr().err == "osworld-gym: interrupted\n"
+
+
+class NoLicence(ScriptedDesktop):
+    """A provider of the user's own that does not work."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+class Incomplete(Desktop):
+    """One that lacks methods."""
+
+
+def test_doctor_says_what_is_wrong_with_a_provider_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in (NoLicence, Incomplete):
+        monkeypatch.setitem(registry.PROVIDERS, kind.__name__, kind)
+    monkeypatch.setattr(doctor, "PROVIDERS", ["NoLicence", "Incomplete", "sim"])
+    assert cli.main(["doctor"]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()[2:]
+    assert re.fullmatch(r"NoLicence +does not work: RuntimeError: no licence at .*test_cli\.py, line \d+", first)
+    assert "its class Incomplete lacks close, perform, read_file, reset, run" in second
+    assert third.startswith("sim        works")
+    assert cli.main(["doctor", "--provider", "Incomplete"]) == 2
+    assert capsys.readouterr().err.startswith("osworld-gym: provider 'Incomplete': its class Incomplete lacks close")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda split: None, "expected a function without arguments, "),  # noqa: ARG005
+        (lambda: [], "returns a Suite, got list"),
+    ],
+)
+def test_a_suite_of_ones_own_that_is_none(
+    make: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(suites.SUITES, "odd", make)
+    assert cli.main(["tasks", "list", "--suite", "odd"]) == 2
+    assert said in capsys.readouterr().err
