@@ -192,10 +192,15 @@ def test_a_name_that_a_metric_misspells_is_its_own_failure():
     def evaluates(result):
         return eval(result)  # as some of OSWorld's metrics do
 
+    official = {}  # where only an odd result leads to a name that is not there
+    source = "def score(result): return undefined"
+    exec(compile(source, "/checkout/desktop_env/evaluators/metrics/a.py", "exec"), official)
     with pytest.raises(NameError, match="jsn"):
         call_metric(misspelled, b"1", (), {}, gold=False)
     with pytest.raises(BrokenResult, match="NameError"):
         call_metric(evaluates, "text_of_the_policy", (), {}, gold=False)
+    with pytest.raises(BrokenResult, match="NameError"):
+        call_metric(official["score"], b"1", (), {}, gold=False)
     with pytest.raises(BrokenResult, match="the metric returned None, which is no score"):
         call_metric(lambda result: None, b"1", (), {}, gold=False)  # noqa: ARG005
 
