@@ -23,6 +23,7 @@ from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput,
 from bepa_torchrl.losses.rows import (
     check_batch,
     entry,
+    entry_on_cpu,
     padded,
     per_row,
     response_lengths,
@@ -222,7 +223,7 @@ class BEPALoss(LossModule):
         return "all" if self.off_policy_has_ratio else "sampled"
 
     def denominators(self, rows: TensorDictBase) -> Tensor:
-        """The ``denominator`` entry for all rows of one optimiser step, ``[R, 1]`` float32.
+        """The ``denominator`` entry for all rows of one optimiser step, ``[R, 1]`` float32 on the CPU.
 
         ``rows.set(keys.DENOMINATOR, loss.denominators(rows))`` before the rows are split into micro-batches. ``rows``
         must contain all rows of each of its groups.
@@ -231,8 +232,8 @@ class BEPALoss(LossModule):
         lengths = response_lengths(rows, k.action)
         out = F.row_denominators(
             lengths,
-            entry(rows, k.group).reshape(-1),
-            entry(rows, k.slot).reshape(-1),
+            entry_on_cpu(rows, k.group),
+            entry_on_cpu(rows, k.slot),
             aggregation=self.aggregation,
             unit=self.unit,
             max_length=self.max_length,
@@ -244,7 +245,7 @@ class BEPALoss(LossModule):
         if not self.anchor_weight:
             return torch.zeros(len(rows), dtype=torch.bool)
         k = self.tensor_keys
-        returns, off_policy, group = (entry(rows, key).reshape(-1) for key in (k.episode_return, k.off_policy, k.group))
+        returns, off_policy, group = (entry_on_cpu(rows, key) for key in (k.episode_return, k.off_policy, k.group))
         return F.anchor_rows(returns, off_policy.bool(), group)
 
     def anchor_weights(self, rows: TensorDictBase) -> Tensor:
@@ -316,7 +317,7 @@ class BEPALoss(LossModule):
         if not self.distill_weight:
             return torch.zeros(len(rows), dtype=torch.bool)
         k = self.tensor_keys
-        off_policy = entry(rows, k.off_policy).reshape(-1).bool()
+        off_policy = entry_on_cpu(rows, k.off_policy).bool()
         finite = [bool(torch.isfinite(entry(row, k.plan_log_prob)).all()) for row in rows.unbind(0)]
         chosen: Tensor = torch.tensor(finite) & ~off_policy
         return chosen
@@ -330,7 +331,7 @@ class BEPALoss(LossModule):
         """Which of all rows of one optimiser step have a term whatever their advantage, ``[R]`` bool."""
         every = self.anchor_rows(rows) | self.distill_rows(rows)
         if self.kl_weight or self.entropy_weight:
-            every = every | ~entry(rows, self.tensor_keys.off_policy).reshape(-1).bool()
+            every = every | ~entry_on_cpu(rows, self.tensor_keys.off_policy).bool()
         return every
 
     def _rollout_weight(self, inputs: LossInputs) -> Tensor:

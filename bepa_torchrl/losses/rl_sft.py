@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bepa_torchrl.losses.bepa import BEPALoss
 from bepa_torchrl.losses.inputs import LossInputs, Objective
-from bepa_torchrl.losses.rows import entry, response_lengths
+from bepa_torchrl.losses.rows import entry_on_cpu, response_lengths
 
 
 class RLSFTLoss(BEPALoss):
@@ -42,7 +42,7 @@ class RLSFTLoss(BEPALoss):
     def denominators(self, rows: TensorDictBase) -> Tensor:
         """``[R, 1]`` float32: as in :class:`BEPALoss` for on-policy rows; for the expert's, their response tokens."""
         lengths = response_lengths(rows, self.tensor_keys.action)
-        off = entry(rows, self.tensor_keys.off_policy).reshape(-1)
+        off = entry_on_cpu(rows, self.tensor_keys.off_policy).bool()
         out = torch.empty(len(off), 1)
         if off.any():
             out[off] = float(lengths[off].sum().clamp_min(1))

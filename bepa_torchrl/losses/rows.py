@@ -53,8 +53,17 @@ def _present(rows: TensorDictBase, key: NestedKey, value: Tensor | None) -> Tens
     return value
 
 
+def entry_on_cpu(rows: TensorDictBase, key: NestedKey) -> Tensor:
+    """An entry of one number per row, ``[R]`` on the CPU, wherever the rows are: some may be on an accelerator.
+
+    Raises:
+        KeyError: a row does not have the key.
+    """
+    return torch.stack([entry(row, key).reshape(()).cpu() for row in rows.unbind(0)])
+
+
 def response_lengths(rows: TensorDictBase, key: NestedKey) -> Tensor:
-    """Response tokens of each row, ``[R]`` int64. Raises as :func:`check_batch` and :func:`entry`."""
+    """Response tokens of each row, ``[R]`` int64 on the CPU. Raises as :func:`check_batch` and :func:`entry`."""
     check_batch(rows, key)
     return torch.tensor([entry(row, key).shape[0] for row in rows.unbind(0)])
 
@@ -82,7 +91,7 @@ def per_row(rows: TensorDictBase, key: NestedKey, shape: tuple[int, ...], fix: s
     wrong = [list(value.shape) for value in values if tuple(value.shape) != shape]
     if wrong:
         raise ValueError(f"{key!r} must be {list(shape)} in each row; {fix}; got {wrong[0]}")
-    return torch.stack(values)
+    return torch.stack([value.to(values[0].device) for value in values])
 
 
 def response_mask(dist: torch.distributions.Distribution, log_prob: Tensor) -> Tensor:

@@ -197,7 +197,7 @@ def note_update(rows: TensorDictBase, version: int) -> None:
     """
     update = torch.tensor([version])
     for row in row_list(rows):
-        row.set(K.UPDATES, torch.cat([row.get(K.UPDATES), update]) if K.UPDATES in row else update)
+        row.set(K.UPDATES, torch.cat([row.get(K.UPDATES).cpu(), update]) if K.UPDATES in row else update)
 
 
 def global_norm(norm: Tensor) -> float:

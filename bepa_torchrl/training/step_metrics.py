@@ -6,7 +6,7 @@ from tensordict import TensorDictBase
 
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, merge_metrics, metrics_at_ratio_one
-from bepa_torchrl.losses.rows import response_lengths
+from bepa_torchrl.losses.rows import entry_on_cpu, response_lengths
 
 #: the suffix of metrics over the computed rows alone
 SUFFIX = "_rows_with_signal"
@@ -40,7 +40,7 @@ def over_all_rows(
     """
     counts = response_lengths(skipped, K.RESPONSE_TOKENS)
     counts = (counts > 0).long() if unit == "step" else counts
-    off = skipped.get(K.OFF_POLICY).reshape(-1)
+    off = entry_on_cpu(skipped, K.OFF_POLICY).bool()
     known = metrics_at_ratio_one(float(counts.sum()), float(counts[off].sum()))
     unknown = {name for name in MEASURED if not at_old_policy or name.startswith(("log_prob_", "rollout_"))}
     merged = merge_metrics([measured, known])
