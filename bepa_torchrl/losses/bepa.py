@@ -21,6 +21,7 @@ from bepa_torchrl.losses import terms
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput, diagnostics, rollout_diagnostics
 from bepa_torchrl.losses.rows import (
+    at_least_single,
     check_batch,
     entry,
     entry_on_cpu,
@@ -357,7 +358,7 @@ class BEPALoss(LossModule):
             raise ValueError(f"{k.advantage!r} must be finite; it is not on {row_names(rows, bad)}")
         off_policy = per_row(rows, k.off_policy, (1,), "False on rows that the policy sampled").bool()
         dist = self.actor_network.get_dist(rows, logits_key="logits")
-        log_prob = dist.log_prob(padded(rows, k.action, fill=-100))
+        log_prob = at_least_single(dist.log_prob(padded(rows, k.action, fill=-100)))
         mask = response_mask(dist, log_prob)
         old = self._old_log_prob(rows, log_prob)
         advantage, off_policy = advantage.to(log_prob.device), off_policy.to(log_prob.device)

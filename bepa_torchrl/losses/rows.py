@@ -94,6 +94,11 @@ def per_row(rows: TensorDictBase, key: NestedKey, shape: tuple[int, ...], fix: s
     return torch.stack([value.to(values[0].device) for value in values])
 
 
+def at_least_single(log_prob: Tensor) -> Tensor:
+    """Half-precision log-probabilities as float32, others as they are: their sum over a row has 8 bits in bfloat16."""
+    return log_prob.float() if log_prob.dtype in (torch.bfloat16, torch.float16) else log_prob
+
+
 def response_mask(dist: torch.distributions.Distribution, log_prob: Tensor) -> Tensor:
     """The actor's response mask ``[B, T]`` bool.
 

@@ -13,7 +13,15 @@ from torchrl.objectives.common import LossModule
 
 from bepa_torchrl.data import keys
 from bepa_torchrl.losses.output import SFTLossOutput
-from bepa_torchrl.losses.rows import check_batch, padded, per_row, response_lengths, response_mask, scoring_keys
+from bepa_torchrl.losses.rows import (
+    at_least_single,
+    check_batch,
+    padded,
+    per_row,
+    response_lengths,
+    response_mask,
+    scoring_keys,
+)
 
 
 class SFTLoss(LossModule):
@@ -66,7 +74,7 @@ class SFTLoss(LossModule):
         rows = tensordict.copy()
         denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
         dist = self.actor_network.get_dist(rows, logits_key="logits")
-        log_prob = dist.log_prob(padded(rows, self.tensor_keys.action, fill=-100))
+        log_prob = at_least_single(dist.log_prob(padded(rows, self.tensor_keys.action, fill=-100)))
         mask = response_mask(dist, log_prob)
         denominator = denominator.to(log_prob.device)
         summed = torch.where(mask, log_prob, 0.0).sum(-1, keepdim=True)

@@ -53,7 +53,7 @@ class BigramActor(TensorDictModuleBase):
 def make_row(actor, response, *, group=0, slot=0, advantage=1.0, ratio=1.0, off=False):
     """One ragged row whose old log-probabilities give ``ratio`` (a number, or one per token) at the actor's weights."""
     row = TensorDict({keys.PROMPT_TOKENS: torch.tensor([5, slot]), keys.RESPONSE_TOKENS: torch.tensor(response)})
-    old = actor.row_log_prob(row).detach() - torch.as_tensor(ratio).log()
+    old = actor.row_log_prob(row).detach().float() - torch.as_tensor(ratio).log()
     return row.update(
         {
             keys.GROUP_ID: torch.tensor(group),
@@ -174,6 +174,24 @@ def test_one_ratio_per_step(actor):
     assert out.loss_objective.item() == pytest.approx((-1.3 + 1.0) / 2, rel=1e-5)
     assert out.units.item() == 2
     assert out.clip_fraction.item() == 0.5
+
+
+def test_the_sums_of_half_precision_log_probs_are_not_rounded():
+    """A step of 300 tokens at the old weights has ratio 1; a sum in bfloat16 is rounded to 2 or 4 nats."""
+
+    class HalfActor(BigramActor):
+        def row_log_prob(self, row):
+            return super().row_log_prob(row).to(torch.bfloat16)
+
+    half = HalfActor()
+    rows = [make_row(half, [i % VOCABULARY for i in range(300)], slot=s, advantage=1.0 - 2 * s) for s in range(2)]
+    loss = BEPALoss(half, unit="step")
+    out = loss(stamped(loss, rows))
+    assert out.ratio_mean_on_policy.item() == pytest.approx(1.0, abs=1e-4)
+    assert out.loss_objective.dtype == torch.float32
+    supervised = SFTLoss(half)
+    mean = torch.cat([half.row_log_prob(row).double() for row in rows]).mean().item()
+    assert supervised(stamped(supervised, rows)).loss_sft.item() == pytest.approx(-mean, rel=1e-5)
 
 
 def test_one_ratio_per_response_by_hand(actor):
