@@ -170,7 +170,7 @@ def success_table(study: Mapping[str, Sequence[Result]]) -> list[str]:
 def gain_table(
     study: Mapping[str, Sequence[Result]], text: Callable[[tuple[Rates, Rates] | None], str], head: str = "points"
 ) -> list[str]:
-    """Paired differences in points: each method to the base policy, and to GRPO.
+    """Paired differences in points: each method to the base policy and to GRPO, and its variations to BEPA.
 
     Args:
         study: all results.
@@ -179,11 +179,12 @@ def gain_table(
     """
     parts = columns(study)
     lines = [row(f"difference, {head}", *parts.values()), rule(len(parts) + 1)]
-    for reference in (BASE, "grpo"):
-        for name in study:
-            if name != reference and (reference == BASE or reference in study):
-                cells = (text(pair(study, name, reference, part)) for part in parts)
-                lines.append(row(f"{name} − {reference}", *cells))
+    pairs = [(name, BASE) for name in study]
+    pairs += [(name, reference) for reference in ("grpo", "bepa") if reference in study for name in study]
+    for name, reference in pairs:
+        if name != reference and (name, reference) != ("grpo", "bepa"):  # the row bepa − grpo says the same
+            cells = (text(pair(study, name, reference, part)) for part in parts)
+            lines.append(row(f"{name} − {reference}", *cells))
     return lines
 
 
