@@ -76,11 +76,11 @@ class LocalDesktop(PreparedDesktop):
             raise ValueError(f"home: expected auto, overlay or copy, got {home!r}")
         super().__init__(width, height, apps, office_clock)
         self._guest_process: GuestProcess | None = None
+        limits, way_out = Limits(memory, disk, processes), _proxy(proxy, isolated)
         missing = missing_requirements(isolated)
         if missing:
             raise DesktopError(FailureReason.never_ready, missing)
-        limits = Limits(memory, disk, processes)
-        self._setting = Setting(isolated, _template(template, isolated), home, limits, _proxy(proxy, isolated))
+        self._setting = Setting(isolated, _template(template, isolated), home, limits, way_out)
 
     def _turn(self) -> AbstractContextManager[None]:
         return ADMISSION.start(MEMORY)
