@@ -18,6 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # $(call extras,test+guest): the stamp of an environment that has these extras
 extras = $(VENV)/.installed-$(1)
 comma := ,
+# $(call files,slow): the test files with this marker; the others are not imported (tests/conftest.py checks the rule)
+files = $(shell grep -rlE --include='test_*.py' '\bmark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help env train train-local test test-slow test-desktop test-apps test-docker test-official test-storage test-ray test-vllm test-experts test-browser soak nightly lint docs wheel \
@@ -54,30 +56,30 @@ test: $(call extras,test)   ## the default tests: pip packages only (5 to 6 minu
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(call extras,test)  ## whole training runs, resume, the program end to end (minutes)
-	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900
+	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900 $(call files,slow)
 
 test-desktop: $(call extras,test+guest)  ## a real X server, real applications (scripts/apt-packages.txt)
-	$(BIN)/python -m pytest -m "desktop and not (soak or nightly)" --timeout 600
+	$(BIN)/python -m pytest -m "desktop and not (soak or nightly)" --timeout 600 $(call files,desktop)
 
 test-apps: $(call extras,test+guest)  ## LibreOffice, Chromium, GIMP, VLC, Thunderbird (osworld-gym install-desktop)
-	$(BIN)/python -m pytest -m "apps and not (soak or nightly)" --timeout 900
+	$(BIN)/python -m pytest -m "apps and not (soak or nightly)" --timeout 900 $(call files,apps)
 
 test-docker: $(call extras,test+guest+container)  ## the container provider on a running Docker engine
-	$(BIN)/python -m pytest -m "docker and not (soak or nightly)" --timeout 900
+	$(BIN)/python -m pytest -m "docker and not (soak or nightly)" --timeout 900 $(call files,docker)
 
 test-official: $(call extras,test+guest+official-eval)  ## OSWorld's own client and evaluators against our guest
 	$(BIN)/osworld-gym install-official
 	# OSWorld's code and its packages warn as they like: only ours must not
-	$(BIN)/python -m pytest -m "official and not (soak or nightly)" --timeout 900 -W default
+	$(BIN)/python -m pytest -m "official and not (soak or nightly)" --timeout 900 -W default $(call files,official)
 
 test-storage: $(call extras,test+storage-test) build/azurite/node_modules  ## stores on S3 and Azure Blob servers of this machine (needs npm)
-	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600
+	$(BIN)/python -m pytest -m "storage and not nightly" --timeout 600 $(call files,storage)
 
 test-ray: $(call extras,test+guest+ray)  ## Ray clusters on this machine: kills of each kind of process, bad nodes, two clusters, real desktops (scripts/apt-packages.txt)
 	$(BIN)/python -m scripts.test_files ray --timeout 600
 
 test-browser: $(call extras,test+guest+browser)  ## the pages of bepa view in Debian's chromium (apt-get install chromium, scripts/apt-packages.txt)
-	$(BIN)/python -m pytest -m "browser and not nightly" --timeout 300
+	$(BIN)/python -m pytest -m "browser and not nightly" --timeout 300 $(call files,browser)
 
 build/azurite/node_modules:
 	@command -v npm >/dev/null || { echo "npm not found; fix: apt-get update && apt-get install npm"; exit 2; }
@@ -90,7 +92,7 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt scripts/install_vll
 	@touch $@
 
 test-vllm: $(VLLM_VENV)/.installed  ## rollouts with vLLM on the CPU: sampling, weight sync, training (docs/vllm.md)
-	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default
+	$(VLLM_VENV)/bin/python -m pytest -m vllm --timeout 900 -W default $(call files,vllm)
 
 # an environment of its own: the agents' packages are not ours
 GUI_AGENTS_VENV ?= .venv-gui-agents
@@ -99,13 +101,13 @@ $(GUI_AGENTS_VENV)/.installed: scripts/install_gui_agents.sh | $(BIN)/python
 	@touch $@
 
 test-experts: $(call extras,test) $(GUI_AGENTS_VENV)/.installed  ## logs that the real Agent S2, S2.5 and S3 write (docs/experts.md)
-	GUI_AGENTS_PYTHON=$(GUI_AGENTS_VENV)/bin/python $(BIN)/python -m pytest -m experts --timeout 600
+	GUI_AGENTS_PYTHON=$(GUI_AGENTS_VENV)/bin/python $(BIN)/python -m pytest -m experts --timeout 600 $(call files,experts)
 
 # a part of it: make soak ONLY='kills and part3'
 ONLY ?=
 soak: $(call extras,test+guest+ray)   ## hours: SOAK_RESETS=2000 resets of real desktops (scripts/apt-packages.txt), fifty kills of runs on Ray
 	$(BIN)/osworld-gym doctor --packages
-	$(BIN)/python -m pytest -m soak --timeout 36000 $(if $(ONLY),-k "$(ONLY)")
+	$(BIN)/python -m pytest -m soak --timeout 36000 $(if $(ONLY),-k "$(ONLY)") $(call files,soak)
 
 # the seed of the property tests' examples; make nightly SEED=N repeats those of a failure
 ifndef SEED

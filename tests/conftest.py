@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from property_tests import load_profile
+
+#: markers of tests that ``make test`` leaves out
+TIERS = frozenset(
+    ("apps", "browser", "desktop", "docker", "experts", "nightly", "official", "ray", "slow", "soak", "storage", "vllm")
+)
+#: seconds since 1970 after which no test begins: .ci/run has a limit
+START_BEFORE = float(os.environ.get("TESTS_START_BEFORE", "inf"))
+NO_TIME = "TESTS_START_BEFORE has passed"
 
 load_profile()
 
@@ -15,9 +27,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.randomly_reset_seed = False  # pytest-randomly chooses the order of the tests only
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The Makefile finds the files of a tier by their text: a marker from elsewhere would leave the test out."""
+    texts: dict[Path, str] = {}
+    for item in items:
+        for marker in TIERS & {mark.name for mark in item.iter_markers()}:
+            if item.path not in texts:
+                texts[item.path] = item.path.read_text(encoding="utf-8")
+            if not re.search(rf"\bmark\.{marker}\b", texts[item.path]):
+                raise pytest.UsageError(
+                    f"{item.nodeid} is marked {marker} elsewhere than in its file, so that the Makefile would not "
+                    f"find it; fix: write mark.{marker} in the file"
+                )
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
 ) -> None:
+    late = [report for report in terminalreporter.stats.get("skipped", ()) if NO_TIME in str(report.longrepr)]
+    if late:
+        terminalreporter.write_line(f"not run: {len(late)} tests")
     if exitstatus == pytest.ExitCode.TESTS_FAILED and hasattr(config.option, "randomly_seed"):
         terminalreporter.write_line(f"the order of the tests: --randomly-seed={config.option.randomly_seed}")
 
@@ -33,6 +63,8 @@ def _seed() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
+    if time.time() > START_BEFORE:
+        pytest.skip(NO_TIME)
     _seed()
 
 
