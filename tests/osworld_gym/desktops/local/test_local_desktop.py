@@ -79,7 +79,7 @@ def folders(pid: int) -> list[Path]:
 
 @pytest.mark.parametrize("task", SUITE.tasks, ids=lambda task: task.id)
 def test_every_task_is_0_untouched_0_idle_and_1_after_its_oracle(desktop: LocalDesktop, task: Task) -> None:
-    assert check_task(desktop, task, seed=0) == []
+    assert check_task(desktop, task, seed=0) == [], desktop.windows()
 
 
 @pytest.mark.parametrize("name", ["editor-save-as", "files-rename", "files-move"])
@@ -87,7 +87,7 @@ def test_the_native_style_solves_too(desktop: LocalDesktop, name: str) -> None:
     task = SUITE.task(f"local-{name}")
     begin(desktop, task, 1)
     _, stop = play_oracle(desktop, make_oracle(task, "native"), max_steps=MAX_ORACLE_STEPS)
-    assert verify(task, desktop, stop=stop).success
+    assert verify(task, desktop, stop=stop).success, desktop.windows()
 
 
 def begin(desktop: LocalDesktop, task: Task, seed: int) -> None:
