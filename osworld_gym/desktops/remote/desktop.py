@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Real
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -49,28 +51,39 @@ class Server:
     ports: Mapping[int, int]
 
     def __str__(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str) -> Server:
         """Parses ``http://[TOKEN@]HOST[:PORT][?chrome=PORT&vlc=PORT]``; the default ports are 5000, 9222 and 8080.
 
+        The token is all that precedes the last ``@``, as it is.
+
         Raises:
-            ValueError: the URL has another form.
+            ValueError: the URL has another form. The message does not have the token.
         """
-        shown = url.rpartition("@")[2] if "@" in url else url
-        expected = f"a server: expected http://[TOKEN@]HOST[:PORT][?chrome=PORT&vlc=PORT], got {shown!r}"
+        before, at, address = str(url).rpartition("@")
+        scheme, _, token = before.partition("://")
+        expected = f"a server: expected http://[TOKEN@]HOST[:PORT][?chrome=PORT&vlc=PORT], got {address!r}"
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise ValueError(
+                f"a server: expected a token of ASCII characters without spaces, got another for {address!r}"
+            )
         try:
-            parts = urlsplit(url)
-            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            parts = urlsplit(f"{scheme}://{address}" if at else address)
+            query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
             ports = {port: int(query.get(name, port)) for port, name in PORTS.items()}
-            number = parts.port or SERVER
-        except ValueError as error:  # a port that is no number, brackets that are open
+            number = SERVER if parts.port is None else parts.port
+            host = parts.hostname or ""
+            host.encode("idna")  # as a connection does
+        except ValueError as error:  # a port that is no number, brackets that are open, a host with an empty part
             raise ValueError(f"{expected} ({error})") from error
-        wrong = set(query) - set(PORTS.values())
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or wrong:
+        wrong = bool(set(query) - set(PORTS.values())) or not all(
+            0 < one <= 65_535 for one in (number, *ports.values())
+        )
+        if parts.scheme != "http" or not host or " " in host or parts.path not in ("", "/") or parts.fragment or wrong:
             raise ValueError(expected)
-        return cls(parts.hostname, number, parts.username or "", ports)
+        return cls(host, number, token, ports)
 
 
 class RemoteDesktop(Desktop):
@@ -90,7 +103,8 @@ class RemoteDesktop(Desktop):
 
     Raises:
         DesktopError: ``never_ready``: no servers are given.
-        ValueError: a URL is wrong, or neither or both of ``reset_by`` and ``allow_dirty`` are given.
+        ValueError: a URL, a number or ``reset_by`` is wrong, or neither or both of ``reset_by`` and ``allow_dirty`` are
+            given.
     """
 
     def __init__(
@@ -110,6 +124,7 @@ class RemoteDesktop(Desktop):
             wish = "got both" if allow_dirty else "without it no desktop would be pristine"
             raise ValueError(f"remote: expected reset_by='command or URL' or allow_dirty=True; {wish}")
         self._servers = {str(server): server for server in servers}
+        _check_numbers(width, height, ready=ready, reset_deadline=reset_deadline, wait=wait)
         self._hook = Hook(reset_by, reset_deadline) if reset_by is not None else None
         self._size, self._ready, self._wait = (width, height), ready, wait
         self.client_password = client_password
@@ -159,7 +174,7 @@ class RemoteDesktop(Desktop):
         try:
             self._require_open(closings)
             if self._hook is not None:
-                require_no_mark(desktop, self._hook.action)
+                require_no_mark(desktop, self._hook.name)
                 leave_mark(desktop)
             with self._lock:
                 self._require_open(closings)
@@ -316,13 +331,24 @@ def listed(urls: Sequence[str] | None) -> list[Server]:
 
     Raises:
         DesktopError: ``never_ready``: none is given.
-        ValueError: a URL is wrong.
+        ValueError: a URL is wrong, or ``urls`` is one text.
     """
     named = os.environ.get(URLS, "").replace(",", " ").split() if urls is None else list(urls)
+    if isinstance(urls, str):
+        raise ValueError("urls: expected a list of URLs, got one text; fix: urls=['http://…']")
     if not named:
         message = f"no servers are named; fix: urls=[...], or export {URLS}=http://host:5000"
         raise DesktopError(FailureReason.never_ready, message)
     return [Server.parse(url) for url in named]
+
+
+def _check_numbers(width: int, height: int, **seconds: float) -> None:
+    """Raises ValueError unless the sides are positive integers, and the seconds numbers of at least 0 and finite."""
+    if not all(isinstance(side, Integral) and side > 0 for side in (width, height)):
+        raise ValueError(f"remote: width and height: expected integers > 0 (pixels), got {width!r}×{height!r}")
+    for name, value in seconds.items():
+        if not isinstance(value, Real) or not 0 <= value < inf:
+            raise ValueError(f"remote: {name}: expected seconds, a finite number >= 0, got {value!r}")
 
 
 def connect(server: Server, size: tuple[int, int], deadline: float) -> _Ours | _Official:
@@ -365,7 +391,7 @@ def _ask(server: Server, client: GuestClient) -> tuple[bool, tuple[int, int]]:
     ours = speaks_ours(client, ASK)
     reply = client.post("/screen_size", {}, timeout=ASK, again=True)
     if reply.status == 401:
-        message = f"{server} requires another token; fix: http://TOKEN@{server.host}:{server.port}"
+        message = f"{server} requires another token; fix: {str(server).replace('//', '//TOKEN@')}"
         raise _Refused(FailureReason.never_ready, message)
     if not reply.ok:
         raise DesktopError(FailureReason.never_ready, f"/screen_size: status {reply.status}, {reply.message}")

@@ -7,6 +7,7 @@ longer answers; a marker file written to the old desktop must not exist on the n
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -27,6 +29,8 @@ MARK = "/home/user/.osworld-gym-used"
 _SAID = 300  #: characters of what a hook has said, in an error
 _READ = 4 * _SAID  #: bytes that are read of them
 _PART = 16  #: bytes of an answer that are awaited before the deadline is looked at: they may come one at a time
+_USER = re.compile(r"//[^/?#\s]*@")
+_QUERY = re.compile(r"\?[^\s'\")]*")
 _KILL_SECONDS = 5.0  #: for a command to end after it was killed
 
 
@@ -39,22 +43,44 @@ class Hook:
             split as by a shell, with ``OSWORLD_SERVER_URL`` and ``OSWORLD_SEED`` in its environment.
         deadline: seconds that it may take, the whole answer included; the command and its children are killed then,
             unless they have left its process group.
+
+    Raises:
+        ValueError: the action is neither a URL with a host nor a command.
     """
 
     action: str
     deadline: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.action, str):
+            raise ValueError(f"reset_by: expected a command or URL as text, got {self.action!r}")
+        try:
+            usable = bool(urlsplit(self.action).hostname if self._is_url else shlex.split(self.action))
+        except ValueError as error:  # open quotes or brackets
+            raise ValueError(f"reset_by: expected a command or URL, got another text: {error}") from error
+        if not usable:
+            raise ValueError("reset_by: expected a command or URL, got none")
+
+    @property
+    def _is_url(self) -> bool:
+        return self.action.startswith(("http://", "https://"))
+
+    @property
+    def name(self) -> str:
+        """The action for error messages: a URL without its user, password and query, which may be secret."""
+        return _without_secrets(self.action) if self._is_url else repr(self.action)
+
     def call(self, url: str, seed: int) -> None:
         """Runs the hook. Raises DesktopError (``never_ready``) if it fails or exceeds its deadline."""
-        if self.action.startswith(("http://", "https://")):
+        if self._is_url:
             return self._post(url, seed)
         env = os.environ | {"OSWORLD_SERVER_URL": url, "OSWORLD_SEED": str(seed)}
         try:
             status, said = _run(shlex.split(self.action), env, self.deadline)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DesktopError(FailureReason.never_ready, f"reset command {self.action!r}: {error}") from error
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise DesktopError(FailureReason.never_ready, f"reset command {self.name}: {error}") from error
         if status != 0:
-            message = f"reset command {self.action!r} ended with status {status}; its output: {said}"
+            message = f"reset command {self.name} ended with status {status}; its output: {said}"
             raise DesktopError(FailureReason.never_ready, message)
 
     def _post(self, url: str, seed: int) -> None:
@@ -65,15 +91,16 @@ class Hook:
         try:
             answer = answers.get(timeout=self.deadline)
         except Empty:
-            message = f"reset URL {self.action} timed out: no whole answer in {self.deadline:g} s"
+            message = f"reset URL {self.name} timed out: no whole answer in {self.deadline:g} s"
             raise DesktopError(FailureReason.never_ready, message) from None
-        if isinstance(answer, OSError):  # as are all errors of requests
-            raise DesktopError(FailureReason.never_ready, f"reset URL {self.action}: {answer}") from answer
+        if isinstance(answer, (OSError, ValueError)):  # as are all errors of requests and urllib3
+            message = f"reset URL {self.name}: {_without_secrets(str(answer))}"
+            raise DesktopError(FailureReason.never_ready, message) from None  # its cause has the whole URL
         if isinstance(answer, Exception):
             raise answer
         status, text = answer
         if status >= 400:
-            raise DesktopError(FailureReason.never_ready, f"reset URL {self.action} answered {status}: {text}")
+            raise DesktopError(FailureReason.never_ready, f"reset URL {self.name} answered {status}: {text}")
 
 
 def _run(command: list[str], env: dict[str, str], deadline: float) -> tuple[int, str]:
@@ -120,16 +147,24 @@ def _answer(
         answers.put(error)
 
 
+def _without_secrets(text: str) -> str:
+    """A text without the users, passwords and queries of the URLs in it."""
+    return _QUERY.sub("", _USER.sub("//", text))
+
+
 def leave_mark(desktop: Desktop) -> None:
     """Writes the marker file that marks a desktop as used."""
     desktop.write_file(MARK, b"used\n")
 
 
-def require_no_mark(desktop: Desktop, action: str) -> None:
-    """Raises DesktopError (``setup_failed``) if the marker file exists, so the desktop was not replaced."""
+def require_no_mark(desktop: Desktop, hook: str) -> None:
+    """Raises DesktopError (``setup_failed``) if the marker file exists, so the desktop was not replaced by ``hook``."""
     try:
         desktop.read_file(MARK)
     except FileNotFoundError:
         return
-    message = f"{action!r} did not make a new desktop: {MARK} of the earlier one is still there"
+    except OSError as error:  # a folder in its place, or a server that fails
+        message = f"{hook}: whether it made a new desktop cannot be told: {error}"
+        raise DesktopError(FailureReason.setup_failed, message) from error
+    message = f"{hook} did not make a new desktop: {MARK} of the earlier one is still there"
     raise DesktopError(FailureReason.setup_failed, message)

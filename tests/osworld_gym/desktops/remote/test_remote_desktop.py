@@ -336,6 +336,30 @@ def test_a_hook_that_fails_is_never_ready(start: Start, hook: str, said: str) ->
     assert caught.value.reason is FailureReason.never_ready
 
 
+def test_a_reset_url_keeps_its_password_and_query_out_of_errors(start: Start) -> None:
+    server = start()
+    server.hook_renews = False
+    secret = _hook(server).replace("//", "//user:s3cret@")
+    errors = []
+    for action in (secret.replace("/hook", "/?key=s3cret"), "http://user:s3cret@127.0.0.1:9/x?key=s3cret", secret):
+        with RemoteDesktop([server.url], reset_by=action, **SIZE) as desktop:
+            server.files[MARK] = b"used"
+            with pytest.raises(DesktopError) as caught:
+                desktop.reset(0)
+            assert caught.value.__cause__ is None
+            errors.append(str(caught.value))
+    assert "s3cret" not in " ".join(errors)
+    assert "answered 404" in errors[0]
+    assert "Connection refused" in errors[1]
+    assert "did not make a new desktop" in errors[2]
+
+
+def test_a_reset_url_whose_host_cannot_be_looked_up_is_never_ready() -> None:
+    with pytest.raises(DesktopError, match=r"reset URL http://a\.\.b") as caught:
+        Hook("http://a..b/reset", 5.0).call("http://x", 0)
+    assert caught.value.reason is FailureReason.never_ready
+
+
 def test_the_deadline_of_a_command_is_that_of_its_children(tmp_path: Path) -> None:
     """The child holds a pipe, whose other end ends with it."""
     os.mkfifo(tmp_path / "pipe")
@@ -447,10 +471,53 @@ def test_ports_and_token_are_in_the_url(start: Start) -> None:
         assert desktop.forwarded(22) is None
 
 
-@pytest.mark.parametrize("url", ["https://a:5000", "a:5000", "http://", "http://a:5000/path", "http://t@a?vnc=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://a:5000", "a:5000", "http://", "http://a:5000/path", "http://t@a?vnc=1"),
+        *("http://a:0", "http://a?chrome=0", "http://a?vlc=65536", "http://a?chrome=", "http://a?chrome"),
+        *("http://a#b", "http://a..b", "http://a b"),
+    ],
+)
 def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="a server: expected http://"):
         Server.parse(url)
+
+
+@pytest.mark.parametrize("token", ["user:pass", ":pass", "a#b", "a?b", "a/b", "a@b", "%40"])
+def test_a_token_may_have_any_characters_but_spaces(token: str) -> None:
+    """What follows such a character was cut off, or the token's beginning was the host."""
+    assert Server.parse(f"http://{token}@a:1") == Server("a", 1, token, {9222: 9222, 8080: 8080})
+
+
+def test_a_token_that_no_request_can_have_is_refused_and_not_printed() -> None:
+    with pytest.raises(ValueError, match="expected a token of ASCII characters") as caught:
+        Server.parse("http://s€cret@a:1")
+    assert "cret" not in str(caught.value)
+
+
+def test_an_address_of_ipv6_keeps_its_brackets() -> None:
+    assert str(Server.parse("http://t@[::1]:5001")) == "http://[::1]:5001"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"urls": "http://s3cret@a"}, "urls: expected a list of URLs"),
+        ({"wait": float("nan")}, "wait: expected seconds"),
+        ({"ready": -1}, "ready: expected seconds"),
+        ({"reset_deadline": "60"}, "reset_deadline: expected seconds"),
+        ({"width": "1920"}, "width and height: expected integers"),
+        ({"allow_dirty": False, "reset_by": ""}, "reset_by: expected a command or URL"),
+        ({"allow_dirty": False, "reset_by": "./revert 'one"}, "No closing quotation"),
+        ({"allow_dirty": False, "reset_by": "http://"}, "reset_by: expected a command or URL"),
+        ({"allow_dirty": False, "reset_by": ["./revert"]}, "reset_by: expected a command or URL"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_first_reset(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        make_desktop("remote", **{"urls": ["http://a"], "allow_dirty": True} | options)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_no_servers_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
