@@ -179,7 +179,7 @@ class RemoteDesktop(Desktop):
             with self._lock:
                 self._require_open(closings)
                 self._inner = desktop
-        except DesktopError:
+        except BaseException:
             desktop.close()
             raise
 

@@ -44,12 +44,18 @@ def acquire(urls: Sequence[str], wait: float, folder: Path | None = None) -> Lea
         folder: folder of the locks; None: :data:`FOLDER`.
 
     Raises:
-        DesktopError: ``never_ready``: all are in use; the message states by which processes.
+        DesktopError: ``never_ready``: all are in use; the message states by which processes. Or the folder cannot be
+            used.
     """
     folder, end = folder or FOLDER, time.monotonic() + wait
     while True:
         for url in urls:
-            if (lease := _try(url, folder)) is not None:
+            try:
+                lease = _try(url, folder)
+            except OSError as error:
+                message = f"no lock of {url} in {folder}: {error}; fix: every user must be able to write there"
+                raise DesktopError(FailureReason.never_ready, message) from error
+            if lease is not None:
                 return lease
         if time.monotonic() >= end:
             holders = ", ".join(f"{url} by {_holder(url, folder)}" for url in urls)
@@ -66,11 +72,14 @@ def _try(url: str, folder: Path) -> Lease | None:
     descriptor = _open(_path(url, folder))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{Owner.this()}\n{url}\n".encode(), 0)
     except BlockingIOError:
         os.close(descriptor)
         return None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{Owner.this()}\n{url}\n".encode(), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     return Lease(url, descriptor)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -21,6 +22,7 @@ from polling import until
 from remote_servers import MemoryServer
 
 from osworld_gym import cli
+from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.pool import WarmPool
 from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.desktops.remote import lease as remote_lease
@@ -103,6 +105,25 @@ def test_a_lease_holds_over_processes_and_ends_with_its_holder(tmp_path: Path) -
     lease.release()
     lease.release()
     other.release()
+
+
+def test_a_folder_of_locks_that_cannot_be_used_is_never_ready(tmp_path: Path) -> None:
+    folder = tmp_path / "leases"
+    folder.write_text("")
+    with pytest.raises(DesktopError, match=f"{folder}.*every user") as caught:
+        acquire(["http://a:5000"], 0.0, folder)
+    assert caught.value.reason is FailureReason.never_ready
+
+
+def test_a_lock_that_cannot_be_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DesktopError, match="No space left"):
+            acquire(["http://a:5000"], 0.0, tmp_path)
+    acquire(["http://a:5000"], 0.0, tmp_path).release()
 
 
 def test_the_lease_of_a_reset_that_was_given_up_ends_with_the_reset(start: Start) -> None:
@@ -260,6 +281,20 @@ def test_a_hook_that_did_not_reset_is_found_out(start: Start) -> None:
         server.hook_renews = True
         desktop.reset(2)
         assert desktop.screenshot().size == (320, 240)
+
+
+def test_a_marker_that_cannot_be_read_is_no_new_desktop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the policy made a folder in its place."""
+    server = start()
+
+    def broken(*_: object) -> bytes:
+        raise IsADirectoryError(MARK)
+
+    monkeypatch.setattr(GuestDesktop, "read_file", broken)
+    with RemoteDesktop([server.url], reset_by=_hook(server), **SIZE) as desktop:
+        with pytest.raises(DesktopError, match="whether it made a new desktop") as caught:
+            desktop.reset(0)
+        assert caught.value.reason is FailureReason.setup_failed
 
 
 def test_a_desktop_that_an_earlier_process_left_is_not_pristine(start: Start) -> None:
