@@ -1,7 +1,8 @@
 """Provider ``remote``: guest servers that are already running, ours or official ones, from a list of URLs.
 
-A desktop leases one of them from its first reset until it is closed; if a call is under way then, in a thread that was
-given up, until the end of that call. The kind of server is detected: only ours has ``/health``.
+A desktop leases one of them from its first reset until it is closed or a reset fails; if a call is under way then, in a
+thread that was given up, until the end of that call. A server whose reset failed is leased again only if no other is
+free. The kind of server is detected: only ours has ``/health``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ LOG = logging.getLogger(__name__)
 URLS = "OSWORLD_SERVER_URL"  # environment variable: URLs, separated by spaces or commas
 PORTS = {CHROME: "chrome", VLC: "vlc"}
 ASK = 10.0  # seconds for the server's first reply
+_FAILED: dict[str, float] = {}  # URL of a server whose last reset by this process failed → monotonic time of that, in s
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,17 @@ class RemoteDesktop(Desktop):
 
     def _renew(self, seed: int) -> None:
         closings = self._closings
-        server = self._servers[self._leased(closings).url]
+        lease = self._leased(closings)
+        try:
+            self._renew_on(self._servers[lease.url], seed, closings)
+        except DesktopError as error:
+            if not isinstance(error, _Closed):
+                _FAILED[lease.url] = time.monotonic()
+            self._give_back(lease)
+            raise
+        _FAILED.pop(lease.url, None)
+
+    def _renew_on(self, server: Server, seed: int, closings: int) -> None:
         self._let_go()
         if self._hook is None:
             LOG.warning("%s is used as the last episode left it (allow_dirty)", server)
@@ -186,7 +198,7 @@ class RemoteDesktop(Desktop):
     def _leased(self, closings: int) -> Lease:
         """The lease, acquired if there is none. Raises DesktopError as :func:`acquire`, or ``died``: closed."""
         if (lease := self._lease) is None:
-            lease = acquire(list(self._servers), self._wait)
+            lease = acquire(sorted(self._servers, key=lambda url: _FAILED.get(url, -inf)), self._wait)
             with self._lock:
                 if self._closings == closings:
                     self._lease = lease
@@ -198,7 +210,16 @@ class RemoteDesktop(Desktop):
     def _require_open(self, closings: int) -> None:
         """Raises DesktopError (``died``) if this was closed since, by whoever gave the call up."""
         if self._closings != closings:
-            raise DesktopError(FailureReason.died, "closed while it was reset")
+            raise _Closed(FailureReason.died, "closed while it was reset")
+
+    def _give_back(self, lease: Lease) -> None:
+        """Releases the lease after a reset that failed, unless :meth:`close` has it."""
+        with self._lock:
+            held = self._lease is lease
+            if held:
+                self._lease = None
+        if held:
+            lease.release()
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -320,6 +341,10 @@ class _Official(_Held, OfficialDesktop):
         """Whether a prepared desktop still answers; its screen does not depend on the seed."""
         del seed
         return self._answers()
+
+
+class _Closed(DesktopError):
+    """The desktop was closed meanwhile."""
 
 
 class _Refused(DesktopError):

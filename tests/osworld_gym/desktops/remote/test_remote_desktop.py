@@ -89,6 +89,24 @@ def test_two_desktops_never_share_a_server(start: Start) -> None:
         assert third.server == (urls[0], "")
 
 
+def test_a_dead_server_is_not_leased_again_while_another_is_free(start: Start) -> None:
+    """It came first in the list, so every new desktop waited for it and failed, and no other server was ever used."""
+    dead, alive = start(), start()
+    dead.stop()
+    options: dict[str, Any] = {"urls": [dead.url, alive.url], "reset_by": _hook(alive), "ready": 0.0, "wait": 0.0}
+    with RemoteDesktop(**options | SIZE) as first, RemoteDesktop(**options | SIZE) as second:
+        with pytest.raises(DesktopError, match="did not answer"):
+            first.reset(0)
+        assert first.server is None
+        first.reset(1)
+        assert first.server == (alive.url, "")
+        with pytest.raises(DesktopError, match="did not answer"):  # the only one that is free
+            second.reset(2)
+        first.close()
+        second.reset(3)
+        assert second.server == (alive.url, "")
+
+
 def test_a_lease_holds_over_processes_and_ends_with_its_holder(tmp_path: Path) -> None:
     folder, url = tmp_path / "leases", "http://a:5000"
     command = [sys.executable, "-c", HOLDER, url, str(folder)]
