@@ -211,8 +211,9 @@ def _window(title: str, desktop: Desktop) -> Mapping[str, Any]:
 
 def _menu(number: int, desktop: Desktop) -> Mapping[str, Any]:
     menus = popups(desktop)
-    if not menus:
-        raise DesktopError(FailureReason.evaluator_failed, "the oracle finds no open menu")
+    if not -len(menus) <= number < len(menus):
+        message = f"the oracle finds no open menu of level {number}, {len(menus)} are open"
+        raise DesktopError(FailureReason.evaluator_failed, message)
     return menus[number]
 
 

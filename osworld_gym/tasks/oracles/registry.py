@@ -44,6 +44,6 @@ def make_oracle(task: Task, style: str = "expert") -> Oracle:
     if task.oracle is None:
         raise TaskError(f"task {task.id!r} has no oracle; tasks of the bundled suites have one")
     kind = task.oracle.get("type")
-    if kind not in ORACLES:
+    if not isinstance(kind, str) or kind not in ORACLES:
         raise TaskError(f"task {task.id!r}: oracle.type {kind!r} is unknown; known: {', '.join(sorted(ORACLES))}")
     return ORACLES[kind](task, style)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Collection, Mapping
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.sim.applications import TOGGLE
 from osworld_gym.desktops.sim.desktop import SimDesktop
 from osworld_gym.desktops.sim.goals import KINDS, Goal, reached
 from osworld_gym.desktops.sim.scene import DESK
@@ -17,6 +19,14 @@ from osworld_gym.tasks.oracles.sim.native_habits import native_step
 from osworld_gym.tasks.task import Task
 
 STYLES = ("expert", "native")
+#: what goals of these kinds have besides ``kind``; ``empty``: nothing that the oracle requires; every other: ``file``
+_FIELDS = {
+    "set": ("values",),
+    "mark": ("mark", "item"),
+    "rename": ("file", "name"),
+    "move": ("file", "folder"),
+    "empty": (),
+}
 
 
 class SimOracle:
@@ -40,8 +50,13 @@ class SimOracle:
         if oracle.get("type") != "sim" or not isinstance(goals, (list, tuple)) or not goals:
             raise TaskError(f"task {task.id!r}: SimOracle requires oracle.type 'sim' and goals, got {task.oracle!r}")
         for goal in goals:
-            if goal.get("kind") not in KINDS:
+            kind = goal.get("kind") if isinstance(goal, Mapping) else None
+            if kind not in KINDS:
                 raise TaskError(f"task {task.id!r}: unknown goal {goal!r}; kinds: {', '.join(KINDS)}")
+            needed = _FIELDS.get(kind, ("file",))
+            if not all(key in goal for key in needed) or (kind == "set" and not isinstance(goal["values"], Mapping)):
+                form = ", ".join(needed).replace("values", "values {setting: value}")
+                raise TaskError(f"task {task.id!r}: a goal of kind {kind!r} requires {form}, got {goal!r}")
         self.task, self.style, self._goals = task, style, goals
         self._first = True
         self._at: tuple[str, ...] = ()
@@ -52,11 +67,11 @@ class SimOracle:
 
         Raises:
             TypeError: ``desktop`` is not a ``SimDesktop``.
-            TaskError: a goal names a setting that the desktop does not have.
+            TaskError: a goal names a setting, value, mark or folder that the desktop does not have.
         """
         if not isinstance(desktop, SimDesktop):
             raise TypeError(f"SimOracle requires a SimDesktop, got {type(desktop).__name__}")
-        self._check_settings(desktop)
+        self._check_goals(desktop)
         goal = next((goal for goal in self._goals if not reached(goal, desktop.inner)), None)
         if goal is None:
             return None
@@ -70,13 +85,30 @@ class SimOracle:
         first, self._first = self._first, False
         return expert_step(move, desktop, first, self._rng)
 
-    def _check_settings(self, desktop: SimDesktop) -> None:
-        known = desktop.inner.settings
-        for name in (name for goal in self._goals if goal["kind"] == "set" for name in goal.get("values", ())):
-            if name not in known:
-                raise TaskError(
-                    f"task {self.task.id!r}: oracle: no setting {name!r}; known: {', '.join(sorted(known))}"
-                )
+    def _check_goals(self, desktop: SimDesktop) -> None:
+        for goal in self._goals:
+            if goal["kind"] == "set":
+                for name, value in goal["values"].items():
+                    self._check_value(name, value, desktop)
+            elif goal["kind"] == "mark":
+                marks = [mark for place in desktop.catalogue.places.values() for mark in place.control.marks]
+                self._check_name("mark", goal["mark"], marks)
+            elif goal["kind"] == "move":
+                self._check_name("folder", goal["folder"], desktop.inner.folders)
+
+    def _check_value(self, name: str, value: object, desktop: SimDesktop) -> None:
+        self._check_name("setting", name, desktop.inner.settings)
+        place = desktop.catalogue.places.get(name)
+        if place is None:
+            return
+        options = (True, False) if place.control.kind == TOGGLE else place.control.options
+        if (options and value not in options) or (not options and not isinstance(value, str)):
+            wrong = f"{name!r}: expected {options or 'a text'}, got {value!r}"
+            raise TaskError(f"task {self.task.id!r}: oracle: {wrong}")
+
+    def _check_name(self, what: str, name: object, known: Collection[str]) -> None:
+        if name not in known:
+            raise TaskError(f"task {self.task.id!r}: oracle: no {what} {name!r}; known: {', '.join(sorted(known))}")
 
     def _announce(self, goal: Goal, desktop: SimDesktop) -> Move | None:
         """Opens application and tab once, even if already open, so that the plan is valid from any other screen."""

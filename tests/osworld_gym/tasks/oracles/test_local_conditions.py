@@ -133,3 +133,13 @@ def test_the_end_is_waited_for():
 def test_positions_as_fractions_of_a_window():
     player = oracle({"do": "click", "on": {"window": "main", "part": [0.5, 0.25]}, "what": "w"})
     assert player.next_step(Table(windows=["Main"])).actions == (Action("click", start=(10 + 200, 20 + 50)),)
+
+
+def test_a_menu_that_is_not_open_is_a_failure_of_the_desktop():
+    table = Table(windows=["Main"])
+    table.popups = lambda: [{"x": 1, "y": 2, "width": 30, "height": 40}]
+    step = {"do": "click", "on": {"popup": [5, 5], "level": 1}, "what": "an item of the submenu"}
+    with pytest.raises(DesktopError, match="no open menu of level 1, 1 are open") as caught:
+        oracle(step).next_step(table)
+    assert caught.value.reason is FailureReason.evaluator_failed
+    assert oracle(step | {"on": {"popup": [5, 5]}}).next_step(table).actions == (Action("click", start=(6, 7)),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -209,6 +210,28 @@ def test_bad_oracle_input():
     oracle = SimOracle(Task("x", "do", oracle={"type": "sim", "goals": [{"kind": "set", "values": {"mutex": True}}]}))
     with pytest.raises(TaskError, match="task 'x': oracle: no setting 'mutex'; known: access, "):
         oracle.next_step(SimDesktop())
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ("mute", "unknown goal 'mute'"),
+        ({"kind": "set", "valuse": {}}, "requires values {setting: value}"),
+        ({"kind": "set", "values": ["mute"]}, "requires values {setting: value}"),
+        ({"kind": "rename", "file": "map"}, "requires file, name"),
+        ({"kind": "mark", "mark": "star"}, "requires mark, item"),
+        ({"kind": "open"}, "requires file"),
+        ({"kind": "set", "values": {"mute": "on"}}, "'mute': expected (True, False), got 'on'"),
+        ({"kind": "set", "values": {"level": 25}}, "'level': expected ('25', "),
+        ({"kind": "set", "values": {"city": "atlantis"}}, "'city': expected "),
+        ({"kind": "set", "values": {"subject": 5}}, "'subject': expected a text"),
+        ({"kind": "mark", "mark": "heart", "item": "anna"}, "no mark 'heart'; known: archive, star"),
+        ({"kind": "move", "file": "map", "folder": "none"}, "no folder 'none'; known: docs, music, pics"),
+    ],
+)
+def test_a_wrong_goal_is_a_task_error(goal, said):
+    with pytest.raises(TaskError, match=re.escape(said)):
+        SimOracle(Task("x", "do", oracle={"type": "sim", "goals": [goal]})).next_step(SimDesktop())
 
 
 def test_metric_by_hand():
