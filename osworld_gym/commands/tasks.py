@@ -155,15 +155,22 @@ def _check(arguments: argparse.Namespace) -> int:
     if provider is None:
         raise TaskError(f"suite {suite.name!r} has no default provider; fix: name one with --provider")
     check_tasks_of_provider(suite.name, tasks, provider)
-    failed = 0
+    failed = unchecked = 0
     with make_desktop(provider) as desktop:
         for task in tasks:
-            problems = check_task(desktop, task, arguments.seed)
+            try:
+                problems = check_task(desktop, task, arguments.seed)
+            except DesktopError as error:
+                if error.reason is FailureReason.never_ready:
+                    raise
+                unchecked += 1
+                print(f"osworld-gym: task {task.id!r} could not be checked: {error}", file=sys.stderr)
+                continue
             failed += bool(problems)
             for problem in problems:
                 print(f"{task.id}: {problem}")
-    print(f"{len(tasks) - failed} of {len(tasks)} tasks of {suite.name}/{arguments.split} are valid")
-    return FAILED if failed else 0
+    print(f"{len(tasks) - failed - unchecked} of {len(tasks)} tasks of {suite.name}/{arguments.split} are valid")
+    return FAILED if failed else INFRASTRUCTURE if unchecked else 0
 
 
 def _official(arguments: argparse.Namespace) -> int:

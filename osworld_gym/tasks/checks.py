@@ -21,7 +21,8 @@ def check_task(desktop: Desktop, task: Task, seed: int) -> list[str]:
     """Runs the task several times; returns what is wrong with it (an empty list when nothing is).
 
     The verifier must return 0 on the initial state, 0 for a policy that only waits and then calls ``finished``, and 1
-    after the oracle, within ``MAX_ORACLE_STEPS`` steps. Two resets with the same seed must show the same first screen.
+    after the oracle, which must be done within ``MAX_ORACLE_STEPS`` steps. Two resets with the same seed must show the
+    same first screen.
 
     Raises:
         TaskError: the task names an unknown setup step, metric, getter or oracle.
@@ -40,7 +41,10 @@ def check_task(desktop: Desktop, task: Task, seed: int) -> list[str]:
     again = _begin(desktop, task, seed)
     if (box := difference(first, again)) is not None:
         problems.append(f"two starts with seed {seed} differ in the pixels {box}")
-    steps, stop = play_oracle(desktop, make_oracle(task), max_steps=MAX_ORACLE_STEPS)
+    oracle = make_oracle(task)
+    steps, stop = play_oracle(desktop, oracle, max_steps=MAX_ORACLE_STEPS)
+    if steps == MAX_ORACLE_STEPS and stop is StopReason.finished and oracle.next_step(desktop) is not None:
+        problems.append(f"the oracle is not done after {steps} steps")
     score = _score(desktop, task, stop)
     if score != 1.0:
         problems.append(f"the oracle is worth {score:g} after {steps} steps, not 1")

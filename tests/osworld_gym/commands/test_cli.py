@@ -16,15 +16,17 @@ from osworld_gym.commands import doctor
 from osworld_gym.desktops import registry
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.sim import SimDesktop
-from osworld_gym.errors import TaskError
-from osworld_gym.tasks.checks import check_task
-from osworld_gym.tasks.oracles.registry import make_oracle
+from osworld_gym.errors import DesktopError, FailureReason, TaskError
+from osworld_gym.tasks.checks import MAX_ORACLE_STEPS, check_task
+from osworld_gym.tasks.oracles.base import ExpertStep
+from osworld_gym.tasks.oracles.registry import ORACLES, make_oracle
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites import registry as suites
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.suites.sim.suite import sim_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.testing import Fault, ScriptedDesktop, count_task
+from osworld_gym.types import Action
 
 
 class NeverReady(ScriptedDesktop):
@@ -248,6 +250,42 @@ def test_a_task_that_is_solved_from_the_start_is_unsound() -> None:
         "the fresh desktop is worth 1, not 0",
         "doing nothing is worth 1, not 0",
     ]
+
+
+def test_an_oracle_that_comes_to_no_end_is_unsound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It turned a switch on and off, was right by chance when its steps were used up, and passed."""
+    given = next(task for task in sim_suite().tasks if task.oracle and task.oracle["goals"][0]["kind"] == "set")
+    player = make_oracle(given)
+    steps: list[ExpertStep] = []
+
+    class Endless:
+        def next_step(self, desktop: Desktop) -> ExpertStep | None:
+            steps.append(player.next_step(desktop) or replace(steps[0], actions=(Action("wait"),)))
+            return steps[-1]
+
+    monkeypatch.setitem(ORACLES, "sim", lambda *_: Endless())
+    assert check_task(SimDesktop(), given, seed=0) == [f"the oracle is not done after {MAX_ORACLE_STEPS} steps"]
+
+
+def test_tasks_check_names_the_task_whose_desktop_failed_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (task.id for task in sim_suite().split("held_out")[:2])
+
+    def check(_desktop: Desktop, task: Task, _seed: int) -> list[str]:
+        if task.id == first:
+            raise DesktopError(FailureReason.evaluator_failed, "the oracle waited 60 s")
+        return ["it is wrong"] if wrong and task.id == second else []
+
+    monkeypatch.setattr("osworld_gym.commands.tasks.check_task", check)
+    wrong, count = False, len(sim_suite().split("held_out"))
+    assert cli.main(["tasks", "check", "--split", "held_out"]) == 3
+    said = capsys.readouterr()
+    assert said.err == f"osworld-gym: task {first!r} could not be checked: evaluator_failed: the oracle waited 60 s\n"
+    assert f"{count - 1} of {count} tasks" in said.out
+    wrong = True
+    assert cli.main(["tasks", "check", "--split", "held_out"]) == 1
+    assert f"{second}: it is wrong\n{count - 2} of {count} tasks" in capsys.readouterr().out
 
 
 def _always_one() -> dict[str, object]:
