@@ -80,6 +80,8 @@ class _Request(BaseHTTPRequestHandler):
         if self.path == "/seed" and server.ours:
             server.seeds.append(json.loads(body)["seed"])
             return self._send(200, b"{}")
+        if self.path == "/windows" and server.ours:
+            return self._send(200, b'{"windows": [{"title": "Text editor"}], "popups": [{"x": 1}]}')
         if self.path == "/screen_size":
             return self._send(200, json.dumps(dict(zip(("width", "height"), server.size, strict=True))).encode())
         if self.path in ("/screenshot", "/observe") and (self.path == "/screenshot" or server.ours):

@@ -273,6 +273,16 @@ class RemoteDesktop(Desktop):
         with self._call():
             return self._desktop.run(command, shell=shell, timeout=timeout)
 
+    def windows(self) -> list[dict[str, Any]]:
+        """See :meth:`GuestDesktop.windows`. Privileged, for oracles."""
+        with self._call():
+            return self._desktop.windows()
+
+    def popups(self) -> list[dict[str, Any]]:
+        """See :meth:`GuestDesktop.popups`. Raises DesktopError on an official server, which does not list its menus."""
+        with self._call():
+            return self._desktop.popups()
+
     @property
     def server(self) -> tuple[str, str] | None:
         if self._lease is None:

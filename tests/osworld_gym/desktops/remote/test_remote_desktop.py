@@ -31,6 +31,7 @@ from osworld_gym.desktops.remote.lease import Lease, acquire
 from osworld_gym.desktops.remote.reset_hook import MARK, Hook
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.evaluation.verify import verify
+from osworld_gym.tasks.oracles.conditions import popups, windows
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
 
@@ -486,6 +487,15 @@ def test_ours_and_an_official_server_are_distinguished(start: Start) -> None:
             assert desktop.screenshot().size == (320, 240)
         assert ("/observe" in server.asked) is ours
         assert describe(Server.parse(server.url))[0].split(", ")[0].endswith(": ours" if ours else ": official")
+
+
+def test_an_oracle_sees_the_windows_and_menus_of_a_remote_desktop(start: Start) -> None:
+    with RemoteDesktop([start().url], allow_dirty=True, **SIZE) as desktop:
+        with pytest.raises(DesktopError, match="reset it first"):
+            windows(desktop)
+        desktop.reset(0)
+        assert windows(desktop) == [{"title": "Text editor"}]
+        assert popups(desktop) == [{"x": 1}]
 
 
 def test_a_wrong_token_is_reported_at_once_and_never_printed(start: Start) -> None:
