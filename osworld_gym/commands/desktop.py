@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,7 +102,11 @@ def _task(name: str | None, provider: str) -> Task | None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines that the user types, until ``quit`` or the end of the input."""
+    """The lines that the user types, until ``quit`` or the end of the input; none if it is closed (``<&-``)."""
+    if sys.stdin is None:
+        return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are no text may be a file's name
     while True:
         if sys.stdin.isatty():
             print("> ", end="", flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -111,10 +113,16 @@ class Page(ThreadingHTTPServer):
         """The URL to open."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.secret}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints what went wrong; a browser that leaves before it has everything is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
 
 class _Request(BaseHTTPRequestHandler):
     server: Page
     protocol_version = "HTTP/1.1"
+    timeout = 60  #: seconds that a connection may be silent
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: the user works in the terminal."""
@@ -134,7 +142,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         what, session = self._asked(), self.server.session
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_BODY:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
             self.close_connection = True
             return self._answer(413, "text/plain", b"the body is too large")
         body = self.rfile.read(int(length))
@@ -146,7 +154,7 @@ class _Request(BaseHTTPRequestHandler):
         if what == "act":
             try:
                 said = session.act(str(json.loads(body)["text"]))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 return self._answer(400, "text/plain", b'expected {"text": ...}')
         elif what in orders:
             said = orders[what]()

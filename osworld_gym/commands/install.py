@@ -150,7 +150,7 @@ def _template_size() -> str:
 
 
 def _agreed() -> bool:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         print("osworld-gym: confirmation requires a terminal; fix: pass --yes", file=sys.stderr)
         return False
     return input("go on? [y/N] ").strip().lower() in ("y", "yes")

@@ -14,6 +14,8 @@ from osworld_gym.tasks.task import Task
 from osworld_gym.types import Action, StopReason
 from osworld_gym.uitars.parse import parse
 
+SHOWN = 200  # characters of a wrong line that an answer repeats
+
 
 class ManualSession:
     """A desktop and a task. The commands return a line for the user, also if they fail.
@@ -58,7 +60,7 @@ class ManualSession:
         try:
             actions = parse(text if "Action:" in text else f"Action: {text}").actions
         except ParseError as error:
-            return f"not an action ({error.reason}): {text.strip()!r}; help shows the form"
+            return f"not an action ({error.reason}): {_shown(text.strip())}; help shows the form"
         return self._told(lambda: self._perform(actions))
 
     def _perform(self, actions: Sequence[Action]) -> str:
@@ -73,10 +75,16 @@ class ManualSession:
 
     def shot(self, path: str) -> str:
         """Writes the screen to a file of this machine."""
+        try:
+            file = Path(path).expanduser()
+        except RuntimeError:  # no such user
+            return f"shot: expected a file, as /tmp/screen.png, got {path!r}: this machine has no such user"
+        if "\0" in path:
+            return f"shot: expected a file, as /tmp/screen.png, got {path!r}: no name has a null byte"
 
         def write() -> str:
             data = self.frame()
-            Path(path).expanduser().write_bytes(data)
+            file.write_bytes(data)
             return f"{len(data)} bytes in {path}"
 
         return self._told(write)
@@ -106,3 +114,8 @@ class ManualSession:
             return work()
         except (DesktopError, TaskError, OSError) as error:
             return f"{type(error).__name__}: {error}"
+
+
+def _shown(text: str) -> str:
+    """The text in quotes; of a long one the beginning, and its length."""
+    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}… ({len(text)} characters)"

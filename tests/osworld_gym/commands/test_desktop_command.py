@@ -6,6 +6,8 @@ import io
 import os
 import pty
 import re
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +108,57 @@ def test_lines_of_a_terminal(tmp_path: Path) -> None:
     assert "not an action" in shown
     with Image.open(file) as image:
         assert image.size[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (b"shot /tmp/a\0b", "no name has a null byte"),
+        (b"shot ~nobody-of-this-name/a.png", "no such user"),
+        (b"\xff\xfe", "not an action (bad_call)"),
+        (b"x" * 300_000, "(300000 characters)"),
+    ],
+    ids=["null-byte", "unknown-user", "no-text", "long"],
+)
+def test_a_wrong_line_does_not_end_the_desktop(
+    line: bytes, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = io.TextIOWrapper(io.BytesIO(line + b"\nwait()\n"), encoding="utf-8")  # strict, as in most locales
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert main(["desktop", "--provider", "sim"]) == 0
+    shown = capsys.readouterr().out
+    assert answer in shown
+    assert shown.endswith("performed wait\n")
+    assert len(shown) < 2000
+
+
+def test_a_closed_standard_input_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["desktop", "--provider", "sim"]) == 0
+
+
+def _exchange(page: Page, head: str, body: bytes = b"", *, leave: bool = False) -> bytes:
+    """Sends one request and returns the answer; ``leave``: resets the connection instead of reading it."""
+    with socket.create_connection(("127.0.0.1", page.server_address[1]), timeout=DEADLINE) as connection:
+        connection.sendall(f"{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode("latin-1") + body)
+        if leave:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return b""
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_requests_of_strangers_and_a_browser_that_leaves_print_nothing(
+    page: Page, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _exchange(page, f"POST /{page.secret}/act", b"Content-Length: 50\r\n\r\nabc", leave=True)
+    nested = b'{"text": ' + b"[" * 40_000 + b"]" * 40_000 + b"}"
+    reply = _exchange(page, f"POST /{page.secret}/act", b"Content-Length: %d\r\n\r\n" % len(nested) + nested)
+    assert reply.startswith(b"HTTP/1.1 400")
+    for length in (b"\xb2", b"9" * 5000):
+        reply = _exchange(page, "POST /act", b"Content-Length: %s\r\n\r\n" % length)
+        assert reply.startswith(b"HTTP/1.1 413")
+    assert requests.get(page.address, timeout=DEADLINE).status_code == 200
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.desktop
