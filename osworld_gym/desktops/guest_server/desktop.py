@@ -13,6 +13,7 @@ from osworld_gym.desktops.guest_server.http_client import GuestClient, Reply
 from osworld_gym.desktops.guest_server.setup_steps import run_step
 from osworld_gym.errors import DesktopError, FailureReason, StepRefused
 from osworld_gym.types import Action, CommandResult, Screenshot
+from osworld_gym.uitars.keys import is_key, split_keys
 
 LOG = logging.getLogger(__name__)
 ANSWER = 20.0  # seconds that the guest may take in addition to the time limit of the request
@@ -42,6 +43,13 @@ def of_guest(path: str, reply: Reply) -> Reply:
         reply.json()  # raises if the guest did not write it
         return reply
     raise DesktopError(FailureReason.died, f"{path}: status {reply.status}, {reply.message}")
+
+
+def _guest_keys(keys: str | None) -> str | None:
+    """Keys by the names that a guest knows: ``Ctrl+C`` as ``ctrl c``, as on the other providers."""
+    if keys is None or all(map(is_key, keys.split())):
+        return keys
+    return " ".join(split_keys(keys))
 
 
 class GuestDesktop(Desktop):
@@ -103,7 +111,7 @@ class GuestDesktop(Desktop):
     def perform(self, actions: Sequence[Action]) -> None:
         # a repeated request has the same key, so that no action is performed twice
         fields = {"key": secrets.token_hex(8), "deadline": STILL, "limit": WORK}
-        order = fields | {"actions": [asdict(action) for action in actions]}
+        order = fields | {"actions": [asdict(action) | {"key": _guest_keys(action.key)} for action in actions]}
         reply = self._guest.post("/actions", order, timeout=ANSWER + STILL + WORK, again=True)
         self._unsettled = False
         if not reply.ok:

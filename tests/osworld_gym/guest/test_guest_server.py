@@ -275,6 +275,13 @@ def test_a_key_that_is_held_has_its_shift(desktop: LocalDesktop) -> None:
     assert desktop.read_file("/tmp/held") == b"?1+!\n"
 
 
+def test_keys_have_the_spellings_that_other_providers_accept(desktop: LocalDesktop) -> None:
+    desktop.setup({"type": "launch", "parameters": {"command": ["xterm", "-e", "cat > /tmp/spelt"], "window": True}})
+    keys = ("Shift+A", "shift-b", "Shift, c", "plus", "Page_Up", "shift d", "comma", "-", "Return", "Ctrl+D")
+    desktop.perform([Action("hotkey", key=key) for key in keys])
+    assert desktop.read_file("/tmp/spelt") == b"ABC+\x1b[5~D,-\n"
+
+
 def test_a_triple_click_selects_a_line(desktop: LocalDesktop) -> None:
     desktop.write_file("~/lines.txt", b"one two three four five six seven eight\n" * 60)
     desktop.setup({"type": "launch", "parameters": {"command": ["mousepad", "~/lines.txt"], "window": True}})
