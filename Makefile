@@ -50,13 +50,13 @@ train-local: $(call extras,bepa+guest)  ## BEPA and GRPO on 8 real desktops: cur
 	$(BIN)/osworld-gym doctor --packages
 	$(BIN)/python examples/train_bepa.py experiment=local $(SETTINGS)
 
-# test processes of the default tests
+# test processes of the default and the slow tests
 JOBS ?= 2
 test: $(call extras,test)   ## the default tests: pip packages only (5 to 6 minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(call extras,test)  ## whole training runs, resume, the program end to end (minutes)
-	$(BIN)/python -m pytest -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900 $(call files,slow)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "slow and not (desktop or apps or docker or official or vllm or nightly)" --timeout 900 $(call files,slow)
 
 test-desktop: $(call extras,test+guest)  ## a real X server, real applications (scripts/apt-packages.txt)
 	$(BIN)/python -m pytest -m "desktop and not (soak or nightly)" --timeout 600 $(call files,desktop)

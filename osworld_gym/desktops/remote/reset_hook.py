@@ -87,15 +87,18 @@ class Hook:
         """Waits for the whole answer in another thread, since ``requests`` limits only each of its parts."""
         answers: SimpleQueue[tuple[int, str] | Exception] = SimpleQueue()
         arguments = (self.action, {"server": url, "seed": seed}, self.deadline, answers)
+        end = monotonic() + self.deadline
         threading.Thread(target=_answer, args=arguments, name="reset URL", daemon=True).start()
-        try:
+        answer: tuple[int, str] | Exception | None = None
+        with suppress(Empty):
             answer = answers.get(timeout=self.deadline)
-        except Empty:
+        failed = isinstance(answer, (OSError, ValueError))  # as are all errors of requests and urllib3
+        if answer is None or (failed and monotonic() >= end):  # one of its parts may have timed out just before
             message = f"reset URL {self.name} timed out: no whole answer in {self.deadline:g} s"
-            raise DesktopError(FailureReason.never_ready, message) from None
-        if isinstance(answer, (OSError, ValueError)):  # as are all errors of requests and urllib3
+            raise DesktopError(FailureReason.never_ready, message)
+        if failed:
             message = f"reset URL {self.name}: {_without_secrets(str(answer))}"
-            raise DesktopError(FailureReason.never_ready, message) from None  # its cause has the whole URL
+            raise DesktopError(FailureReason.never_ready, message)
         if isinstance(answer, Exception):
             raise answer
         status, text = answer
