@@ -6,7 +6,7 @@ that samples, by the scheme given to the collector. The update here is a step of
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -67,4 +67,6 @@ def main(batches: int = 3) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("batches", type=int, nargs="?", default=3)
+    main(**vars(parser.parse_args()))

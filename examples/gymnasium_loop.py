@@ -6,8 +6,8 @@ and responds with text in the UI-TARS format.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 from typing import Any
 
 import gymnasium
@@ -46,4 +46,6 @@ def main(episodes: int = 5) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("episodes", type=int, nargs="?", default=5)
+    main(**vars(parser.parse_args()))

@@ -9,7 +9,7 @@ between episodes. The reward is 1 at the end of a successful episode, otherwise 
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 from tensordict import NonTensorStack, TensorDictBase
@@ -151,4 +151,7 @@ def main(batches: int = 56, seed: int = 0, desktops: int = DESKTOPS, batch_steps
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("batches", type=int, nargs="?", default=56)
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    main(**vars(parser.parse_args()))

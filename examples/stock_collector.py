@@ -6,7 +6,7 @@ complete groups, replaces a failure by a cached trace if all failed, and compute
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from torchrl.collectors import Collector
 from torchrl.envs import Compose
@@ -52,4 +52,6 @@ def main(batches: int = 6) -> tuple[list[float], float]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("batches", type=int, nargs="?", default=6)
+    main(**vars(parser.parse_args()))

@@ -5,7 +5,7 @@ One optimiser step per batch of complete groups; a stock ReplayBuffer yields the
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 from torchrl.collectors import Collector
@@ -62,4 +62,6 @@ def main(batches: int = 6, lr: float = 3e-4) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("batches", type=int, nargs="?", default=6)
+    main(**vars(parser.parse_args()))

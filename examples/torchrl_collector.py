@@ -6,7 +6,7 @@ writes ``action`` (a string per row) can replace it.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from tensordict import NonTensorStack, TensorDictBase
 from torchrl.collectors import Collector
@@ -46,4 +46,6 @@ def main(frames: int = 480) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("frames", type=int, nargs="?", default=480)
+    main(**vars(parser.parse_args()))
