@@ -68,7 +68,7 @@ class Runs:
 
 
 def test_every_trial_is_on_validation_tasks_and_every_run_of_the_study_is_not(tmp_path: Path) -> None:
-    trial = search().trials(tmp_path)[0].settings()
+    trial = replace(search(), choices=tmp_path / "none.json").trials(tmp_path)[0].settings()
     assert (trial.train.iterations, trial.eval.final_episodes, trial.seed) == (12, 12, 100)
     tasks = make_tasks(trial)
     assert (len(tasks.train), tasks.held_out) == (12, ())
