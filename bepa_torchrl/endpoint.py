@@ -92,6 +92,8 @@ class Endpoint:
             raise ValueError(f"endpoint: expected timeout > 0 and temperature >= 0, got {got}")
         if self.base_url is not None and not re.match(r"https?://[^/]", self.base_url):
             raise ValueError(f"endpoint: expected a URL such as http://127.0.0.1:8000/v1, got {self.base_url!r}")
+        if self.base_url is not None and re.match(r"https?://[^/]*@", self.base_url):
+            raise ValueError(f"endpoint: what stands before '@' in its URL would be recorded; set {self.api_key_env}")
         if not self.model:
             raise ValueError("endpoint: expected the name of a model, got an empty one")
 

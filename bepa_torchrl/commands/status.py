@@ -20,7 +20,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def status(options: argparse.Namespace) -> int:
     """Prints the state."""
     from bepa_torchrl.monitoring.status import report, run_status
+    from bepa_torchrl.storage.json_lines import finite
 
     state = run_status(options.run)
-    print(json.dumps(state) if options.json else "\n".join(report(state)))
+    print(json.dumps(finite(state), allow_nan=False) if options.json else "\n".join(report(state)))
     return 0

@@ -31,7 +31,7 @@ def why(options: argparse.Namespace) -> int:
     from bepa_torchrl.analysis.prepared import expert_files, plans_by_hash, prepared_provenance
     from bepa_torchrl.analysis.records import find_records
     from bepa_torchrl.analysis.why import TraceReport, UpdateReport, why_trace, why_update
-    from bepa_torchrl.storage.json_lines import RecordError
+    from bepa_torchrl.storage.json_lines import RecordError, finite
     from osworld_gym.commands.output import printable
 
     reports: list[UpdateReport | TraceReport] = []
@@ -49,7 +49,7 @@ def why(options: argparse.Namespace) -> int:
     if not reports:
         raise problems[0]
     if options.json:
-        print(json.dumps({"run": str(options.run), "methods": [report.to_json() for report in reports]}))
+        print(json.dumps(finite({"run": str(options.run), "methods": [report.to_json() for report in reports]})))
     else:
         print("\n".join(printable(line) for report in reports for line in report.lines()))
     return 0

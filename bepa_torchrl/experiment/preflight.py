@@ -111,7 +111,7 @@ def checkpoint(settings: Settings) -> str | None:
         return None
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        if is_repository(name):
+        if is_repository(name) and folder.parent != Path(settings.runs).expanduser():
             if not is_offline() or is_cached(name):
                 return None
             return f"policy.checkpoint={name}: {not_cached(name, OFFLINE)}"

@@ -1,8 +1,12 @@
-"""JSON lines: what a run appends to its record, read back also after the process was killed. Imports no torch."""
+"""JSON lines: what a run appends to its record, read back also after the process was killed. Imports no torch.
+
+A record may have NaN and infinity, which JSON does not; what is given to other programs goes through :func:`finite`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +24,15 @@ def json_line(data: Mapping[str, Any]) -> str:
     """An object as one line; half a character, which UTF-8 does not have, is written as its escape."""
     line = json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
     return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
+
+
+def finite(data: Any) -> Any:
+    """JSON-compatible data with None for the numbers that JSON (RFC 8259, section 6) does not have."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    return [finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

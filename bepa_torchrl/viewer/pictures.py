@@ -38,6 +38,8 @@ class Pictures:
     def size(self, path: Path) -> tuple[int, int] | None:
         """(width, height) in pixels from the file's header; None if there is no such picture (yet)."""
         if path not in self._sizes:
+            if not path.is_file():  # a pipe would block
+                return None
             try:
                 with Image.open(path) as picture:
                     self._sizes[path] = picture.size

@@ -17,7 +17,6 @@ is written again.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.experts.plans import prepared_plans
+from bepa_torchrl.storage.json_lines import finite
 from bepa_torchrl.viewer.columns import Columns, Texts
 from bepa_torchrl.viewer.episode import ShownAction, ShownEpisode, ShownStep, recorded
 from bepa_torchrl.viewer.pictures import Pictures
@@ -213,15 +213,7 @@ def to_json(data: Any, pictures: Pictures | None = None) -> str:
         return json.dumps(data, separators=(",", ":"), allow_nan=False, default=name_of)
     except ValueError:
         plain = json.loads(json.dumps(data, default=name_of))  # with NaN
-        return json.dumps(_finite(plain), separators=(",", ":"))
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    return [_finite(value) for value in data] if isinstance(data, list) else data
+        return json.dumps(finite(plain), separators=(",", ":"))
 
 
 def _has_grown(before: Any, after: Any) -> bool:

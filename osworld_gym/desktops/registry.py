@@ -29,8 +29,10 @@ def check_provider(provider: str) -> None:
     """Checks that there is a provider of that name; imports nothing.
 
     Raises:
-        ValueError: there is none; the message lists the known ones.
+        ValueError: there is none; the message lists the known ones. TypeError: no text.
     """
+    if not isinstance(provider, str):
+        raise TypeError(f"expected the name of a provider, such as 'sim', got {provider!r}")
     if provider not in PROVIDERS:
         known = ", ".join(sorted(PROVIDERS))
         raise ValueError(f"unknown provider {provider!r}{did_you_mean(provider, PROVIDERS)}; known: {known}")

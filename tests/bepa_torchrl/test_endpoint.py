@@ -171,6 +171,7 @@ def test_an_error_ends_the_work_and_keeps_what_was_done(tmp_path: Path) -> None:
         ({"at_once": 0}, "at_once must be at least 1"),
         ({"timeout": float("nan")}, "expected timeout > 0 and temperature >= 0, got nan and 0"),
         ({"base_url": "127.0.0.1:8000"}, r"expected a URL such as http://127\.0\.0\.1:8000/v1, got '127"),
+        ({"base_url": "http://user:secret@host/v1"}, "what stands before '@' in its URL would be recorded; set OPENAI"),
         ({"timeout": 0.0}, "timeout > 0"),
         ({"model": ""}, "an empty one"),
     ],

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks.check import Check
+from bepa_torchrl.experiment.checks.credentials import no_credentials
 from bepa_torchrl.experiment.checks.distribution import (
     desktops_of_workers,
     engine_elsewhere,
@@ -56,6 +57,7 @@ from bepa_torchrl.experiment.checks.unread import settings_are_read
 from bepa_torchrl.experiment.gpus import engine_gpus
 
 SETTINGS: tuple[Check, ...] = (
+    no_credentials,
     known_methods,
     ratio_of_responses,
     terms_of_tokens,

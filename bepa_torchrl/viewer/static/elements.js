@@ -33,6 +33,8 @@ function shown(value, digits = 3) {
   return Number.isInteger(value) ? String(value) : value.toFixed(digits).replace(/^-(0\.0+)$/, "$1");
 }
 
+/** A word of a command line, as a shell reads it. */
+const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 

@@ -26,7 +26,7 @@ view.pages.update = async (page, parameters) => {
   fill(page,
     el("section", { class: "heading" }, el("h1", {}, `Iteration ${iteration} of ${run} ${method}`)),
     el("div", { class: "bar" }, other(-1), other(1), el("a", { class: "button", href: address("episodes", { run, method, iteration: String(iteration) }) }, "its episodes"),
-      updates.length ? el("span", { class: "hint" }, "every row with its origin: ", el("code", {}, `bepa why ${folder} --update ${updates[0]}`), updates.length > 1 ? ` to ${updates.at(-1)}` : "") : null),
+      updates.length ? el("span", { class: "hint" }, "every row with its origin: ", el("code", {}, `bepa why ${quoted(folder)} --update ${updates[0]}`), updates.length > 1 ? ` to ${updates.at(-1)}` : "") : null),
     el("h2", {}, "Groups"),
     groups.size ? tableOf(["group", "task", "successes", "replaced slot", "by", "log-prob of the trace"], [...groups].map(([group, members]) => groupLine(group, members)))
       : el("p", { class: "hint" }, "No episode of this iteration is recorded: see record.every."),

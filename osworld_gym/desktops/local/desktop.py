@@ -72,6 +72,8 @@ class LocalDesktop(PreparedDesktop):
         proxy: str | None = None,
         office_clock: float = RATE,
     ) -> None:
+        if not isinstance(isolated, bool):
+            raise ValueError(f"isolated: expected True or False, got {isolated!r}")
         if home not in ("auto", "overlay", "copy"):
             raise ValueError(f"home: expected auto, overlay or copy, got {home!r}")
         super().__init__(width, height, apps, office_clock)

@@ -96,8 +96,10 @@ class LocalOracle:
                 f"task {task.id!r}: LocalOracle requires oracle.type 'local' and steps, got {task.oracle!r}"
             )
         for step in steps:
-            if step.get("do") not in _INPUTS:
+            if not isinstance(step, Mapping) or step.get("do") not in tuple(_INPUTS):
                 raise TaskError(f"task {task.id!r}: unknown oracle step {step!r}; do: {', '.join(_INPUTS)}")
+            if problem := _problem(step):
+                raise TaskError(f"task {task.id!r}: {problem} in the oracle step {dict(step)!r}")
         self._style = style
         self._layout = Layout.of(oracle["layout"]) if "layout" in oracle else Layout()
         self._end: Step = {"subtask": steps[-1]["subtask"], "when": oracle.get("end")}
@@ -148,6 +150,32 @@ class LocalOracle:
             intent=intent,
             actions=actions,
         )
+
+
+def _problem(step: Step) -> str | None:
+    """What is wrong with the arguments of a step; None: nothing that can be seen without a desktop."""
+    places = [name for name in ("on", "onto") if name in step]
+    needed = [*(f"{name}.{key}" for name in places for key in _lacking(step[name])), *({"intent", "subtask"} - {*step})]
+    if needed:
+        return f"{min(needed)} is missing"
+    try:
+        _INPUTS[step["do"]]({**step, **dict.fromkeys(places, (0, 0))})
+    except KeyError as error:
+        return f"{error.args[0]} is missing"
+    except (AttributeError, TypeError):
+        return "keys is no text or list of texts"
+    return None
+
+
+def _lacking(where: Any) -> list[str]:
+    """The keys that a position lacks."""
+    known: dict[str, tuple[str, ...]] = {"screen": (), "icon": ("folder",), "entry": (), "popup": (), "window": ()}
+    kind = next((kind for kind in known if isinstance(where, Mapping) and kind in where), None)
+    if kind is None:
+        return ["|".join(known)]
+    if kind == "window" and not {"at", "part"} & where.keys():
+        return ["at|part"]
+    return [key for key in known[kind] if key not in where]
 
 
 def _parts(step: Step) -> int:

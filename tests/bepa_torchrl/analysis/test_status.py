@@ -109,6 +109,15 @@ def test_text_and_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["methods"]["grpo"]["seconds_left"] == 35.0
 
 
+def test_its_json_has_null_for_a_number_that_is_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NaN is no JSON, and other programs refuse it."""
+    with (run / "grpo" / "iterations.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line(4, 25.0, **{"collect/success": float("nan")})) + "\n")
+    assert main(["status", str(run), "--json"]) == 0
+    state = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert state["methods"]["grpo"]["newest"]["collect/success"] is None
+
+
 def test_a_finished_run_and_one_that_is_prepared_are_called_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "preparing").mkdir()
     (run / "preparing" / "units.jsonl").write_text("{}\n" * 7)

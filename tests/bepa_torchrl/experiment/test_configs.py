@@ -30,6 +30,7 @@ from bepa_torchrl.experiment.config import (
     settings_to_dict,
     settings_to_yaml,
 )
+from bepa_torchrl.experiment.preflight import checkpoint
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.settings.__main__ import settings_page, train_yaml
 from bepa_torchrl.experts import plan
@@ -239,6 +240,37 @@ def test_values_override_files_and_experiments_override_groups() -> None:
 def test_provider_options_are_free() -> None:
     assert load_config(["env.options={proxy: 'http://x'}"]).env.options == {"proxy": "http://x"}
     assert load_config(["env.options.size=[640,480]"]).env.options == {"size": [640, 480]}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.options.urls=['http://h:1','http://hid/den@h:5000']", "env.options.urls: .*; set the variable OSWORLD"),
+        ("env.options.reset_by='http://user:hidden@host/reset'", "env.options.reset_by: .*; name a command that"),
+        ("env.options.mine={a: ['ssh://hidden@host']}", "env.options.mine: .*; leave it out"),
+        ("policy.engine.url='http://hidden@host:1'", "policy.engine.url: .*; set policy.engine.token_file"),
+        ("judge.url='https://user:hidden@host/v1'", "judge.url: .*; set the variable OPENAI_API_KEY"),
+    ],
+)
+def test_no_url_in_the_settings_has_a_token(override: str, message: str) -> None:
+    """They are written to the run's folder. The error does not print it either."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config([override])
+    assert "hid" not in str(caught.value)
+
+
+def test_urls_without_a_token_are_settings() -> None:
+    given = ["env.options.urls=['http://10.0.0.6:5000']", "env.options.reset_by='ssh root@host revert'"]
+    assert load_config(given).env.options["urls"] == ["http://10.0.0.6:5000"]
+
+
+def test_a_missing_folder_of_a_run_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = checkpoint(load_config(["policy.checkpoint=runs/typo"]))
+    assert problem is not None
+    assert "policy.checkpoint=runs/typo: expected a checkpoint folder, no such folder" in problem
+    assert checkpoint(load_config(["policy.checkpoint=owner/name"])) is None
+    assert checkpoint(load_config(["policy.checkpoint=runs/typo", "runs=elsewhere"])) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -401,6 +402,12 @@ def test_a_picture_is_no_page(tmp_path: Path) -> None:
     name = Pictures(tmp_path / "out").name(path)
     assert name is not None
     assert name.endswith(".png")
+
+
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    """Opening one waits for a writer, for ever."""
+    os.mkfifo(tmp_path / "1.png")
+    assert Pictures(tmp_path / "out").name(tmp_path / "1.png") is None
 
 
 def test_a_runs_expert_traces_and_their_plans(tmp_path: Path, view: View) -> None:

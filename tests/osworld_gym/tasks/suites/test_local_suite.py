@@ -88,5 +88,19 @@ def test_a_wrong_script_is_a_task_error():
         LocalOracle(Task(id="t", instruction="i"))
     with pytest.raises(TaskError, match=r"unknown oracle step .* do: click, double"):
         oracle({"do": "dance"})
+    for step, problem in (
+        ({"do": ["click"]}, "unknown oracle step"),
+        ({"do": "click"}, "on is missing in the oracle step"),
+        ({"do": "click", "on": {"window": "w"}}, r"on\.at\|part is missing"),
+        ({"do": "drag", "on": {"entry": "e"}, "onto": [1, 2]}, r"onto\.screen\|icon\|entry\|popup\|window is missing"),
+        ({"do": "click", "on": {"icon": "f.txt"}}, r"on\.folder is missing"),
+        ({"do": "type"}, "text is missing"),
+        ({"do": "keys", "keys": 7}, "keys is no text or list of texts"),
+    ):
+        with pytest.raises(TaskError, match=problem):
+            oracle(step)
+    for step, problem in (("click", "unknown oracle step"), ({"do": "fail", "intent": "x"}, "subtask is missing")):
+        with pytest.raises(TaskError, match=problem):
+            LocalOracle(Task(id="t", instruction="i", oracle={"type": "local", "steps": [step]}))
     with pytest.raises(ValueError, match="unknown oracle style 'loud'"):
         oracle({"do": "fail"}, style="loud")
