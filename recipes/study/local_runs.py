@@ -4,6 +4,7 @@ python -m recipes.study.local_runs --tune          # the search for hyper-parame
 python -m recipes.study.local_runs                 # BEPA, GRPO, LEVEL-1 and BEPA with an anchor, five seeds each
 python -m recipes.study.local_runs --seeds 0 1 2
 python -m recipes.study.local_runs --variants bepa grpo --tune
+python -m recipes.study.local_runs --variants bepa_once      # BEPA with half as many updates
 
 A run may be interrupted at any time: the next call goes on with its preparation or iteration. The result files and the
 page are replaced when all runs are there.
@@ -20,7 +21,7 @@ from pathlib import Path
 from bepa_torchrl.failures import guarded
 from recipes.study.local import LOCAL, with_desktops, write_local_section
 from recipes.study.local_page import check_table
-from recipes.study.local_variants import CHOICES, SEEDS, VARIANTS, search
+from recipes.study.local_variants import CHOICES, CONTROLS, METHODS, SEEDS, VARIANTS, search
 from recipes.study.records import DETAILS, Result, kept_settings, read_result
 from recipes.study.runner import Run, run_missing, summarise, up_to_date
 from recipes.study.search import tune
@@ -29,7 +30,9 @@ from recipes.study.search import tune
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="python -m recipes.study.local_runs", description=__doc__.split("\n")[0])
-    found.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
+    methods, controls = ([variant.name for variant in each] for each in (METHODS, CONTROLS))
+    found.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=methods, metavar="VARIANT",
+                       help=f"default: all but {', '.join(controls)}")  # fmt: skip
     found.add_argument("--seeds", type=int, nargs="+", help=f"default: {SEEDS}")
     found.add_argument("--tune", action="store_true", help="search for hyper-parameters instead")
     found.add_argument("--work", type=Path, default=Path("runs/study-local"), help="checkpoints and logs of the runs")
@@ -88,16 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if a run failed, 2 for bad input, 3 for infrastructure."""
     options = parser().parse_args(arguments)
     variants = [VARIANTS[name] for name in options.variants]
-    wanted = replace(search(*options.settings), choices=options.choices).only(variant.name for variant in variants)
+    wanted = replace(search(*options.settings), choices=options.choices).only(variant.tuned_as for variant in variants)
 
     def job() -> int:
         if options.tune:
             if options.seeds is not None:
                 raise ValueError(f"--seeds: the trials of --tune have the seeds {wanted.seeds}; leave one of them out")
             return int(not tune(wanted, options.work, processes=1, log=say, summary=summary))
-        for name in options.variants:
-            if not wanted.tuned(name):
-                raise ValueError(f"{name} has no tuned settings in {wanted.choices}; run --tune first")
+        for variant in variants:
+            if not wanted.tuned(variant.tuned_as):
+                raise ValueError(f"{variant.name} has no tuned settings in {wanted.choices}; run --tune first")
         runs = wanted.runs_of([replace(variant, common=wanted.common) for variant in variants], options.seeds or SEEDS)
         return int(study(runs, options.work, options.out, options.page) > 0)
 

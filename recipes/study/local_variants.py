@@ -36,10 +36,13 @@ METHODS = tuple(
         ("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)"),
     )
 )
-VARIANTS = {variant.name: variant for variant in METHODS}
-
 _LOW, _MIDDLE, _HIGH = "optimizer.lr=1e-4", "optimizer.lr=3e-4", "optimizer.lr=1e-3"
 _ONCE = "train.minibatch_groups=4"  #: one update per iteration instead of two
+#: run when they are named only; their settings are those of the method that they take apart
+CONTROLS = (
+    Variant("bepa_once", "bepa", "one update per iteration instead of two", (_ONCE,), tuned_as="bepa", common=COMMON),
+)
+VARIANTS = {variant.name: variant for variant in (*METHODS, *CONTROLS)}
 #: four trials per method, as on the simulated desktop
 GRIDS: Mapping[str, Grid] = {
     **dict.fromkeys(("bepa", "grpo", "level1"), ((_LOW,), (_MIDDLE,), (_HIGH,), (_HIGH, _ONCE))),

@@ -98,6 +98,20 @@ def test_the_search_is_of_the_methods_that_are_named(tmp_path: Path, monkeypatch
     assert asked == ["grpo", "bepa_anchor", *NAMES]
 
 
+def test_a_control_has_its_methods_settings_and_is_run_when_it_is_named(
+    tmp_path: Path, choices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Run] = []
+    monkeypatch.setattr(local_runs, "study", lambda runs, *_: asked.extend(runs) or 0)
+    command = ["--choices", str(choices), "--work", str(tmp_path), "--seeds", "3"]
+    assert local_runs.main([*command, "--variants", "bepa_once"]) == 0
+    assert local_runs.main(command) == 0
+    assert [run.name for run in asked] == ["bepa_once-3", *(f"{name}-3" for name in NAMES)]
+    once, bepa = (run.settings() for run in asked[:2])
+    assert (once.train.minibatch_groups, bepa.train.minibatch_groups) == (4, 2)
+    assert replace(once, train=bepa.train) == bepa
+
+
 def test_seeds_of_the_search_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert local_runs.main(["--tune", "--seeds", "0"]) == 2
     assert "--seeds: the trials of --tune have the seeds (100,)" in capsys.readouterr().err
