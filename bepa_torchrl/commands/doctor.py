@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import shutil
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.commands.arguments import add_settings
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("torch", "torchrl", "tensordict", "transformers", "gymnasium", "hydra-core")
 _EXTRAS = ("", "bepa", "torchrl")  #: the requirements of training are those of these extras
 _MISSING = "missing"
+_LEAST_SPACE = 100e6  #: free bytes of the runs' folder; a run of a small policy writes less
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +36,8 @@ def doctor(options: argparse.Namespace) -> int:
         ConfigError, TaskError, TraceError: the settings name something that is not there, or contradict each other.
         ValueError: an installed package has a version that training does not accept, or the policy's
             device is not here. RecordError: nothing to resume.
-        DesktopError: the desktop cannot be used on this machine. OSError: the store of ``storage`` cannot be used.
+        DesktopError: the desktop cannot be used on this machine. OSError: the store of ``storage`` cannot be used, or
+            the disk of ``runs`` is full.
     """
     from bepa_torchrl.failures import BAD_INPUT
     from osworld_gym.extras import missing_extra
@@ -58,6 +63,7 @@ def doctor(options: argparse.Namespace) -> int:
     check(settings, COMMAND)
     suite = checked_tasks(settings, configs.values(), prepared=prepared).suite
     splits = ", ".join(f"{name} {len(ids)}" for name, ids in suite.splits.items())
+    print(f"{'runs':14} {settings.runs}: {_free_space(Path(settings.runs).expanduser()) / 1e9:.1f} GB free")
     print(f"{'desktop':14} {settings.env.provider}: usable (`osworld-gym doctor` tries every provider)")
     print(f"{'suite':14} {settings.env.suite}: {splits}")
     if settings.storage is not None and not settings.resume:
@@ -108,6 +114,16 @@ def _check_new(settings: Settings) -> None:
 
     with leaving_no_folder(settings.storage):
         check_new(settings)
+
+
+def _free_space(folder: Path) -> int:
+    """Free bytes where a folder is, or would be. Raises OSError (ENOSPC) if they are fewer than a small run's."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < _LEAST_SPACE:
+        text = f"disk full: {free / 1e6:.1f} MB are free, a run requires {_LEAST_SPACE / 1e6:.0f} or more; "
+        raise OSError(errno.ENOSPC, text + "free some space, or set runs=FOLDER", str(folder))
+    return free
 
 
 def _found(checkpoint: str) -> str:

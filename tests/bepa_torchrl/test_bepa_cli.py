@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +103,20 @@ def test_doctor_names_versions_and_what_a_run_uses(capsys: pytest.CaptureFixture
     assert lines["torchrl"][0].isdigit()
     assert lines["desktop"].startswith("sim: usable")
     assert lines["policy"] == "tiny: found"
+    assert re.fullmatch(r"runs: \d+\.\d GB free", lines["runs"])
+
+
+def test_doctor_of_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))
+    asked = []
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: asked.append(path) or usage(10**9, 10**9 - 5_000_000, 5_000_000)
+    )
+    assert main(["doctor", f"runs={tmp_path / 'not' / 'there'}"]) == 3
+    assert asked == [tmp_path], "nothing is made"
+    assert "disk full: 5.0 MB are free, a run requires 100 or more; free some space, or set" in capsys.readouterr().err
 
 
 def test_doctor_refuses_versions_that_training_does_not_accept(
