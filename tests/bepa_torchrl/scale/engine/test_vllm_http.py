@@ -13,11 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from processes import command_lines
-from vllm_engine import change, make_trainer
+from vllm_engine import assert_as_trainer, change, make_trainer
 
-from bepa_torchrl.data.prompt import Response
 from bepa_torchrl.policies.transformers.lora import Lora
 from bepa_torchrl.scale.engine.http.client import EngineClient
 from bepa_torchrl.scale.engine.sampler import VLLMSampler
@@ -67,12 +65,6 @@ def end_with_stacks(pid: int) -> None:
         process.kill()
 
 
-def assert_equal(found: list[Response], expected: list[Response]) -> None:
-    for mine, other in zip(found, expected, strict=True):
-        assert mine.tokens.tolist() == other.tokens.tolist()
-        torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole weights", "adapters alone"])
 def test_it_samples_syncs_restarts_and_ends(
     lora: Lora | None, server: tuple[str, subprocess.Popen[str]], tmp_path: Path
@@ -85,16 +77,15 @@ def test_it_samples_syncs_restarts_and_ends(
     contexts = [PromptContext(f"open {i}", [picture(i), picture(50 + i)], ["Action: wait()"]) for i in range(3)]
     prompts = [prompt for prompt in policy.renderer.render(contexts) if prompt is not None]
     keys = [(11, 0, i, 0, 0) for i in range(3)]
-    assert_equal(policy.sample(prompts, keys), trainer.sample(prompts, keys))
+    assert_as_trainer(policy.sample(prompts, keys), trainer, prompts, keys)
     change(trainer, "" if lora is None else "lora_")
     policy.sync()  # verified by the probe
     assert ("adapter" in EngineClient(Access(url, TOKEN)).state()["weights"]) == (lora is not None)
-    expected = trainer.sample(prompts, keys)
-    assert_equal(policy.sample(prompts, keys), expected)
+    assert_as_trainer(policy.sample(prompts, keys), trainer, prompts, keys)
 
     (engine,) = (child for child, line in command_lines(process.pid).items() if "EngineCore" in line)
     engine.send_signal(signal.SIGKILL)
-    assert_equal(policy.sample(prompts, keys), expected)
+    assert_as_trainer(policy.sample(prompts, keys), trainer, prompts, keys)
     assert policy.drain_metrics()["engine/restarts"] == 1
 
     policy.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from vllm_engine import OPTIONS
+from vllm_engine import OPTIONS, assert_as_trainer
 
 from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
@@ -39,10 +39,8 @@ def test_tokens_equal_the_built_in_samplers_also_after_a_sync(policy: VLLMSample
         policy.sync()  # verified by the probe, with no, one and two images
         assert policy.version == version
         for temperature in (0.0, 1.0):
-            expected = trainer.sample(prompts, keys, temperature=temperature)
-            for mine, other in zip(policy.sample(prompts, keys, temperature=temperature), expected, strict=True):
-                assert mine.tokens.tolist() == other.tokens.tolist()
-                torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
+            found = policy.sample(prompts, keys, temperature=temperature)
+            assert_as_trainer(found, trainer, prompts, keys, temperature=temperature)
         with torch.no_grad():
             generator = torch.Generator().manual_seed(version)
             for weight in trainer.parameters():

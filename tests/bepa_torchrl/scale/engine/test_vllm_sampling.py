@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from vllm_engine import assert_as_trainer, make_trainer
 
-from bepa_torchrl.data.prompt import Prompt
+from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.base import EngineSampler, Learner
+from bepa_torchrl.policies.transformers import sampler as sampler_module
 from bepa_torchrl.testing import check_renderer, check_sampler, picture
 from osworld_gym.types import PromptContext
 
@@ -43,14 +45,41 @@ def test_tokens_equal_the_built_in_samplers(engine: VLLMSampler, images: int, te
     prompts = prompts_with(engine, images)
     assert {len(prompt.images) for prompt in prompts} == {images}
     keys = [(3, images, row, 0, 0) for row in range(len(prompts))]
-    expected = engine.trainer.sample(prompts, keys, temperature=temperature)
     found = engine.sample(prompts, keys, temperature=temperature)
-    for mine, other in zip(found, expected, strict=True):
-        assert mine.tokens.tolist() == other.tokens.tolist()
-        assert mine.text == other.text
-        torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
+    assert_as_trainer(found, engine.trainer, prompts, keys, temperature=temperature)
     if temperature > 0:
         assert len({tuple(response.tokens.tolist()) for response in found}) > 1
+
+
+def test_a_choice_that_rounding_decides_is_not_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself: it accepts two tokens at whose boundary the drawn number lies, and no others."""
+    trainer = make_trainer()
+    prompts = [prompt for prompt in trainer.render([PromptContext("open", [picture(0)])]) if prompt is not None]
+    keys, step = [(5, 0)], 3
+    drawn = sampler_module.token_uniforms
+
+    def draw(point: float) -> Response:
+        uniforms = drawn(keys[0], trainer.sampler.max_new_tokens)
+        uniforms[step] = point
+        monkeypatch.setattr(sampler_module, "token_uniforms", lambda *_: uniforms)
+        (found,) = trainer.sample(prompts, keys)
+        return found
+
+    low, high = 0.4, 0.6  # around a boundary, with other tokens between them
+    lower, upper = (int(draw(point).tokens[step]) for point in (low, high))
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        token = int(draw(middle).tokens[step])
+        low, high, lower, upper = (middle, high, token, upper) if token < upper else (low, middle, lower, token)
+    far_below, below, above = draw(low - 5e-4), draw(low), draw(high)  # the trainer samples the last from here on
+    assert [int(each.tokens[step]) for each in (below, above)] == [lower, upper]
+    assert_as_trainer([above], trainer, prompts, keys)
+    assert_as_trainer([below], trainer, prompts, keys)
+    with pytest.raises(AssertionError, match=rf"row 0, token 3: \d+ for {upper}, \d\.\de-0[34] apart"):
+        assert_as_trainer([far_below], trainer, prompts, keys)
+    other = Response(below.text, below.tokens, below.log_probs + 1e-3)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_as_trainer([other], trainer, prompts, keys)
 
 
 def test_it_keeps_the_contract_of_samplers(engine: VLLMSampler) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-from vllm_engine import change, make_trainer
+from vllm_engine import assert_as_trainer, change, make_trainer
 
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.policies.transformers.lora import Lora
@@ -35,12 +35,6 @@ def rows(policy: VLLMSampler, count: int = 4) -> tuple[list[Prompt], list[tuple[
     return prompts, [(11, 0, i, 0, 0) for i in range(count)]
 
 
-def assert_equal(found: list[Response], expected: list[Response]) -> None:
-    for mine, other in zip(found, expected, strict=True):
-        assert mine.tokens.tolist() == other.tokens.tolist()
-        torch.testing.assert_close(mine.log_probs, other.log_probs, atol=1e-4, rtol=0)
-
-
 def test_after_each_sync_the_engine_samples_with_the_new_weights(engine: VLLMSampler) -> None:
     prompts, keys = rows(engine)
     before = engine.sample(prompts, keys)
@@ -49,7 +43,7 @@ def test_after_each_sync_the_engine_samples_with_the_new_weights(engine: VLLMSam
         engine.sync()
         assert engine.version == engine.trainer.version
         found = engine.sample(prompts, keys)
-        assert_equal(found, engine.trainer.sample(prompts, keys))
+        assert_as_trainer(found, engine.trainer, prompts, keys)
         assert any(not torch.equal(a.log_probs, b.log_probs) for a, b in zip(before, found, strict=True))
         before = found
     metrics = engine.drain_metrics()
@@ -112,18 +106,18 @@ def test_s4_adapters_are_sent_merged_so_that_none_is_stale(engine: VLLMSampler) 
     for _ in range(2):
         change(adapted, "lora_")  # larger steps: rounding alone exceeds the tolerance
         engine.sync()
-        assert_equal(engine.sample(prompts, keys), adapted.sample(prompts, keys))
+        assert_as_trainer(engine.sample(prompts, keys), adapted, prompts, keys)
 
 
 def test_incomplete_weights_leave_the_engine_as_it_was(engine: VLLMSampler) -> None:
     prompts, keys = rows(engine)
-    expected, version = engine.sample(prompts, keys), engine.version
+    version = engine.version
     weights = dict(engine.trainer.named_weights())
     del weights["model.visual.merger.ln_q.weight"]
     with pytest.raises(ValueError, match=r"1 weights are missing, such as model\.visual\.merger\.ln_q\.weight"):
         engine.load_weights(weights.items(), version=version + 1)
     assert engine.version == version
-    assert_equal(engine.sample(prompts, keys), expected)
+    assert_as_trainer(engine.sample(prompts, keys), engine.trainer, prompts, keys)
 
 
 def test_a_sync_that_takes_too_long_is_an_error(engine: VLLMSampler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +134,6 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
     engine.sync()
     engine.drain_metrics()
     prompts, keys = rows(engine, 6)
-    expected = engine.trainer.sample(prompts, keys)
     (process,) = engine.engine.process_ids
     generate = engine.engine.generate
 
@@ -152,7 +145,7 @@ def test_an_engine_that_is_killed_is_started_again_and_its_turns_are_retried(
         return generate(requests)
 
     monkeypatch.setattr(engine.engine, "generate", killed_while_sampling)
-    assert_equal(engine.sample(prompts, keys), expected)
+    assert_as_trainer(engine.sample(prompts, keys), engine.trainer, prompts, keys)
     metrics = engine.drain_metrics()
     assert metrics["engine/restarts"] == 1
     assert 1 <= metrics["engine/turns_retried"] <= 6
@@ -186,7 +179,6 @@ def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(
     engine.sync()
     engine.drain_metrics()
     prompts, keys = rows(engine, 12)
-    expected = engine.trainer.sample(prompts, keys)
     (process,) = engine.engine.process_ids
     turns = threading.Semaphore(0)
 
@@ -200,7 +192,7 @@ def test_threads_sample_at_once_and_one_of_them_starts_a_killed_engine_again(
         assert turns.acquire(timeout=120.0)
         os.kill(process, signal.SIGKILL)
         found = [each.result(300.0) for each in running]
-    assert_equal(found, expected)
+    assert_as_trainer(found, engine.trainer, prompts, keys)
     assert engine.drain_metrics()["engine/restarts"] == 1
 
 
@@ -224,10 +216,10 @@ def other_engine(request: pytest.FixtureRequest) -> Iterator[VLLMSampler]:
 @pytest.mark.parametrize("other_engine", [(False, {})], indirect=True)
 def test_an_untied_head_is_updated(other_engine: VLLMSampler) -> None:
     prompts, keys = rows(other_engine)
-    assert_equal(other_engine.sample(prompts, keys), other_engine.trainer.sample(prompts, keys))
+    assert_as_trainer(other_engine.sample(prompts, keys), other_engine.trainer, prompts, keys)
     change(other_engine.trainer, "lm_head")
     other_engine.sync()
-    assert_equal(other_engine.sample(prompts, keys), other_engine.trainer.sample(prompts, keys))
+    assert_as_trainer(other_engine.sample(prompts, keys), other_engine.trainer, prompts, keys)
 
 
 @pytest.mark.parametrize("other_engine", [(True, {"mm_device_do_normalize": True})], indirect=True)
