@@ -21,7 +21,7 @@ from recipes.study.estimates import (
     seeds_text,
 )
 from recipes.study.figures import CURVES, draw
-from recipes.study.local_variants import EPISODES, HELD_OUT, ITERATIONS, TRIAL_ITERATIONS, TUNED, search
+from recipes.study.local_variants import EPISODES, HELD_OUT, ITERATIONS, TRIAL_ITERATIONS, TUNED, VARIANTS, search
 from recipes.study.markdown import row, rule, wrapped
 from recipes.study.provenance import commits_text
 from recipes.study.records import Result, ResultError, check_same, differing_settings, read_result
@@ -31,7 +31,7 @@ SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"} 
 #: further ones, where results have them: kinds of tasks that the base policy was shown, and others
 KINDS = {"train/known": "train, known", "held_out/known": "held-out, known", "held_out/unknown": "held-out, unknown"}
 #: order of the methods; others follow by name
-METHODS = ("bepa", "bepa_anchor", "level1", "grpo")
+METHODS = ("bepa", "bepa_anchor", "bepa_once", "level1", "grpo")
 FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
 
 
@@ -118,9 +118,16 @@ def introduction(study: Mapping[str, Sequence[Result]]) -> list[str]:
             that the base policy solves with the expert's plan and not without; they differ by seed. A failure of a
             desktop is no reward: the attempt is masked, and repeated. One file per run: `docs/results/local/`."""
         ),
+        *_variations(study),
         "",
         *commits_text(every, replayed=False),
     ]
+
+
+def _variations(study: Mapping[str, Sequence[Result]]) -> list[str]:
+    """What differs in those that are no method alone; no line without one."""
+    found = [f"`{name}`: {VARIANTS[name].about}." for name in study if name in VARIANTS and VARIANTS[name].about]
+    return ["", *wrapped(" ".join(found))] if found else []
 
 
 def _of_study(study: Mapping[str, Sequence[Result]]) -> bool:

@@ -33,14 +33,21 @@ METHODS = tuple(
         ("bepa", "bepa", ""),
         ("grpo", "grpo", ""),
         ("level1", "level1", ""),
-        ("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)"),
+        ("bepa_anchor", "bepa", "BEPA with a cross-entropy on own successes (`loss.anchor`)"),
     )
 )
 _LOW, _MIDDLE, _HIGH = "optimizer.lr=1e-4", "optimizer.lr=3e-4", "optimizer.lr=1e-3"
 _ONCE = "train.minibatch_groups=4"  #: one update per iteration instead of two
 #: run when they are named only; their settings are those of the method that they take apart
 CONTROLS = (
-    Variant("bepa_once", "bepa", "one update per iteration instead of two", (_ONCE,), tuned_as="bepa", common=COMMON),
+    Variant(
+        "bepa_once",
+        "bepa",
+        "BEPA with one update per iteration instead of two",
+        (_ONCE,),
+        tuned_as="bepa",
+        common=COMMON,
+    ),
 )
 VARIANTS = {variant.name: variant for variant in (*METHODS, *CONTROLS)}
 #: four trials per method, as on the simulated desktop
