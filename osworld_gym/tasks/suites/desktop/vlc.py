@@ -23,30 +23,49 @@ from osworld_gym.tasks.suites.desktop.content.media import GRASS, SKY, make_avi,
 from osworld_gym.tasks.task import Task
 
 APP = "vlc"
-#: options against dropped frames: on a busy machine, VLC might drop all of them
-ALL = ("--no-drop-late-frames", "--no-skip-frames")
-#: prints the status of VLC's web interface, after an optional command; prints nothing if VLC is not running
-STATUS = (
-    "import base64, sys, urllib.request as u; "
-    "r = u.Request('http://127.0.0.1:8080/requests/status.json?' + ''.join(sys.argv[1:])); "
-    "r.add_header('Authorization', 'Basic ' + base64.b64encode(b':password').decode()); "
-    "print(u.urlopen(r, timeout=5).read().decode())"
-)
-ASK = ["python3", "-c", STATUS]
-#: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if there is sky below
-#: the menu and grass above the controls; otherwise seeks again, whereupon VLC redraws
-_FILM_SHOWN = f"""
-import sys
-from PIL import ImageGrab
-screen = ImageGrab.grab().convert("RGB")
-middle = screen.width // 2
-found = screen.getpixel((middle, screen.height // 10)) + screen.getpixel((middle, screen.height * 9 // 10))
-if all(abs(value - int(wanted)) < 40 for value, wanted in zip(found, sys.argv[1:])):
-    print("film shown")
-else:
-    sys.argv[1:] = ["command=seek&val=0"]
-    {STATUS}
+#: options against dropped frames: on a busy machine, VLC might drop all of them; and against a film that stays as small
+#: as its file, in a window that VLC has resized to that size and that is maximised again at the same time
+OPTIONS = ("--no-drop-late-frames", "--no-skip-frames", "--no-qt-video-autoresize")
+#: Python: asks VLC's web interface for its status, after an optional command; raises if VLC is not running
+_REQUEST = """
+import base64, sys, urllib.request
+def ask(command=""):
+    request = urllib.request.Request("http://127.0.0.1:8080/requests/status.json?" + command)
+    request.add_header("Authorization", "Basic " + base64.b64encode(b":password").decode())
+    return urllib.request.urlopen(request, timeout=5).read().decode()
 """
+#: prints the status, after an optional command; prints nothing if VLC is not running
+ASK = ["python3", "-c", _REQUEST + 'print(ask("".join(sys.argv[1:])))']
+#: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if the film is paused
+#: at its start, and there is sky below the menu and grass above the controls within 2 s. A film that is paused elsewhere
+#: goes to its start; one without its picture is stopped and played again: VLC then makes the picture's window again
+_FILM_SHOWN = f"""
+import json, time
+from PIL import ImageGrab
+{_REQUEST}
+def shown():
+    screen = ImageGrab.grab().convert("RGB")
+    middle = screen.width // 2
+    found = screen.getpixel((middle, screen.height // 10)) + screen.getpixel((middle, screen.height * 9 // 10))
+    return all(abs(value - int(wanted)) < 40 for value, wanted in zip(found, sys.argv[1:]))
+status = json.loads(ask())
+if status["state"] == "paused" and status["time"] > 0:
+    ask("command=seek&val=0")
+elif status["state"] == "paused":
+    end = time.monotonic() + 2
+    while not (done := shown()) and time.monotonic() < end:
+        time.sleep(0.1)
+    if done:
+        print("film shown")
+    else:
+        ask("command=pl_stop")
+        ask("command=pl_play")
+"""
+#: parameters of the setup step that waits for the picture
+PICTURE: Data = {
+    "command": ["python3", "-c", _FILM_SHOWN, *map(str, SKY + GRASS)],
+    "until": {"stdout": "film shown"},
+}
 #: folders where VLC may write its snapshots
 SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-size", "+0")
 
@@ -54,23 +73,22 @@ SNAPSHOTS = ("find", "/home/user", "-maxdepth", "2", "-name", "vlcsnap*.png", "-
 def film() -> list[Data]:
     """Setup: a film in VLC that was played once and is paused at its start.
 
-    It is opened after the window has its final size: a frame drawn while the window grows may stay small. The screen
-    being still is not enough: on a loaded machine, two starts differed in the film's picture, and only there.
+    It is opened after the window has its final size. On a loaded machine the picture may all the same stay as small as
+    the film, in a corner; such a screen is still, too, so that the picture is looked for.
     """
     answers = {"command": ASK, "until": {"returncode": 0}}
     play_it = {"command": [*ASK, "command=in_play&input=file:///home/user/Videos/film.avi"]}
     paused = {"command": ASK, "until": {"stdout": '"state":"paused"'}}
     back = {"command": [*ASK, "command=seek&val=0"], "until": {"stdout": '"time":0'}}
-    drawn = {"command": ["python3", "-c", _FILM_SHOWN, *map(str, SKY + GRASS)], "until": {"stdout": "film shown"}}
     return [
         bytes_step(f"{VIDEOS}/film.avi", make_avi(seconds=3)),
-        *launch_and_wait("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *ALL),
+        *launch_and_wait("VLC media player", "vlc", "--no-video-title-show", "--play-and-pause", *OPTIONS),
         {"type": "execute", "parameters": answers},
         {"type": "execute", "parameters": play_it},
         *wait_for_window("film.avi"),
         {"type": "execute", "parameters": paused},
         {"type": "execute", "parameters": back},
-        {"type": "execute", "parameters": drawn},
+        {"type": "execute", "parameters": PICTURE},
         {"type": "sleep", "parameters": {"seconds": 2}},
     ]
 
