@@ -116,7 +116,7 @@ def untuned(study: Study) -> list[str]:
     def as_chosen(result: Result) -> bool:
         variant = VARIANTS[result.variant]
         key = variant.tuned_as or variant.algo
-        wanted = dict(each.split("=", 1) for each in (*variant.settings, *search.tuned(key)))
+        wanted = dict(each.split("=", 1) for each in (*search.tuned(key), *variant.settings))
         made = defaults | dict(result.settings)
         return key in chosen and all(_value(wanted.get(name, defaults[name])) == made[name] for name in searched)
 

@@ -31,7 +31,7 @@ SETS = {"train": "train", "held_out": "held-out", "expert_only": "expert-only"} 
 #: further ones, where results have them: kinds of tasks that the base policy was shown, and others
 KINDS = {"train/known": "train, known", "held_out/known": "held-out, known", "held_out/unknown": "held-out, unknown"}
 #: order of the methods; others follow by name
-METHODS = ("bepa", "bepa_anchor", "bepa_once", "level1", "grpo")
+METHODS = ("bepa", "bepa_slow", "bepa_once", "bepa_anchor", "level1", "grpo")
 FAILED = "failed_"  #: prefix of the counts of desktop failures, by reason
 
 

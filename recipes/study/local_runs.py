@@ -4,7 +4,7 @@ python -m recipes.study.local_runs --tune          # the search for hyper-parame
 python -m recipes.study.local_runs                 # BEPA, GRPO, LEVEL-1 and BEPA with an anchor, five seeds each
 python -m recipes.study.local_runs --seeds 0 1 2
 python -m recipes.study.local_runs --variants bepa grpo --tune
-python -m recipes.study.local_runs --variants bepa_once      # BEPA with half as many updates
+python -m recipes.study.local_runs --variants bepa_once bepa_slow      # BEPA: half as many updates, a lower rate
 
 A run may be interrupted at any time: the next call goes on with its preparation or iteration. The result files and the
 page are replaced when all runs are there.

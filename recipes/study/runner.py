@@ -62,7 +62,7 @@ class Run:
     Args:
         variant: what is run.
         seed: the seed of everything random.
-        tuned: the method's tuned settings.
+        tuned: the method's tuned settings, and what overrides them.
         base: the base policy that it starts from.
     """
 

@@ -230,9 +230,12 @@ class Search:
         return tuple(self.read().get(algo, {}).get("settings", ()))
 
     def runs_of(self, variants: Sequence[Variant], seeds: Sequence[int]) -> list[Run]:
-        """The study's runs with the tuned settings, seed by seed, so that every method has as many."""
+        """The study's runs with the tuned settings, seed by seed, so that every method has as many.
+
+        A variant's own settings go before the tuned ones, so that it may differ in one of these; ``more`` before all.
+        """
         return [
-            Run(variant, seed, (*self.tuned(variant.tuned_as or variant.algo), *self.more), self.base)
+            Run(variant, seed, (*self.tuned(variant.tuned_as or variant.algo), *variant.settings, *self.more), self.base)
             for seed in seeds
             for variant in variants
         ]

@@ -26,7 +26,7 @@ class Variant:
         name: the name of its result files.
         algo: the method, a key of :data:`bepa_torchrl.methods.METHODS`.
         about: what differs from the method's usual settings.
-        settings: in addition to ``common`` and the method's tuned ones.
+        settings: in addition to ``common`` and the method's tuned ones, which they override.
         preparation: settings that change what is prepared before training; variants with equal ones share it.
         continues: variant whose finished run of the same seed this one makes longer, if its folder is there; "", or
             without that folder: starts from the base policy.

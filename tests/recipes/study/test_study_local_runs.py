@@ -104,12 +104,14 @@ def test_a_control_has_its_methods_settings_and_is_run_when_it_is_named(
     asked: list[Run] = []
     monkeypatch.setattr(local_runs, "study", lambda runs, *_: asked.extend(runs) or 0)
     command = ["--choices", str(choices), "--work", str(tmp_path), "--seeds", "3"]
-    assert local_runs.main([*command, "--variants", "bepa_once"]) == 0
+    assert local_runs.main([*command, "--variants", "bepa_once", "bepa_slow"]) == 0
     assert local_runs.main(command) == 0
-    assert [run.name for run in asked] == ["bepa_once-3", *(f"{name}-3" for name in NAMES)]
-    once, bepa = (run.settings() for run in asked[:2])
+    assert [run.name for run in asked] == ["bepa_once-3", "bepa_slow-3", *(f"{name}-3" for name in NAMES)]
+    once, slow, bepa = (run.settings() for run in asked[:3])
     assert (once.train.minibatch_groups, bepa.train.minibatch_groups) == (4, 2)
     assert replace(once, train=bepa.train) == bepa
+    assert slow.optimizer.lr == 1e-4 < bepa.optimizer.lr
+    assert replace(slow, optimizer=bepa.optimizer) == bepa
 
 
 def test_seeds_of_the_search_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
