@@ -258,6 +258,7 @@ def make_trainer(
         rewording=_rewording(settings, algo, rollout or policy, plans),
         min_successes=settings.cache.min_successes,
         weight=settings.cache.injected_weight,
+        kept=settings.cache.injected_kept,
         advantage=settings.advantage.kind,
         std=advantage_std(algo, settings.advantage.std, luffy_preset=settings.algo.preset),
         eps=settings.advantage.eps,

@@ -6,7 +6,7 @@ collector's postproc, before :class:`~bepa_torchrl.rollout.old_log_prob.OldLogPr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,8 @@ from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
 
 #: factors of an injected trace's advantage
 WEIGHTS = ("one", "need")
+#: whose advantages are kept in a group with an injected trace
+KEPT = ("all", "trace", "failures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class TraceReplacement(Transform):
         min_successes: successes that a group must have for that; 1 in the paper.
         weight: factor of the injected trace's advantage with ``on_failure``: ``one`` (the paper), or ``need``, the
             share of the task's groups so far, this one included, that had no success.
+        kept: whose advantages are kept in a group in which the trace replaces a failure: ``all`` (the paper), those of
+            the ``trace``, or those of the ``failures``; the others are 0. For controls: which part teaches what.
         advantage: kind of the advantages, see :func:`~bepa_torchrl.rollout.advantages.set_advantages`.
         std: rule for the standard deviation, see :func:`~bepa_torchrl.functional.group_advantage`; for ``grpo`` only.
         eps: added to the standard deviation; for ``grpo`` only.
@@ -78,9 +82,10 @@ class TraceReplacement(Transform):
     After each call ``reports`` contains one :class:`GroupReport` per group.
 
     Raises:
-        ValueError: no cache although one is required, ``min_successes`` below 1, an unknown ``advantage``, or ``need``
-            with another ``min_successes`` than 1 or for a method that does not both inject on failure and refresh; from
-            ``forward``: rows that are not complete groups, or were finalised before
+        ValueError: no cache although one is required, ``min_successes`` below 1, an unknown ``advantage``,
+            ``weight`` or ``kept``, ``need`` with another ``min_successes`` than 1, with ``kept="failures"``, or for a
+            method that does not both inject on failure and refresh, ``trace`` or ``failures`` for one that does not
+            inject on failure; from ``forward``: rows that are not complete groups, or were finalised before
             (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
@@ -93,6 +98,7 @@ class TraceReplacement(Transform):
         rewording: Rewording | None = None,
         min_successes: int = 1,
         weight: str = "one",
+        kept: str = "all",
         advantage: str = "grpo",
         std: str = "population",
         eps: float = 1e-6,
@@ -121,7 +127,16 @@ class TraceReplacement(Transform):
                 f"cache.injected_weight=need counts refreshes as groups with a success, which cache.min_successes="
                 f"{min_successes} leaves out; set one of them to its default"
             )
-        self.min_successes, self.weight, self.rewording = min_successes, weight, rewording
+        if kept not in KEPT:
+            raise ValueError(f"kept must be one of {', '.join(KEPT)}; got {kept!r}")
+        if kept != "all" and self.injection not in (Injection.never, Injection.on_failure):
+            raise ValueError(f"cache.injected_kept={kept} is for injection=on_failure, got {self.injection.value}")
+        if kept == "failures" and weight == "need":
+            raise ValueError(
+                "cache.injected_weight=need is a factor of the advantage that cache.injected_kept=failures sets to 0; "
+                "set one of them to its default"
+            )
+        self.min_successes, self.weight, self.kept, self.rewording = min_successes, weight, kept, rewording
         self._reworded: dict[int, tuple[TensorDictBase, float]] = {}  # by group id, of the batch being finalised
         self.cache, self.advantage, self.std, self.eps = cache, advantage, std, eps
         self.reports: list[GroupReport] = []
@@ -151,7 +166,8 @@ class TraceReplacement(Transform):
         added = self.injection is Injection.always
         sizes = {report.group_id: report.valid + (added and report.injected is not None) for report in self.reports}
         supervised = self.injection is Injection.additional
-        check_whole_groups(rows, sizes, supervised=supervised, weighted=self.weight == "need")
+        weighted = self.weight == "need" or self.kept != "all"
+        check_whole_groups(rows, sizes, supervised=supervised, weighted=weighted)
 
     def _finalise(self, group: Sequence[EpisodeRows]) -> list[TensorDictBase]:
         members = [episode for episode in group if episode.valid]
@@ -178,18 +194,22 @@ class TraceReplacement(Transform):
                 supervised = trace.rows
         self.reports.append(GroupReport(group[0].group_id, group[0].task_id, **report))
         set_advantages(members, kind=self.advantage, std=self.std, eps=self.eps)
-        if "replaced_slot" in report and self.weight == "need":
-            self._weigh(members[0])
+        if "replaced_slot" in report:
+            self._weigh(*members)
         for row in supervised:
             row.set(K.ADVANTAGE, torch.zeros(1, 1))
         return [row for episode in members for row in episode.rows] + supervised
 
-    def _weigh(self, trace: EpisodeRows) -> None:
-        """Multiplies the injected trace's advantage by the share of the task's groups that had no success."""
+    def _weigh(self, trace: EpisodeRows, *failures: EpisodeRows) -> None:
+        """Applies ``weight`` and ``kept`` to the advantages of a group with an injected trace."""
         assert self.cache is not None
-        injections, refreshes = self.cache.counts(trace.task_id)
-        for row in trace.rows:
-            row.set(K.ADVANTAGE, cast(torch.Tensor, row.get(K.ADVANTAGE)) * (injections / (injections + refreshes)))
+        if self.weight == "need":
+            injections, refreshes = self.cache.counts(trace.task_id)
+            _multiply([trace], injections / (injections + refreshes))
+        if self.kept == "trace":
+            _multiply(failures, 0.0)
+        elif self.kept == "failures":
+            _multiply([trace], 0.0)
 
     def _refreshes(self, successes: Sequence[EpisodeRows]) -> bool:
         """Whether a group with these successes refreshes the cache."""
@@ -241,6 +261,12 @@ class TraceReplacement(Transform):
 
 def _successes(group: Sequence[EpisodeRows]) -> list[EpisodeRows]:
     return [episode for episode in group if episode.valid and episode.reward == 1.0]
+
+
+def _multiply(episodes: Iterable[EpisodeRows], factor: float) -> None:
+    """Multiplies the episodes' advantages by a factor."""
+    for row in (row for episode in episodes for row in episode.rows):
+        row.set(K.ADVANTAGE, cast(torch.Tensor, row.get(K.ADVANTAGE)) * factor)
 
 
 def _origin_of(row: TensorDictBase) -> str:

@@ -72,7 +72,7 @@ def check_whole_groups(rows: TensorDictBase, sizes: Mapping[int, int], *, superv
         rows: finalised groups ``[R]``; the rows may be in any order.
         sizes: group id → its episodes when it was finalised.
         supervised: off-policy rows are no members of their group (RL+SFT).
-        weighted: the advantages of injected traces have a factor, so that those of their groups do not sum to 0.
+        weighted: advantages of groups with an injected trace have factors, so that they do not sum to 0.
 
     Raises:
         RuntimeError: a group is not whole, an episode has several advantages, or the sum is not 0.

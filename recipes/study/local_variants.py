@@ -48,9 +48,7 @@ CONTROLS = (
         tuned_as="bepa",
         common=COMMON,
     ),
-    Variant(
-        "bepa_slow", "bepa", "BEPA at a third of its tuned learning rate", (_LOW,), tuned_as="bepa", common=COMMON
-    ),
+    Variant("bepa_slow", "bepa", "BEPA at a third of its tuned learning rate", (_LOW,), tuned_as="bepa", common=COMMON),
 )
 VARIANTS = {variant.name: variant for variant in (*METHODS, *CONTROLS)}
 #: four trials per method, as on the simulated desktop

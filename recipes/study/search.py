@@ -235,7 +235,9 @@ class Search:
         A variant's own settings go before the tuned ones, so that it may differ in one of these; ``more`` before all.
         """
         return [
-            Run(variant, seed, (*self.tuned(variant.tuned_as or variant.algo), *variant.settings, *self.more), self.base)
+            Run(
+                variant, seed, (*self.tuned(variant.tuned_as or variant.algo), *variant.settings, *self.more), self.base
+            )
             for seed in seeds
             for variant in variants
         ]

@@ -196,6 +196,23 @@ CONTROLS = (
         ("cache.refresh=actions", _TRIES),
     ),
 )
+#: BEPA with one part of the gradient of groups with an injected trace: which of them teaches, and which forgets
+INJECTED_PARTS = (
+    Variant(
+        "bepa_trace",
+        "bepa",
+        "failures beside an injected trace have advantage 0",
+        ("cache.injected_kept=trace",),
+        tuned_as="bepa",
+    ),
+    Variant(
+        "bepa_failures",
+        "bepa",
+        "an injected trace has advantage 0, the failures beside it keep theirs",
+        ("cache.injected_kept=failures",),
+        tuned_as="bepa",
+    ),
+)
 #: the rules of :data:`FURTHER` with rates and weights of a search of their own; but for the anchor, and for hand-overs,
 #: whose self-rolls are prepared once for all trials
 RULES_TUNED = (
@@ -251,6 +268,7 @@ FREE_PARTS = {
     "controls": CONTROLS,
     "anchor": (ANCHOR,),
     "long": (*LONG, SELF_THEN_RL_LONG, ANCHOR_LONG, *ANCHOR_CONTROLS),
+    "injected": INJECTED_PARTS,
     "others": (
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,

@@ -102,6 +102,24 @@ def injected_weight(settings: Settings) -> str | None:
     return None
 
 
+def injected_kept(settings: Settings) -> str | None:
+    """``cache.injected_kept`` is set where a trace replaces a failure, and leaves ``injected_weight`` its effect."""
+    method, cache = method_of(settings), settings.cache
+    if cache.injected_kept == "all" or method.injection is Injection.never:
+        return None
+    if method.injection is not Injection.on_failure:
+        return (
+            f"cache.injected_kept={cache.injected_kept} is for methods that inject on failure, got "
+            f"algo={method.name}; set cache.injected_kept=all, or algo=bepa"
+        )
+    if cache.injected_kept == "failures" and cache.injected_weight == "need":
+        return (
+            "cache.injected_weight=need is a factor of the advantage that cache.injected_kept=failures sets to 0; set "
+            "one of them to its default"
+        )
+    return None
+
+
 def part_of_refresh(settings: Settings) -> str | None:
     """``cache.refresh`` is another than ``trace`` where the sampler can write the one refreshed trace of a task."""
     method, cache = method_of(settings), settings.cache

@@ -211,7 +211,7 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(("cache.max_tasks",), _methods(_has_cache), "methods that have a cache", _METHOD),
     Reader(
-        ("cache.injected_weight",),
+        ("cache.injected_kept", "cache.injected_weight"),
         _methods(lambda method: method.injection is not Injection.never),
         "methods that inject traces",
         _METHOD,

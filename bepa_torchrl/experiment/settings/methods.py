@@ -100,6 +100,8 @@ class CacheSettings:
         reword_tries: responses sampled per step for the thoughts of ``refresh=wording`` and ``actions``.
         injected_weight: factor of an injected trace's advantage: ``one`` (the paper), or ``need``, the share of the
             task's groups so far that had no success.
+        injected_kept: whose advantages are kept in a group with an injected trace: ``all`` (the paper); as controls
+            those of the ``trace``, or of the ``failures``, and the others are 0.
         max_tasks: maximum number of tasks in the cache; None: unlimited.
         seed: folder of ``selfroll`` or ``convert`` (docs/experts.md), whose traces of training tasks are D_self or
             D_conv; None: the run makes its own.
@@ -110,6 +112,7 @@ class CacheSettings:
     refresh: Literal["trace", "wording", "actions"] = "trace"
     reword_tries: Positive = 4
     injected_weight: Literal["one", "need"] = "one"
+    injected_kept: Literal["all", "trace", "failures"] = "all"
     max_tasks: Positive | None = None
     seed: Text | None = None
 

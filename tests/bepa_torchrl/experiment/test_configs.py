@@ -477,6 +477,20 @@ def test_weights_by_need_are_refused_where_nothing_counts_them(given: list[str],
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        (["algo=luffy"], "cache.injected_kept=failures is for methods that inject on failure, got algo=luffy"),
+        (["cache.injected_weight=need"], "that cache.injected_kept=failures sets to 0"),
+        (["algo=grpo"], "cache.injected_kept=failures is read with methods that inject traces only"),
+    ],
+)
+def test_kept_advantages_are_refused_where_they_have_no_effect(given: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_config(["cache.injected_kept=failures", *given])
+    assert load_methods(["cache.injected_kept=trace", "compare=[grpo]"])["bepa"].cache.injected_kept == "trace"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
         (["algo=level1", "compare=[]"], "one trace per task, got algo=level1 and cache.rule=random; set algo=bepa"),
         (["algo=arpo"], "for methods that refresh one trace per task, got algo=arpo"),
         (["cache.rule=all"], "got algo=bepa and cache.rule=all"),

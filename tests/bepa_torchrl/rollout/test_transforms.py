@@ -160,6 +160,24 @@ def test_need_weighs_the_injected_trace_by_the_share_of_failed_groups() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kept", "advantages"),
+    [
+        ("all", (3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5)),
+        ("trace", (3**0.5, 0.0, 0.0, 0.0)),
+        ("failures", (0.0, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5)),
+    ],
+)
+def test_a_part_of_a_group_with_an_injected_trace_keeps_its_advantages(kept: str, advantages: tuple[float]) -> None:
+    """N = 4, one success: mean 1/4, deviation √3/4, so √3 and -1/√3; groups without an injected trace keep all."""
+    transform = TraceReplacement(seeded(0), kept=kept)
+    rows = transform(groups({0: "----", 1: "+---"}))
+    transform.check_whole_groups(rows)
+    injected, own = table(rows)
+    assert [episode[2] for episode in injected] == pytest.approx(advantages, abs=1e-4)
+    assert [episode[2] for episode in own] == pytest.approx((3**0.5, *[-1 / 3**0.5] * 3), abs=1e-4)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"min_successes": 0}, "min_successes must be >= 1, got 0"),
@@ -168,6 +186,9 @@ def test_need_weighs_the_injected_trace_by_the_share_of_failed_groups() -> None:
         ({"weight": "need", "refresh": False}, "counts refreshes"),
         ({"weight": "need", "min_successes": 2}, "cache.min_successes=2 leaves out"),
         ({"weight": "need", "injection": "always"}, "is for injection=on_failure, got always"),
+        ({"kept": "none"}, "kept must be one of all, trace, failures; got 'none'"),
+        ({"kept": "trace", "injection": "always"}, "injected_kept=trace is for injection=on_failure, got always"),
+        ({"kept": "failures", "weight": "need"}, "that cache.injected_kept=failures sets to 0"),
     ],
 )
 def test_refused_options(options: dict[str, Any], message: str) -> None:

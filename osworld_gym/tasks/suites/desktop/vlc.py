@@ -37,8 +37,8 @@ def ask(command=""):
 #: prints the status, after an optional command; prints nothing if VLC is not running
 ASK = ["python3", "-c", _REQUEST + 'print(ask("".join(sys.argv[1:])))']
 #: Python script; arguments: red, green, blue of the sky, then of the grass. Prints "film shown" if the film is paused
-#: at its start, and there is sky below the menu and grass above the controls within 2 s. A film that is paused elsewhere
-#: goes to its start; one without its picture is stopped and played again: VLC then makes the picture's window again
+#: at its start, and there is sky below the menu and grass above the controls within 2 s. A film that is paused
+#: elsewhere goes to its start; one without its picture is stopped and played: VLC then makes the picture's window again
 _FILM_SHOWN = f"""
 import json, time
 from PIL import ImageGrab
