@@ -310,10 +310,16 @@ def details(part: Part, where: str) -> list[str]:
     """Long runs, the other methods, the base policy and the runs' commits, Markdown lines."""
     study = part.study
     lines = [f"## Details: {part.name}", "", *base_lines(part.known), *long_lines(part, where)]
-    for key, title in {"others": "Other methods", "rules": "Further rules"}.items():
+    titles = {
+        "injected": "Parts of a group with an injected trace",
+        "others": "Other methods",
+        "rules": "Further rules",
+    }
+    for key, title in titles.items():
         if names := [variant.name for variant in FREE_PARTS[key] if variant.name in study]:
             lines += [f"### {title}", "", *success_table(study, ["grpo", "bepa", *names], 1), ""]
-            lines += [*table, ""] if len(table := difference_table(study, names, "bepa", 1)) > 2 else []
+            for reference in ("bepa", "grpo"):
+                lines += [*table, ""] if len(table := difference_table(study, names, reference, 1)) > 2 else []
     methods = [name for name in VARIANTS if name in study and paired(study, name, "grpo", "train") is not None]
     if methods:
         sets = ("train", "expert_only", "held_out/known", "held_out/unknown")

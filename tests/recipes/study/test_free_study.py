@@ -385,6 +385,8 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     (folder / "seed-0" / "base").rmdir()
     write_results(folder, "seed-0")
     write_results(folder, "seed-1", seeds=1)
+    for seed in range(3):
+        result("bepa_trace", seed, 5).write(folder / "seed-0")
     assert read_known(folder / "seed-0").failures() == []
     assert write_free_page(folder, page)
     text = page.read_text()
@@ -403,6 +405,9 @@ def test_the_page_has_both_base_policies_claims_and_the_mechanism(
     assert "| bepa_long | 25.0 (25 to 25)* |" in long
     assert "| bepa_long | 0.80 → 0.20 | 2.0 → 10.0 | 10.0 (10 to 10) | 90.0 | – |" in long
     assert "| level1_as_bepa_long − bepa_long | 40.0 (40 to 40)* | +40.0 |" in text
+    parts = text.split("### Parts of a group with an injected trace")[1].split("###")[0]
+    assert "| bepa_trace | -12.5 (-12 to -12)* |" in parts.split("| minus bepa |")[1].split("| minus grpo |")[0]
+    assert "| bepa_trace | 37.5 (38 to 38)* |" in parts.split("| minus grpo |")[1]
     assert "Hyper-parameters" not in text
     for name in ("mechanism.png", "long.png", "differences.png"):
         assert (folder / "seed-0" / name).stat().st_size > 5000
