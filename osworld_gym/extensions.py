@@ -37,9 +37,11 @@ class Registry(MutableMapping[str, T]):
         accepts: whether an entry point's object is that.
 
     Raises:
-        ExtensionError: (adding) the object is something else than expected; (looking up) so is one that was added by
-            its location, or it cannot be imported; (looking up entry points) one has a built-in name, two have the same
-            name, one cannot be imported, or is something else than expected. The message names the distribution.
+        ExtensionError: (adding) the object is something else than expected, or another one than the built-in object of
+            that name, which :meth:`replace` replaces; (looking up) an object that was added by its location is
+            something else than expected, or cannot be imported; (looking up entry points) one has a built-in name, two
+            have the same name, one cannot be imported, or is something else than expected. The message names the
+            distribution.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class Registry(MutableMapping[str, T]):
         self.group = group
         self._expects, self._accepts = expects, accepts
         self.built_in = tuple(built_in)  #: the names that an entry point may not have
-        self._table: dict[str, T | str] = dict(built_in)
+        self._built_in: dict[str, T | str] = dict(built_in)
+        self._table = dict(self._built_in)
         self._loaded: dict[EntryPoint, T] = {}
 
     def __getitem__(self, name: str) -> T:
@@ -56,7 +59,7 @@ class Registry(MutableMapping[str, T]):
             value = self._table[name]
             if not isinstance(value, str):
                 return value
-            return resolve_name(value) if name in self.built_in else self._located(name, value)
+            return resolve_name(value) if self._built_in.get(name) == value else self._located(name, value)
         entry = self._entry_points()[name]
         if entry not in self._loaded:
             self._loaded[entry] = self._load(entry)
@@ -67,6 +70,12 @@ class Registry(MutableMapping[str, T]):
         return name in self._table or name in self._entry_points()
 
     def __setitem__(self, name: str, value: T | str) -> None:
+        if name in self.built_in and name in self._table:
+            self._check_same(name, value)
+        self.replace(name, value)
+
+    def replace(self, name: str, value: T | str) -> None:
+        """Adds an object, in the place of the built-in one if there is one of this name. Raises as adding does."""
         if not isinstance(value, str):
             self._check(name, value)
         self._table[name] = value
@@ -84,6 +93,15 @@ class Registry(MutableMapping[str, T]):
     def _check(self, name: str, value: object) -> None:
         if not self._accepts(value):
             raise ExtensionError(f"{name!r} of {self.group}: expected {self._expects}, got {value!r:.80}")
+
+    def _check_same(self, name: str, value: T | str) -> None:
+        """Raises ExtensionError unless the value is the object, or the location, that has this name already."""
+        present = self._table[name]
+        if value is not present and value != present and value is not self[name]:
+            raise ExtensionError(
+                f"{name!r} of {self.group} is built in, as {present!r:.80}; got {value!r:.80}; give yours another "
+                f"name, or replace the built-in one by .replace({name!r}, …)"
+            )
 
     def _located(self, name: str, place: str) -> T:
         """The object ``module:name`` that a module has added."""

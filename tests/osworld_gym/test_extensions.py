@@ -51,6 +51,32 @@ def test_a_module_adds_and_removes_a_name() -> None:
     assert "mine" not in functions
 
 
+def test_a_built_in_name_is_replaced_on_purpose_only(site: Path) -> None:
+    """The same object again, as of a module that is imported twice, is no error."""
+    functions = table()
+    message = f"'len' of {GROUP} is built in, as <built-in function len>; got <built-in function max>; give yours"
+    with pytest.raises(ExtensionError, match=re.escape(message)):
+        functions["len"] = max
+    with pytest.raises(ExtensionError, match=r"'join' of .* is built in, as 'os\.path:join'; got 'os:sep'; give yours"):
+        functions.update({"join": "os:sep"})
+    functions["len"] = len
+    functions["join"] = "os.path:join"
+    functions["join"] = functions["join"]
+    assert functions["len"] is len
+    functions.replace("len", max)
+    functions["len"] = max
+    assert functions["len"] is max
+    with pytest.raises(ExtensionError, match="expected a function, got 3"):
+        functions.replace("join", 3)
+    functions.replace("join", "os:none")
+    with pytest.raises(ExtensionError, match=r"'join' of .*: cannot import os:none"):
+        functions["join"]
+    text = "from osworld_gym.tasks import METRICS\nMETRICS['file_contains'] = lambda result, rules: 1.0\n"
+    (site / "module_of_a_taken_name.py").write_text(text)
+    with pytest.raises(ExtensionError, match=r"^import: cannot import 'module_of_a.*'file_contains' of .*, line 2$"):
+        import_modules(["module_of_a_taken_name"])
+
+
 def test_an_entry_point_is_found_and_imported_only_when_asked_for(site: Path) -> None:
     install(site, "first-package", f"[{GROUP}]\nmine = first_package:mine\n", "def mine():\n    return 3\n")
     functions = table()

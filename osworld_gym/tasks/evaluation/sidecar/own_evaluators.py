@@ -69,8 +69,9 @@ class Evaluations:
 
     def _score(self, question: Fields, limits: Limits) -> float:
         check = Check(**question["check"])
-        METRICS[check.func] = _named(question["metric"])
-        GETTERS.update({kind: _named(name) for kind, name in question["getters"].items()})
+        METRICS.replace(check.func, _named(question["metric"]))
+        for kind, name in question["getters"].items():
+            GETTERS.replace(kind, _named(name))
         outputs = {name: read_blob(blob) for name, blob in question["outputs"].items()}
         task = Task.from_json(question["task"])
         run = TaskRun(task, ServedDesktop(self._call), ServedFiles(self._call), outputs, question["seed"])

@@ -153,6 +153,7 @@ def test_an_expected_file_that_the_policy_removed_from_the_desktop_scores_zero(f
 def test_errors_of_this_machine_are_never_a_score(files, monkeypatch, fails):
     for table, name in ((METRICS, "file_contains"), (GETTERS, "vm_file")):
         with monkeypatch.context() as patch:
+            patch.delitem(table, name)
             patch.setitem(table, name, fails)
             with pytest.raises(DesktopError) as caught:
                 verdict(
