@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -125,6 +126,19 @@ def write_lock(buffer: ReplayBuffer) -> Iterator[None]:
     """
     with buffer._replay_lock, buffer._write_lock:
         yield
+
+
+@contextmanager
+def prefetched_discarded(buffer: ReplayBuffer) -> Iterator[None]:
+    """Discards the batches that a buffer has sampled ahead, unless the block raises; none is sampled meanwhile.
+
+    Private: ``_futures_lock`` and ``_prefetch_queue``. Only the buffer's own ``load_state_dict`` discards them, and
+    ``synchronize`` keeps them. Samples take :func:`read_lock`, so the block, and not its caller, takes that one.
+    """
+    with buffer._futures_lock:
+        wait(buffer._prefetch_queue)
+        yield
+        buffer._prefetch_queue.clear()
 
 
 def empty_storage(storage: Storage) -> None:

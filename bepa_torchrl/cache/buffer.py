@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, Self, cast
 
 from tensordict import TensorDictBase, lazy_stack
 from torch import Tensor
@@ -20,7 +20,7 @@ from bepa_torchrl.cache.storage import TraceStorage, trace_from_plain
 from bepa_torchrl.cache.writer import WHEN_FULL, KeyedWriter
 from bepa_torchrl.data.seeding import Stream
 from bepa_torchrl.storage import FolderError
-from bepa_torchrl.torchrl_private import read_lock, write_lock
+from bepa_torchrl.torchrl_private import prefetched_discarded, read_lock, write_lock
 
 
 def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
@@ -38,6 +38,17 @@ def _check_task(task_id: str, trace: TensorDictBase) -> None:
         )
 
 
+def _one_by_one(call: str) -> TypeError:
+    return TypeError(f"traces are replaced one by one, by cache[i] = trace, put or extend; got {call}")
+
+
+def _without_hooks(hook: object, method: str) -> TypeError:
+    return TypeError(
+        f"a trace cache calls no hook in {method}, which writes and reads text and images itself; got {hook!r:.80}; "
+        "change traces before put, or in what get_trace returns"
+    )
+
+
 class TaskTraceCache(ReplayBuffer):
     """One successful trace per task, replaced by the policy's newer successes. Paper section LEVEL-2.
 
@@ -48,7 +59,10 @@ class TaskTraceCache(ReplayBuffer):
     As in any replay buffer, ``sample`` and iteration require a batch size, set here or in the call; they return a lazy
     stack ``[B, -1]`` of traces. Transforms apply to ``add`` and ``extend`` (the inverse, on each trace ``[S]``), and to
     sampling and indexing (forward). ``get_trace``, ``put`` and ``refresh``, which finalise groups, apply no transform.
-    ``cache[i] = trace`` replaces a slot by a success of the same task. Storage and writer cannot be replaced.
+    ``cache[i] = trace`` replaces a slot by a success of the same task. Storage and writer cannot be replaced;
+    hooks, writes to all traces at once and sharing between processes are refused. A ``ReplayBufferEnsemble`` cannot
+    sample caches, since it expands to the batch's size, which is ragged; put the traces into one cache. What is saved
+    has neither the generator of ``set_rng`` nor the state of transforms.
 
     Args:
         traces_per_task: traces kept per task, the newest ones; 1 in the paper, 8 in ARPO.
@@ -124,6 +138,35 @@ class TaskTraceCache(ReplayBuffer):
     def set_writer(self, writer: Writer) -> Writer:
         """Raises TypeError: the writer is the cache's index by task."""
         raise TypeError(f"a trace cache keeps its writer, the index by task (got {type(writer).__name__})")
+
+    def set_(self, key: Any, value: Any) -> NoReturn:
+        """Raises TypeError: traces differ in length, so no value fits all of them."""
+        raise _one_by_one(f"set_({key!r}, {type(value).__name__})")
+
+    def set_at_(self, key: Any, value: Any, index: Any) -> NoReturn:
+        """Raises TypeError, as :meth:`set_`."""
+        raise _one_by_one(f"set_at_({key!r}, {type(value).__name__}, {index!r})")
+
+    def update_(self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Any = None) -> NoReturn:
+        """Raises TypeError, as :meth:`set_`."""
+        raise _one_by_one(f"update_({type(input_dict_or_td).__name__}, {clone}, keys_to_update={keys_to_update})")
+
+    def register_save_hook(self, hook: Callable[[Any], Any]) -> NoReturn:
+        """Raises TypeError: hooks are of a storage's own files, and the cache writes others."""
+        raise _without_hooks(hook, "dumps")
+
+    def register_load_hook(self, hook: Callable[[Any], Any]) -> NoReturn:
+        """Raises TypeError, as :meth:`register_save_hook`."""
+        raise _without_hooks(hook, "loads")
+
+    def share(self, shared: bool = True) -> Self:
+        """Raises TypeError if ``shared``: a process that gets the cache has a copy, whose writes stay there."""
+        if shared:
+            raise TypeError(
+                "a trace cache is not shared between processes, got share(True): each process has a copy; keep it in "
+                "one process, or send the others its state_dict()"
+            )
+        return cast(Self, super().share(shared))
 
     def add(self, data: TensorDictBase) -> int:
         """Puts one trace ``[S]`` under its task and returns its slot. Raises as :meth:`put`."""
@@ -355,7 +398,7 @@ class TaskTraceCache(ReplayBuffer):
         traces = [trace_from_plain(rows) for rows in state.traces]
         if len(traces) != len(state.index["metadata"]):
             raise FolderError(f"the saved cache has {len(traces)} traces, its index {len(state.index['metadata'])}")
-        with write_lock(self):
+        with prefetched_discarded(self), write_lock(self):
             sampler = self._restored_sampler(state.sampler)
             self._index.load_state_dict(state.index)  # raises before anything is changed
             cast(TraceStorage, self.storage).replace(traces)

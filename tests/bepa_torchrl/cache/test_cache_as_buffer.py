@@ -116,6 +116,43 @@ def test_batch_size_prefetch_and_iteration_are_those_of_any_buffer():
     assert {row[keys.TASK_ID] for trace in cache.sample().unbind(0) for row in trace.unbind(0)} <= {"a", "b"}
 
 
+def test_what_a_cache_cannot_do_is_refused():
+    """Hooks would not be called; ``set_`` and the like failed on a list; a shared cache was a copy."""
+    cache = filled()
+    for register in (cache.register_save_hook, cache.register_load_hook):
+        with pytest.raises(TypeError, match=r"calls no hook in (dumps|loads).*; change traces before put"):
+            register(print)
+    for write in (
+        lambda: cache.set_(keys.RETURN, torch.zeros(1)),
+        lambda: cache.set_at_(keys.RETURN, torch.zeros(1), 0),
+        lambda: cache.update_({keys.RETURN: torch.zeros(1)}),
+        lambda: cache.update_({}, clone=True, keys_to_update=[keys.RETURN]),
+    ):
+        with pytest.raises(TypeError, match=r"one by one, by cache\[i\] = trace, put or extend; got (set_|update_)"):
+            write()
+    for write in (lambda: cache.write_all([make_trace("a")]), lambda: cache.__setitem__(keys.RETURN, torch.zeros(1))):
+        with pytest.raises(TypeError, match=r"requires an integer slot, got .*; use put"):
+            write()
+    with pytest.raises(TypeError, match=r"each process has a copy; keep it in one process, or send the others its"):
+        cache.share()
+    assert cache.share(False) is cache
+    assert (mark_of(cache.get_trace("a")), mark_of(cache.get_trace("b"))) == (1, 2)
+
+
+def test_batches_that_were_sampled_ahead_are_not_those_of_a_loaded_cache(tmp_path):
+    other = TaskTraceCache()
+    other.put("c", make_trace("c", mark=3))
+    other.dumps(tmp_path / "other")
+    for load in (
+        lambda cache: cache.load_state_dict(other.state_dict()),
+        lambda cache: cache.loads(tmp_path / "other"),
+    ):
+        cache = filled(batch_size=2, prefetch=3)
+        cache.sample()
+        load(cache)
+        assert {mark_of(trace) for _ in range(4) for trace in cache.sample().unbind(0)} == {3}
+
+
 class Marks(Transform):
     """Writes an entry on the way in and on the way out; fails on anything but a tensordict."""
 
