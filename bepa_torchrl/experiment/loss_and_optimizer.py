@@ -29,12 +29,6 @@ def scored_rows(old_log_probs: str, loss: BEPALoss) -> str:
     return "injected" if loss.old_log_prob_rows == "all" else "none"
 
 
-def one_step_per_batch(settings: Settings) -> bool:
-    """Whether an iteration takes a single optimiser step, so that all ratios are exactly 1."""
-    train = settings.train
-    return train.inner_epochs == 1 and (train.minibatch_groups or settings.collect.groups) >= settings.collect.groups
-
-
 def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALoss:
     """Builds the method's loss.
 
@@ -45,7 +39,7 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
     Raises:
         ValueError: settings that contradict each other.
     """
-    preset, train = settings.algo.preset, settings.train
+    preset = settings.algo.preset
     options: dict[str, Any] = {
         "luffy_preset": preset,
         "luffy_gamma": settings.algo.gamma,
@@ -63,7 +57,7 @@ def make_method_loss(settings: Settings, algo: Method, policy: Policy) -> BEPALo
         "distill_weight": settings.loss.distill_weight,
         "distill_beta": settings.loss.distill_beta,
         "keep_tokens": True,
-        "old_policy": "current" if train.old_log_probs == "all" and one_step_per_batch(settings) else "stored",
+        "old_policy": "current" if settings.old_policy_is_current else "stored",
     }
     if preset == "paper":  # LUFFY's released preset has its own aggregation
         options["aggregation"] = settings.loss.aggregation

@@ -125,6 +125,12 @@ def _has_engine(settings: Settings) -> bool:
 
 
 _ONE_OF_THEM = "leave one of them out"
+_SET_ONE = "set one of them, or leave this out"
+#: without these every ratio is exactly 1
+_SEVERAL_STEPS = (
+    "several optimiser steps per iteration (train.minibatch_groups or train.inner_epochs) or "
+    "train.old_log_probs=injected"
+)
 _SELF_ROLLED = "methods that start from self-rollouts, such as bepa and level1,"
 _METHOD = "train one by algo or compare, or leave this out"
 #: settings of those that listen for other clusters, and of those that play rollouts in a Ray cluster
@@ -229,6 +235,13 @@ READERS: tuple[Reader, ...] = (
         _METHOD,
     ),
     # settings beside each other
+    Reader(("loss.clip", "loss.dual_clip"), lambda s: not s.old_policy_is_current, _SEVERAL_STEPS, _SET_ONE),
+    Reader(
+        ("loss.ratio",),
+        lambda s: not s.old_policy_is_current or s.loss.rollout_correction == "token",
+        f"{_SEVERAL_STEPS} or loss.rollout_correction=token",
+        _SET_ONE,
+    ),
     Reader(("loss.distill_beta",), lambda s: s.loss.distill_weight > 0, "loss.distill_weight"),
     Reader(
         ("loss.rollout_cap",), lambda s: s.loss.rollout_correction != "off", "loss.rollout_correction=token or sequence"

@@ -117,3 +117,10 @@ class Settings:
     sft: SftSettings = field(default_factory=SftSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
+
+    @property
+    def old_policy_is_current(self) -> bool:
+        """Whether the loss takes current log-probs as the old ones, in its one step per iteration: every ratio is 1."""
+        train, groups = self.train, self.collect.groups
+        one_step = train.inner_epochs == 1 and (train.minibatch_groups or groups) >= groups
+        return one_step and train.old_log_probs == "all"

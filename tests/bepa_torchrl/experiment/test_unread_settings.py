@@ -124,6 +124,24 @@ def test_settings_of_methods_are_read_by_one_of_the_run(given: str, reads: str) 
     assert set(load_methods(["algo=bepa", "compare=[sft,rl_sft]", given])) == {"bepa", "sft", "rl_sft"}
 
 
+@pytest.mark.parametrize("given", ["loss.clip=[0.1,0.1]", "loss.dual_clip=3", "loss.ratio=sequence"])
+def test_ratios_that_are_exactly_one_read_nothing(given: str) -> None:
+    """As those of ``policy=uitars15_7b``, which takes one optimiser step per iteration."""
+    once = ["policy=uitars15_7b", *ALONE, given]
+    name = given.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}=.* is read with several optimiser steps per iteration"):
+        load_config(once)
+    for reads in ("train.minibatch_groups=4", "train.inner_epochs=2", "train.old_log_probs=injected"):
+        load_config([*once, reads])
+    assert load_config([*once, "resume=true"]).resume
+    weighted = [*once, "loss.rollout_correction=token"]
+    if name == "loss.ratio":
+        assert load_config(weighted).loss.ratio == "sequence"
+    else:
+        with pytest.raises(ConfigError, match="set one of them, or leave this out"):
+            load_config(weighted)
+
+
 def test_the_loss_after_a_hand_over_is_of_self_rollouts() -> None:
     given = ["expert.handover=1", "expert.handover_loss=after", "compare=[]"]
     with pytest.raises(ConfigError, match=r"handover_loss=after is read with methods that start from self-rollouts or"):
