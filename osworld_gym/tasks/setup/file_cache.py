@@ -11,12 +11,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from queue import Empty, SimpleQueue
 from typing import IO, ClassVar
 
 import requests
@@ -27,9 +29,10 @@ from osworld_gym.folders import cache_folder, osworld_root
 
 TRIES = 3  # of one download
 PATIENCE = (10.0, 60.0)  # seconds to connect, and between received bytes
+WHOLE = 600.0  # seconds for one file, all tries together
 LOCK = 900.0  # seconds that another process may take to fetch the same file
 POLL = 0.05  # seconds between attempts to take a lock
-CHUNK = 1 << 20  # bytes
+CHUNK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,16 @@ class FileCache:
     def _fetch(self, task_file: TaskFile) -> Path:
         target = self.root / task_file.relative_path
         target.parent.mkdir(parents=True, exist_ok=True)
-        problem = ""
+        problem, end = "", time.monotonic() + WHOLE
         for _ in range(TRIES):
             try:
                 with replaced_file(target, mode=0o444) as part:
-                    self._note(task_file, _download(task_file.url, part))
+                    self._note(task_file, _download(task_file.url, part, end))
                 return target
-            except (requests.RequestException, OSError) as error:
+            except OSError as error:  # those of requests, too
                 problem = f"{type(error).__name__}: {error}"
+            if time.monotonic() >= end:
+                break
         message = f"{task_file.url} could not be fetched ({problem}); fix: put it at {target}"
         raise DesktopError(FailureReason.setup_failed, message)
 
@@ -172,19 +177,70 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _download(url: str, part: IO[bytes]) -> str:
-    """Writes the response's body; returns its SHA-256. Raises OSError if its length is not ``Content-Length``."""
-    digest, count = hashlib.sha256(), 0
-    with requests.get(url, stream=True, timeout=PATIENCE) as answer:
-        answer.raise_for_status()
-        for chunk in answer.iter_content(CHUNK):
-            part.write(chunk)
-            digest.update(chunk)
-            count += len(chunk)
+def _download(url: str, part: IO[bytes], end: float) -> str:
+    """Writes the response's body; returns its SHA-256.
+
+    Another thread receives it, since ``requests`` limits only the time between two received bytes.
+
+    Raises:
+        OSError: the request failed, its length is not ``Content-Length``, or it was not whole at the monotonic time
+            ``end``.
+    """
+    download = _Download(url, part)
+    threading.Thread(target=download.run, name="download", daemon=True).start()
+    try:
+        outcome = download.outcome.get(timeout=max(0.0, end - time.monotonic()))
+    except Empty:
+        raise TimeoutError(f"not whole after {WHOLE:g} s") from None
+    finally:
+        download.give_up()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+class _Download:
+    """A download: a thread calls :meth:`run`, and whoever waits for ``outcome`` calls :meth:`give_up` afterwards.
+
+    Args:
+        url: what is fetched.
+        part: the file that the body is written to.
+    """
+
+    def __init__(self, url: str, part: IO[bytes]) -> None:
+        self._url, self._part = url, part
+        self.outcome: SimpleQueue[str | Exception] = SimpleQueue()  #: the SHA-256 of the whole body, or the error
+        self._answer: requests.Response | None = None
+        self._over = False
+
+    def run(self) -> None:
+        try:
+            self.outcome.put(self._receive())
+        except Exception as error:  # noqa: BLE001  raised by the thread that waits
+            self.outcome.put(error)
+
+    def give_up(self) -> None:
+        """Lets :meth:`run` end, also while it waits for more of the body. Does nothing after its end."""
+        self._over = True
+        if self._answer is not None:
+            with suppress(AttributeError, OSError, RuntimeError, ValueError):  # urllib3 before 2.3; already closed
+                self._answer.raw.shutdown()
+
+    def _receive(self) -> str:
+        digest, count = hashlib.sha256(), 0
+        with requests.get(self._url, stream=True, timeout=PATIENCE) as answer:
+            self._answer = answer
+            if self._over:
+                raise TimeoutError("given up")
+            answer.raise_for_status()
+            for chunk in answer.iter_content(CHUNK):
+                self._part.write(chunk)
+                digest.update(chunk)
+                count += len(chunk)
         promised = answer.headers.get("Content-Length")
         if promised and not answer.headers.get("Content-Encoding") and int(promised) != count:
             raise OSError(f"{count} of {promised} bytes received")
-    return digest.hexdigest()
+        return digest.hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -1,9 +1,11 @@
 """The shared file cache: OSWorld's names, atomic downloads, offline mode, checksums, concurrent processes."""
 
 import http.server
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,38 @@ def test_an_incomplete_download_is_not_stored(hub, tmp_path, path):
         cache(tmp_path, offline=False).get(task_file)
     assert caught.value.reason is FailureReason.setup_failed
     assert hub.asked == [path] * files.TRIES
+    assert list((tmp_path / "files" / "t").iterdir()) == []
+
+
+@pytest.mark.parametrize("begin", ["", "HTTP/1.1 200 OK\r\nX: ", "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
+def test_a_download_that_comes_a_byte_at_a_time_ends_at_its_deadline(tmp_path, monkeypatch, begin):
+    monkeypatch.setattr(files, "WHOLE", 0.5)
+    over = threading.Event()
+
+    def drip(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(begin.encode())
+            while not over.wait(0.02):
+                try:
+                    connection.sendall(b"a")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=drip, args=(listener,), daemon=True)
+        server.start()
+        task_file = gold_file("t", f"http://127.0.0.1:{listener.getsockname()[1]}/a", "a.txt")
+        start = time.monotonic()
+        with pytest.raises(DesktopError, match=r"not whole after 0\.5 s") as caught:
+            cache(tmp_path, offline=False).get(task_file)
+        assert time.monotonic() - start < 10
+        if begin.endswith("\r\n\r\n"):
+            server.join(20)  # the connection was closed
+            assert not server.is_alive()
+        over.set()
+        server.join(20)
+    assert caught.value.reason is FailureReason.setup_failed
     assert list((tmp_path / "files" / "t").iterdir()) == []
 
 
