@@ -1,9 +1,10 @@
 """Cache of the tasks' files on this machine, shared and read-only, in the layout of OSWorld's cache.
 
 ``{root}/{task id}/{uuid5 of the URL}_{name}`` is a file that a setup step downloads, ``{root}/{task id}/{dest}`` an
-evaluator's gold file. A cache that OSWorld filled can be read (``OSWORLD_ROOT/cache``, or as the root). A download is
-written to a temporary file and moved into place when complete, so that no reader sees a partial file; its SHA-256 is
-stored under ``{root}/.sums`` and checked when a process first reads the file.
+evaluator's gold file; where that was fetched from another URL, which the task had before, it is named as the former. A
+cache that OSWorld filled can be read (``OSWORLD_ROOT/cache``, or as the root). A download is written to a temporary
+file and moved into place when complete, so that no reader sees a partial file; its SHA-256 and URL are stored under
+``{root}/.sums``, and the SHA-256 is checked when a process first reads the file.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class TaskFile:
 
 def setup_file(task_id: str, url: str, path: str) -> TaskFile:
     """The file that a step ``download`` writes to ``path`` inside the desktop, with OSWorld's name in the cache."""
-    return TaskFile(task_id, url, f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}")
+    return TaskFile(task_id, url, _name_by_url(url, path))
+
+
+def _name_by_url(url: str, path: str) -> str:
+    return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
 
 def gold_file(task_id: str, url: str, dest: str) -> TaskFile:
@@ -85,13 +90,14 @@ class FileCache:
             TaskError: the file changed since it was fetched, or its name is a path outside the cache.
         """
         for root in (self.root, *self._also):
-            path = root / task_file.relative_path
+            placed = self._placed(task_file) if root == self.root else task_file
+            path = root / placed.relative_path
             if not path.resolve().is_relative_to(root.resolve()):
                 raise TaskError(
                     f"task {task_file.task_id!r}: the file name {task_file.name!r} is a path outside the cache"
                 )
             if path.is_file():
-                self._check(root, task_file, path)
+                self._check(root, placed, path)
                 return path
         return None
 
@@ -106,13 +112,14 @@ class FileCache:
         if path is not None:
             return path
         if self.offline:
+            target = self.root / self._placed(task_file).relative_path
             raise TaskError(
                 f"task {task_file.task_id!r} requires {task_file.url}, and this cache is offline; fix: fetch it to "
-                f"{self.root / task_file.relative_path}, or run 'osworld-gym tasks fetch' where there is a network"
+                f"{target}, or run 'osworld-gym tasks fetch' where there is a network"
             )
         with self._lock(task_file):
             path = self.find(task_file)
-            return path if path is not None else self._fetch(task_file)
+            return path if path is not None else self._fetch(self._placed(task_file))
 
     def read(self, task_file: TaskFile) -> bytes:
         """The file's bytes; raises as :meth:`get`."""
@@ -138,19 +145,31 @@ class FileCache:
         return self.root / ".sums" / task_file.task_id / f"{task_file.name}.sha256"
 
     def _note(self, task_file: TaskFile, digest: str) -> None:
-        write_text(self._sums(task_file), digest + "\n")
+        write_text(self._sums(task_file), f"{digest}\n{task_file.url}\n")
+
+    def _noted(self, task_file: TaskFile) -> list[str]:
+        """The SHA-256 of a file that was fetched, and its URL, which older caches lack; nothing for other files."""
+        try:
+            return self._sums(task_file).read_text(encoding="utf-8").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _placed(self, task_file: TaskFile) -> TaskFile:
+        """The file by the name that it has in the own cache: by its URL, if the other name is of another URL's file."""
+        if self._noted(task_file)[1:] in ([], [task_file.url]):
+            return task_file
+        return TaskFile(task_file.task_id, task_file.url, _name_by_url(task_file.url, task_file.name))
 
     def _check(self, root: Path, task_file: TaskFile, path: Path) -> None:
         """Compares with the stored SHA-256, once per process, size and mtime; a file that a user put there has none."""
-        sums, stat = self._sums(task_file), path.stat()
+        stat = path.stat()
         key = (path, stat.st_size, stat.st_mtime_ns)
-        if root != self.root or key in self._checked or not sums.is_file():
+        if root != self.root or key in self._checked or not (noted := self._noted(task_file)):
             return
-        noted, actual = sums.read_text(encoding="ascii").strip(), _sha256(path)
-        if noted != actual:
+        if noted[0] != (actual := _sha256(path)):
             raise TaskError(
-                f"{path} differs from what was fetched (sha256 {actual[:16]}…, recorded {noted[:16]}…); fix: delete "
-                f"it, or delete {sums} if the change is intended"
+                f"{path} differs from what was fetched (sha256 {actual[:16]}…, recorded {noted[0][:16]}…); fix: delete "
+                f"it, or delete {self._sums(task_file)} if the change is intended"
             )
         self._checked.add(key)
 

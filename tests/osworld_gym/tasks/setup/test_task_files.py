@@ -16,7 +16,7 @@ from osworld_gym.tasks.setup.file_cache import FileCache, gold_file, setup_file
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Serves /a (3 bytes), /half (promises more than it sends); counts the requests."""
+    """Serves /a and /b (3 bytes), /half (promises more than it sends); counts the requests."""
 
     def do_GET(self):
         self.server.asked.append(self.path)
@@ -24,9 +24,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        self.send_header("Content-Length", "3" if self.path == "/a" else "30")
+        self.send_header("Content-Length", "3" if self.path in ("/a", "/b") else "30")
         self.end_headers()
-        self.wfile.write(b"abc")
+        self.wfile.write(b"new" if self.path == "/b" else b"abc")
 
     def log_message(self, *args): ...
 
@@ -138,6 +138,25 @@ def test_a_file_that_changed_is_noticed(hub, tmp_path):
     path.write_bytes(b"abd")
     with pytest.raises(TaskError, match="differs from what was fetched"):
         cache(tmp_path, offline=False).get(task_file)
+
+
+def test_a_gold_file_of_another_url_is_another_file(hub, tmp_path):
+    old, new = (gold_file("t", url(hub, path), "gold.txt") for path in ("/a", "/b"))
+    online, offline = cache(tmp_path, offline=False), cache(tmp_path, offline=True)
+    assert online.read(old) == b"abc"
+    assert offline.find(new) is None
+    with pytest.raises(TaskError, match=r"requires http.*/b, .*-.*_gold\.txt"):
+        offline.get(new)
+    assert [online.read(one) for one in (new, old, new)] == [b"new", b"abc", b"new"]
+    assert [offline.read(one) for one in (old, new)] == [b"abc", b"new"]
+    assert hub.asked == ["/a", "/b"]
+
+
+def test_a_gold_file_that_a_user_put_there_is_used_for_any_url(hub, tmp_path):
+    (tmp_path / "files" / "t").mkdir(parents=True)
+    (tmp_path / "files" / "t" / "gold.txt").write_bytes(b"own")
+    assert cache(tmp_path, offline=False).read(gold_file("t", url(hub, "/a"), "gold.txt")) == b"own"
+    assert hub.asked == []
 
 
 def test_a_name_that_leaves_the_folder(tmp_path):
