@@ -88,11 +88,11 @@ def windows(desktop: Desktop) -> list[dict[str, Any]]:
     """The desktop's windows.
 
     Raises:
-        TypeError: it has no method ``windows``.
+        TaskError: it has no method ``windows``.
     """
     ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "windows", None)
     if ask is None:
-        raise TypeError(f"LocalOracle requires a desktop that lists its windows, got {type(desktop).__name__}")
+        raise _lists_none("windows", desktop)
     return ask()
 
 
@@ -100,12 +100,19 @@ def popups(desktop: Desktop) -> list[dict[str, Any]]:
     """The desktop's open menus.
 
     Raises:
-        TypeError: it has no method ``popups``.
+        TaskError: it has no method ``popups``.
     """
     ask: Callable[[], list[dict[str, Any]]] | None = getattr(desktop, "popups", None)
     if ask is None:
-        raise TypeError(f"LocalOracle requires a desktop that lists its menus, got {type(desktop).__name__}")
+        raise _lists_none("menus", desktop)
     return ask()
+
+
+def _lists_none(what: str, desktop: Desktop) -> TaskError:
+    return TaskError(
+        f"an oracle with oracle.type 'local' requires a desktop that lists its {what}, got {type(desktop).__name__}; "
+        "fix: provider local, container, vm or remote; on the simulated desktop an oracle.type 'sim' with goals"
+    )
 
 
 def _kind(condition: Condition) -> str:

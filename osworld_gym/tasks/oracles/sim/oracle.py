@@ -66,11 +66,13 @@ class SimOracle:
         """The next step, or None when every goal is reached.
 
         Raises:
-            TypeError: ``desktop`` is not a ``SimDesktop``.
-            TaskError: a goal names a setting, value, mark or folder that the desktop does not have.
+            TaskError: ``desktop`` is not a ``SimDesktop``, or it lacks a setting, value, mark or folder of a goal.
         """
         if not isinstance(desktop, SimDesktop):
-            raise TypeError(f"SimOracle requires a SimDesktop, got {type(desktop).__name__}")
+            raise TaskError(
+                f"task {self.task.id!r}: oracle.type 'sim' requires the simulated desktop, got "
+                f"{type(desktop).__name__}; fix: provider sim, or an oracle.type 'local' with steps"
+            )
         self._check_goals(desktop)
         goal = next((goal for goal in self._goals if not reached(goal, desktop.inner)), None)
         if goal is None:

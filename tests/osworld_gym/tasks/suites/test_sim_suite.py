@@ -17,6 +17,7 @@ from osworld_gym.tasks.oracles.sim.oracle import SimOracle
 from osworld_gym.tasks.suites.sim.suite import SPLIT_SIZES, cloning_tasks, sim_suite
 from osworld_gym.tasks.suites.sim.templates import TEMPLATES
 from osworld_gym.tasks.task import Task
+from osworld_gym.testing import ScriptedDesktop
 from osworld_gym.types import Action
 from osworld_gym.uitars.pyautogui import from_pyautogui
 
@@ -210,6 +211,10 @@ def test_bad_oracle_input():
     oracle = SimOracle(Task("x", "do", oracle={"type": "sim", "goals": [{"kind": "set", "values": {"mutex": True}}]}))
     with pytest.raises(TaskError, match="task 'x': oracle: no setting 'mutex'; known: access, "):
         oracle.next_step(SimDesktop())
+    with pytest.raises(
+        TaskError, match=r"task 'x': oracle.type 'sim' requires .*, got ScriptedDesktop; fix: provider sim"
+    ):
+        oracle.next_step(ScriptedDesktop())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from osworld_gym.cli import main
 from osworld_gym.desktops.guest_server.setup_steps import SETUP_STEPS
-from osworld_gym.errors import DesktopError
+from osworld_gym.desktops.sim import SimDesktop
+from osworld_gym.errors import DesktopError, TaskError
 from osworld_gym.tasks.evaluation.verify import read_evaluator
 from osworld_gym.tasks.oracles.gui_script import Layout, LocalOracle
 from osworld_gym.tasks.oracles.registry import make_oracle
@@ -180,6 +181,12 @@ def test_an_item_is_clicked_as_soon_as_its_menu_is_open():
     desktop = Slow()
     assert oracle.next_step(desktop).actions == (Action("wait"),)
     assert oracle.next_step(desktop).actions[0].kind == "click"
+
+
+@pytest.mark.parametrize("on", [{"window": "notes", "at": [1, 1]}, {"popup": [1, 1]}])
+def test_a_script_on_a_desktop_without_windows_is_a_task_error(on):
+    with pytest.raises(TaskError, match=r"oracle\.type 'local' requires .*, got SimDesktop; fix: provider local"):
+        pointed(on, SimDesktop())
 
 
 def test_a_missing_menu_is_a_failure_of_the_oracle():
