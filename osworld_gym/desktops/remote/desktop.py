@@ -24,7 +24,7 @@ from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.guest_server.official_desktop import POLL, OfficialDesktop, speaks_ours
 from osworld_gym.desktops.remote.lease import Lease, acquire
-from osworld_gym.desktops.remote.reset_hook import Hook, leave_mark, require_no_mark
+from osworld_gym.desktops.remote.reset_hook import Hook, leave_mark, mark_what_answers, require_no_mark
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.guest.ports import CHROME, SERVER, VLC
 from osworld_gym.types import Action, CommandResult, Screenshot
@@ -179,6 +179,10 @@ class RemoteDesktop(Desktop):
         if self._hook is None:
             LOG.warning("%s is used as the last episode left it (allow_dirty)", server)
         else:
+            old = GuestClient(server.host, server.port, server.token)
+            mark_what_answers(old, ASK)
+            old.close()
+            self._require_open(closings)
             self._hook.call(str(server), seed)
             self._require_open(closings)
         desktop = connect(server, self._size, self._ready)

@@ -1,7 +1,8 @@
 """Resets a desktop on another machine with a hook that the user provides, and checks that the hook worked.
 
 We cannot reset a desktop that we did not start. The hook, a command or a URL, must return only when the old desktop no
-longer answers; a marker file written to the old desktop must not exist on the new one.
+longer answers; a marker file written to the old desktop must not exist on the new one. It is written again just before
+the hook is called: a policy can remove it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from urllib.parse import urlsplit
 import requests
 
 from osworld_gym.desktops.base import Desktop
+from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.errors import DesktopError, FailureReason
 
 MARK = "/home/user/.osworld-gym-used"
+_USED = b"used\n"  #: what the marker contains
 _SAID = 300  #: characters of what a hook has said, in an error
 _READ = 4 * _SAID  #: bytes that are read of them
 _PART = 16  #: bytes of an answer that are awaited before the deadline is looked at: they may come one at a time
@@ -157,7 +160,18 @@ def _without_secrets(text: str) -> str:
 
 def leave_mark(desktop: Desktop) -> None:
     """Writes the marker file that marks a desktop as used."""
-    desktop.write_file(MARK, b"used\n")
+    desktop.write_file(MARK, _USED)
+
+
+def mark_what_answers(client: GuestClient, deadline: float) -> None:
+    """Writes the marker file to the desktop that a hook is to replace; does nothing if none answers in time.
+
+    Args:
+        client: its server.
+        deadline: seconds to wait for an answer.
+    """
+    with suppress(DesktopError):
+        client.upload("/setup/upload", MARK, _USED, timeout=deadline)
 
 
 def require_no_mark(desktop: Desktop, hook: str) -> None:

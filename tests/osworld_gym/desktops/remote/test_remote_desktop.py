@@ -167,7 +167,7 @@ def test_the_lease_of_a_reset_that_was_given_up_ends_with_the_reset(start: Start
     thread.join(30)
     assert [error.reason for error in caught] == [FailureReason.died]
     assert "closed while it was reset" in caught[0].message
-    assert server.asked == ["/hook"]
+    assert server.asked == ["/setup/upload", "/hook"]
     acquire([server.url], 0.0).release()
     desktop.reset(1)  # it can be used again
     desktop.close()
@@ -302,6 +302,25 @@ def test_a_hook_that_did_not_reset_is_found_out(start: Start) -> None:
         assert desktop.screenshot().size == (320, 240)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_policy_that_removes_the_marker_hides_no_hook_that_did_not_reset(start: Start, ours: bool) -> None:
+    """The desktop with what the policy left would have been the start of the next episode."""
+    server = start(ours)
+    with RemoteDesktop([server.url], reset_by=_hook(server), **SIZE) as desktop:
+        desktop.reset(0)
+        server.hook_renews = False
+        for seed in (1, 2):
+            server.files.pop(MARK, None)
+            with pytest.raises(DesktopError, match="did not make a new desktop"):
+                desktop.reset(seed)
+    server.files.pop(MARK)
+    with RemoteDesktop([server.url], reset_by=_hook(server), **SIZE) as later:
+        with pytest.raises(DesktopError, match="did not make a new desktop"):
+            later.reset(3)
+        server.hook_renews = True
+        later.reset(4)
+
+
 def test_a_marker_that_cannot_be_read_is_no_new_desktop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the policy made a folder in its place."""
     server = start()
@@ -330,7 +349,8 @@ def test_a_command_hook_has_server_and_seed_in_its_environment(start: Start, tmp
     script = (
         f"import os; open({str(out)!r}, 'w').write(os.environ['OSWORLD_SERVER_URL'] + ' ' + os.environ['OSWORLD_SEED'])"
     )
-    with RemoteDesktop([server.url], reset_by=f'{sys.executable} -c "{script}"', **SIZE) as desktop:
+    hook, failure = f'{sys.executable} -c "{script}"', "did not make a new desktop"
+    with RemoteDesktop([server.url], reset_by=hook, **SIZE) as desktop, pytest.raises(DesktopError, match=failure):
         desktop.reset(9)
     assert out.read_text() == f"http://127.0.0.1:{server.server_port} 9"
 
