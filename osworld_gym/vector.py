@@ -58,8 +58,9 @@ class DesktopVector:
         num: the number of desktops.
         options: options of every episode.
         deadline: seconds for one call (reset with setup, step with verification). If a blocking desktop exceeds it, the
-            result is ``env_error`` with ``hung``, and its thread and desktop are replaced. Calls of non-blocking
-            desktops run in the caller's thread and have no deadline.
+            result is ``env_error`` with ``hung``, and its thread and desktop are replaced. A reset has
+            ``Desktop.reset_limit`` in addition, so that a desktop that is not ready in time says so itself. Calls of
+            non-blocking desktops run in the caller's thread and have no deadline.
         warm: number of blocking desktops kept ready in addition to ``num``, reset in advance (:class:`WarmPool`).
 
     Raises:
@@ -98,7 +99,7 @@ class DesktopVector:
         self._process = os.getpid()
         first = self._make()
         self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all desktops
-        self.blocking = first.blocking
+        self.blocking, self._reset_limit = first.blocking, first.reset_limit
         self._slots = [Slot(self._worker(i, first if i == 0 else None)) for i in range(num)]
         if self.blocking:
             atexit.register(self.close)  # a forgotten close must leave no processes behind
@@ -112,7 +113,7 @@ class DesktopVector:
         Raises:
             RuntimeError: the desktop's previous result has not been received, or the vector is closed.
         """
-        self._send(i, lambda episode: episode.begin(task, seed))
+        self._send(i, lambda episode: episode.begin(task, seed), self._reset_limit)
 
     def send(self, i: int, text: str) -> None:
         """Sends one response of the policy to desktop ``i``.
@@ -224,7 +225,8 @@ class DesktopVector:
             self._make, self.options, self.screen_size, desktop, lambda worker, out: self._post(i, worker, out), name
         )
 
-    def _send(self, i: int, call: Call) -> None:
+    def _send(self, i: int, call: Call, more: float = 0.0) -> None:
+        """Starts a call, which may take ``more`` seconds than the deadline."""
         slot = self._slots[i]
         if self._closed or slot.deadline is not None:
             raise RuntimeError(f"desktop {i}: {CLOSED if self._closed else BUSY}")
@@ -234,7 +236,7 @@ class DesktopVector:
                 raise RuntimeError(
                     f"desktop {i} belongs to the process that created it; fix: create the environment after the fork"
                 )
-            slot.deadline = monotonic() + self._deadline
+            slot.deadline = slot.sent + self._deadline + more
             slot.worker.submit(call)
             return
         slot.running = False  # an interrupted call leaves no running episode behind
@@ -279,8 +281,9 @@ class DesktopVector:
         for i in hung:
             slot = self._slots[i]
             assert isinstance(slot.worker, ThreadedWorker)
+            assert slot.deadline is not None
             self._closers.append(slot.worker.abandon())
-            error = DesktopError(FailureReason.hung, f"desktop {i}: no answer within {self._deadline:g} s")
+            error = DesktopError(FailureReason.hung, f"desktop {i}: no answer within {slot.deadline - slot.sent:g} s")
             self._finished(i, failed(slot.worker.frame, error))
             slot.worker = self._worker(i, None)
         self._closers = [thread for thread in self._closers if thread.is_alive()]

@@ -29,6 +29,8 @@ class Desktop(ABC):
     client_password: str = "password"
     #: number of actions cut off because their step took too long, over the object's lifetime
     cut_actions: int = 0
+    #: seconds that :meth:`reset` may take by the provider's own options, where that may be longer than other calls
+    reset_limit: float = 0.0
 
     @property
     @abstractmethod

@@ -31,7 +31,7 @@ class WarmPool:
         make: creates one desktop. Called once here, then on the pool's threads.
         ahead: number of desktops kept ready.
         threads: largest number of simultaneous starts; the provider's admission control may allow fewer.
-        deadline: seconds that a reset waits for a ready desktop.
+        deadline: seconds that a reset waits for a ready desktop, besides :attr:`Desktop.reset_limit`.
 
     Raises:
         DesktopError: the first desktop cannot be created.
@@ -43,13 +43,14 @@ class WarmPool:
             raise ValueError(
                 f"WarmPool: expected ahead, threads >= 1 and deadline > 0 s, got {ahead}, {threads}, {deadline}"
             )
-        self._make, self._ahead, self._deadline = make, ahead, deadline
+        self._make, self._ahead = make, ahead
         first = make()
         if not first.blocking:
             first.close()
             raise ValueError("a desktop within this process (the simulated one) needs no warm pool; fix: warm=0")
         self.screen_size, self.has_shell = first.screen_size, first.has_shell
         self.client_password, self.unused_keys = first.client_password, first.unused_keys
+        self.reset_limit, self._deadline = first.reset_limit, deadline + first.reset_limit
         self.failures: Counter[FailureReason] = Counter()  #: failed starts, by reason
         self._last: DesktopError | None = None
         self._streak = 0  # failed starts in a row
@@ -213,6 +214,7 @@ class PooledDesktop(Desktop):
         self._inner: Desktop | None = None
         self._given_up = threading.Event()
         self.has_shell, self.client_password, self.unused_keys = pool.has_shell, pool.client_password, pool.unused_keys
+        self.reset_limit = pool.reset_limit
         self.cut_actions = 0
 
     @property

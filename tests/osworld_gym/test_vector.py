@@ -253,6 +253,26 @@ def test_a_hung_call_is_given_up_at_its_deadline(method: str) -> None:
     assert [desktop.closed > 0 for desktop in factory.made] == [True] * 3
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_desktop_says_itself_that_it_is_not_ready_if_its_options_allow_more_time_than_a_call(warm: int) -> None:
+    class Booting(BlockingDesktop):
+        reset_limit = 60.0
+
+        def reset(self, seed: int) -> None:
+            del seed
+            self._closing.wait(0.6)
+            raise DesktopError(FailureReason.never_ready, "the machine did not boot")
+
+        def prepare(self) -> None:
+            self._closing.wait(0.6)
+
+    with DesktopVector(Booting, 1, deadline=0.2, warm=warm) as vector:
+        vector.send_reset(0, count_task(0), 0)
+        ((_, result),) = vector.receive()
+    assert result.failure is FailureReason.never_ready
+    assert "did not boot" in str(result.info["failure"])
+
+
 def test_a_desktop_that_hangs_while_it_is_made_is_closed_when_it_arrives() -> None:
     gate = threading.Event()
     made: list[ScriptedDesktop] = []

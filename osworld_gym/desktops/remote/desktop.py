@@ -129,6 +129,7 @@ class RemoteDesktop(Desktop):
         _check_numbers(width, height, ready=ready, reset_deadline=reset_deadline, wait=wait)
         self._hook = Hook(reset_by, reset_deadline) if reset_by is not None else None
         self._size, self._ready, self._wait = (width, height), ready, wait
+        self.reset_limit = wait + ready + (0.0 if self._hook is None else reset_deadline)
         self.client_password = client_password
         self._prepared = False
         self._lease: Lease | None = None

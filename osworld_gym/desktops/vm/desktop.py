@@ -75,7 +75,7 @@ class VmDesktop(OfficialDesktop):
         self._engine = engine()
         _require_local(self._engine)
         require_image(self._engine, image)
-        self._image, self._ready = image, ready
+        self._image, self._ready, self.reset_limit = image, ready, ready
         use_kvm = kvm == "on" or (kvm == "auto" and not kvm_problem())
         self._environment = machine_environment(ram, cores, disk_size, use_kvm)
         self._host = host_options(find_disk(disk), ram, network, use_kvm)

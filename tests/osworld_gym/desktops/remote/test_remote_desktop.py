@@ -543,6 +543,12 @@ def test_nobody_there_is_never_ready() -> None:
         assert caught.value.reason is FailureReason.never_ready
 
 
+def test_a_reset_may_take_as_long_as_the_options_say() -> None:
+    options: dict[str, Any] = {"urls": ["http://127.0.0.1:1"], "ready": 3.0, "reset_deadline": 20.0, "wait": 100.0}
+    assert RemoteDesktop(**options, reset_by="true").reset_limit == 123.0
+    assert RemoteDesktop(**options, allow_dirty=True).reset_limit == 103.0
+
+
 def test_ports_and_token_are_in_the_url(start: Start) -> None:
     server = start(token="t0ken")
     with RemoteDesktop([server.url + "?chrome=19222"], allow_dirty=True, **SIZE) as desktop:
