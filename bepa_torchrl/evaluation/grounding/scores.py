@@ -48,6 +48,8 @@ class Scored:
 def score_item(item: Item, answer: Point | NoPoint, size: tuple[int, int] | None = None) -> Scored:
     """A click in the region is right; where there is none, a refusal is.
 
+    A point whose coordinates are both negative is a refusal, too, as in OSWorld-G's own script.
+
     Args:
         item: the item of the suite.
         answer: what the response names, in pixels of the image.
@@ -56,6 +58,8 @@ def score_item(item: Item, answer: Point | NoPoint, size: tuple[int, int] | None
     outside = False
     if isinstance(answer, NoPoint):
         right = item.region is None and answer is NoPoint.refusal
+    elif max(answer) < 0:
+        right = item.region is None
     else:
         right = item.region is not None and item.region.contains(answer)
         outside = size is not None and not (0 <= answer[0] <= size[0] and 0 <= answer[1] <= size[1])

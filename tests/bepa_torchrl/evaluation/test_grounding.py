@@ -107,6 +107,18 @@ def test_a_refusal_is_right_only_where_nothing_fits() -> None:
     assert (unread.right, unread.format_error) == (False, True)
 
 
+def test_a_point_with_negative_coordinates_is_a_refusal() -> None:
+    """OSWorld-G's own script has no other one: both coordinates of the answer are below 0."""
+    answer = "Action: click(start_box='(-1,-1)')"
+    for scaling in (PIXELS, THOUSANDTHS):
+        point = answered_point(answer, action_text("uitars"), scaling, (200, 100))
+        assert not isinstance(point, NoPoint)
+        scored = [score_item(item(region), point, (200, 100)) for region in (None, Box(-5, -5, 1, 1))]
+        assert [(each.right, each.outside) for each in scored] == [(True, False), (False, False)]
+    half = [score_item(item(None), point, (200, 100)) for point in ((-1.0, 5.0), (5.0, -1.0), (0.0, 0.0))]
+    assert [(each.right, each.outside) for each in half] == [(False, True), (False, True), (False, False)]
+
+
 def test_the_summary_by_hand() -> None:
     """Two basic items (one right), one advanced (right): micro 2/3, the mean of basic and advanced 3/4."""
     kinds = [("basic", (0.5, 0.5)), ("basic", (2.0, 2.0)), ("advanced", (0.5, 0.5))]
