@@ -21,6 +21,7 @@ from osworld_gym.tasks.suites.authoring import (
     mouse,
     not_blank,
     output,
+    prints,
     save_step,
     script,
     shell,
@@ -238,7 +239,7 @@ def _terminal() -> list[Task]:
             metric(
                 "check_list",
                 output("tar", "tzf", "~/trip.tar.gz"),
-                {"expect": ["day1.txt$", "day2.txt$"], "unexpect": []},
+                {"expect": [r"(^|/)trip/day1\.txt$", r"(^|/)trip/day2\.txt$"], "unexpect": []},
             ),
             "tar czf trip.tar.gz -C Documents trip",
             "ls -l trip.tar.gz",
@@ -262,10 +263,13 @@ def _terminal_files() -> list[Task]:
             "os-rename-many",
             "Rename all files of Documents that end with .txt so that they end with .bak instead.",
             LOGS,
-            metric(
-                "check_list",
-                output("ls", "-1", DOCUMENTS),
-                {"expect": [f"^log{i}.bak$" for i in (1, 2, 3)], "unexpect": [r"\.txt$"]},
+            every(
+                metric(
+                    "check_list",
+                    output("ls", "-1", DOCUMENTS),
+                    {"expect": [f"^log{i}.bak$" for i in (1, 2, 3)], "unexpect": [r"\.txt$"]},
+                ),
+                prints("cd ~/Documents && grep -c error log?.bak", "log1.bak:1\nlog2.bak:2\nlog3.bak:3\n"),
             ),
             "cd Documents",
             'for f in *.txt; do mv "$f" "${f%.txt}.bak"; done',

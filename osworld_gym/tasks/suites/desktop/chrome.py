@@ -73,9 +73,11 @@ def address(text: str, intent: str) -> list[Data]:
     return [keys_step("ctrl l", "Go to the address bar"), type_step(f"{text}\n", intent)]
 
 
-def requested(*lines: str) -> Data:
-    """Evaluator: each regex matches a line of the server's log."""
-    return metric("check_list", output("cat", LOG), {"expect": list(lines), "unexpect": []})
+def sent(query: str) -> Data:
+    """Evaluator: the form was sent with this query (a regex), by the server's log, and never with another one."""
+    form = r"GET /thanks\.html"
+    rules = {"expect": [rf"{form}\?{query} "], "unexpect": [rf"{form}(?!\?{query} )"]}
+    return metric("check_list", output("cat", LOG), rules)
 
 
 def logged(text: str) -> Data:
@@ -179,7 +181,7 @@ def _page_tasks() -> list[Task]:
             APP,
             "Save the open page as the PDF file ticket.pdf in the folder Documents, by printing it.",
             opened("ticket.html", "Ticket", "<h1>Ticket 4711</h1><p>Seat 12</p>"),
-            metric("check_pdf", file_at(f"{DOCUMENTS}/ticket.pdf"), {"pages": 1}),
+            metric("check_pdf", file_at(f"{DOCUMENTS}/ticket.pdf"), {"pages": 1, "letters": "Ticket 4711 Seat 12"}),
             script(
                 (
                     "Print the page",
@@ -243,7 +245,7 @@ def _site_tasks() -> list[Task]:
             APP,
             "Book a table for 4 guests on the open page, under the name Weber.",
             served({"index.html": page("Book a table", form), "thanks.html": thanks}, "Book a table"),
-            requested(r"GET /thanks\.html\?name=Weber&guests=4 "),
+            sent("name=Weber&guests=4"),
             script(
                 (
                     "Fill in the form",
@@ -261,7 +263,7 @@ def _site_tasks() -> list[Task]:
             APP,
             "Find out on the open page when the train to Bergen leaves, and send that time with the form (like 08:00).",
             served({"index.html": page("Trains", times + ask), "thanks.html": thanks}, "Trains"),
-            requested(r"GET /thanks\.html\?at=10(:|%3A)15 "),
+            sent("at=10(:|%3A)15"),
             script(
                 (
                     "Send the time",

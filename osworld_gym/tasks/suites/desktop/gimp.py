@@ -136,7 +136,7 @@ def _others() -> list[Task]:
             APP,
             "Make a new picture of 400 by 300 pixels and export it as blank.png in Pictures.",
             opened(),
-            image("blank.png", size=[400, 300], format="PNG"),
+            image("blank.png", size=[400, 300], format="PNG", grey=True),  # the open picture, scaled, is in colour
             script(
                 (
                     "Make the picture",

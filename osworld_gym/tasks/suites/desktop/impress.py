@@ -88,7 +88,11 @@ def _slide_tasks() -> list[Task]:
             APP,
             "Export the open presentation as the PDF file garden.pdf into the same folder.",
             _opened("garden.pptx", DECK),
-            metric("check_pdf", file_at(f"{DOCUMENTS}/garden.pdf"), {"pages": 3}),
+            metric(
+                "check_pdf",
+                file_at(f"{DOCUMENTS}/garden.pdf"),
+                {"pages": 3, "letters": "".join(title + "".join(lines) for title, lines in DECK)},
+            ),
             script(
                 (
                     "Export the presentation",

@@ -85,7 +85,7 @@ def _new_folder() -> list[Task]:
             "file_manager",
             "Create a folder named Photos in the open folder.",
             [*THREE, MANAGER],
-            listed(["Photos/", "alpha.txt", "beta.txt", "gamma.txt"]),
+            listed(["\nPhotos/\n", "alpha.txt", "beta.txt", "gamma.txt"]),
             script(
                 (
                     "Create the folder",

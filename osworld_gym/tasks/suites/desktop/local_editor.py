@@ -96,7 +96,7 @@ def _changing() -> list[Task]:
             "text_editor",
             "Delete the first line of the open file tasks.txt and save it.",
             [file_step("tasks.txt", "obsolete\nwater the plants\npay the rent\n"), in_editor("tasks.txt")],
-            lines("tasks.txt", [r"^water the plants$", r"^pay the rent$"], ["obsolete"]),
+            lines("tasks.txt", [r"^water the plants$", r"^pay the rent$"], ["obsolete", "^$"]),
             script(
                 (
                     "Delete the line",

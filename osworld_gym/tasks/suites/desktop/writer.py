@@ -139,7 +139,11 @@ def _formats() -> list[Task]:
             APP,
             "Make the first line of the open report bold, only that one, and save the file.",
             _docx("report.docx", REPORT),
-            _text("report.docx", paragraphs={"^Yearly": {"bold": True}, "^We sold": plain, "^Tables": plain}),
+            _text(
+                "report.docx",
+                paragraphs={"^Yearly": {"bold": True}, "^We sold": plain, "^Appendix": plain, "^Tables": plain},
+                texts=REPORT,
+            ),
             _play("report.docx", first_line("Make it bold", "ctrl b")),
         ),
         desktop_task(
@@ -153,6 +157,7 @@ def _formats() -> list[Task]:
                     "^Yearly": {"style": {"matches": "(?i)^heading 1$"}},
                     "^We sold": {"style": {"matches": "(?i)^(normal|)$"}},
                 },
+                texts=REPORT,
             ),
             _play("report.docx", first_line("Set the style Heading 1", "ctrl 1")),
         ),
@@ -229,7 +234,7 @@ def _export() -> list[Task]:
             APP,
             "Export the open report as the PDF file report.pdf into the same folder.",
             _docx("report.docx", [*REPORT[:2], "\f", *REPORT[2:]]),
-            metric("check_pdf", file_at(f"{DOCUMENTS}/report.pdf"), {"pages": 2}),
+            metric("check_pdf", file_at(f"{DOCUMENTS}/report.pdf"), {"pages": 2, "letters": "".join(map(str, REPORT))}),
             script(
                 (
                     "Export the document",

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 
 import pytest
 from PIL import Image
@@ -227,6 +228,17 @@ def test_pdfs():
     assert check_pdf(b"%PDF-1.6\n" + page + b"\n%%EOF\n", {"pages": 2}) == 1
     assert check_pdf(b"%PDF-1.6\n" + page + b"\n%%EOF\n", {"pages": 3}) == 0
     assert check_pdf(b"%PDF-1.6\n" + page, {"pages": 2}) == 0  # truncated
+
+
+@pytest.mark.parametrize(("letters", "score"), [("Ab", 1), ("a bA", 1), ("ü", 1), ("xyz", 1), ("Abc", 0), ("w", 0)])
+def test_the_letters_of_a_pdf_are_those_of_its_fonts(letters, score):
+    """A font has a table of the characters that the text needs: pairs, ranges, and lists; one is not compressed."""
+    pairs = zlib.compress(b"2 beginbfchar <01> <0041> <02><0062> endbfchar")
+    ranges = b"2 beginbfrange <0003> <0005> <0078> <06> <07> [<0061> <00FC>] endbfrange"
+    streams = b"".join(b"<<>>\nstream\n" + data + b"\nendstream\n" for data in (pairs, ranges, b"JPEG"))
+    data = b"%PDF-1.6\n/Type/Page\n" + streams + b"%%EOF\n"
+    assert check_pdf(data, {"pages": 1, "letters": letters}) == score
+    assert check_pdf(b"%PDF-1.6\n/Type/Page\n%%EOF\n", {"pages": 1, "letters": letters}) == 0  # a blank page
 
 
 @pytest.mark.parametrize("data", [None, b"", b"hello", pack({"a.txt": "x"}), BOOK[: len(BOOK) // 2]])

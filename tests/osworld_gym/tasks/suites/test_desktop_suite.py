@@ -19,7 +19,9 @@ from osworld_gym.tasks.oracles.registry import make_oracle
 from osworld_gym.tasks.suites.authoring import DIFFICULTIES, plan_text
 from osworld_gym.tasks.suites.desktop.content.media import make_png
 from osworld_gym.tasks.suites.desktop.content.sheets import make_xlsx
+from osworld_gym.tasks.suites.desktop.content.texts import make_docx
 from osworld_gym.tasks.suites.desktop.suite import desktop_suite, new_tasks
+from osworld_gym.tasks.suites.desktop.writer import REPORT
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -115,6 +117,10 @@ def test_the_page_names_every_task():
 LISTING = "/home/user/Documents:\nalpha.txt\nbeta.txt\n"
 GONE = {"ls": LISTING, "ls ~/.local/share/Trash/files": "gamma.txt\n"}
 IN_DOCUMENTS, IN_ARCHIVE = "/home/user/Documents:\nArchive/\n", "\n/home/user/Documents/Archive:\n"
+RENAMED, COUNTED = "log1.bak\nlog2.bak\nlog3.bak\n", "cd ~/Documents && grep -c error log?.bak"
+PAGE = '127.0.0.1 - - [1/Jan/2026] "GET / HTTP/1.1" 200 -\n'
+BOOKED = PAGE.replace("/ ", "/thanks.html?name=Weber&guests=4 ")
+TOLD = PAGE.replace("/ ", "/thanks.html?at=10%3A15 ")
 UNTOUCHED = {"~/Documents/other.txt": b"x\n", "~/Documents/poem.txt": b"roses are red\n"}
 
 
@@ -138,6 +144,23 @@ UNTOUCHED = {"~/Documents/other.txt": b"x\n", "~/Documents/poem.txt": b"roses ar
         ("local-files-move", {"ls": f"{IN_DOCUMENTS}beta.txt\n{IN_ARCHIVE}alpha.txt\ngamma.txt\n"}, 0.0),
         ("local-files-move", {"ls": f"{IN_DOCUMENTS}{IN_ARCHIVE}alpha.txt\nbeta.txt\ngamma.txt\n"}, 0.0),
         ("local-files-move", {"ls": f"{IN_DOCUMENTS}alpha.txt\nbeta.txt\ngamma.txt\n{IN_ARCHIVE}alpha.txt\n"}, 0.0),
+        ("local-files-new-folder", {"ls": "/home/user/Documents:\nPhotos/\nalpha.txt\nbeta.txt\ngamma.txt\n"}, 1.0),
+        ("local-files-new-folder", {"ls": "/home/user/Documents:\nNewPhotos/\nalpha.txt\nbeta.txt\ngamma.txt\n"}, 0.0),
+        ("desktop-os-archive", {"tar": "trip/\ntrip/day2.txt\ntrip/day1.txt\n"}, 1.0),
+        ("desktop-os-archive", {"tar": "Documents/trip/day1.txt\nDocuments/trip/day2.txt\n"}, 1.0),
+        ("desktop-os-archive", {"tar": "day1.txt\nday2.txt\n"}, 0.0),  # without the folder
+        ("desktop-os-rename-many", {"ls": RENAMED, COUNTED: "log1.bak:1\nlog2.bak:2\nlog3.bak:3\n"}, 1.0),
+        ("desktop-os-rename-many", {"ls": RENAMED, COUNTED: "log1.bak:0\nlog2.bak:0\nlog3.bak:0\n"}, 0.0),  # touched
+        ("desktop-chrome-form", {"cat": f"{PAGE}{BOOKED}"}, 1.0),
+        ("desktop-chrome-form", {"cat": f"{PAGE}{BOOKED}{BOOKED}"}, 1.0),  # loaded again
+        ("desktop-chrome-form", {"cat": f"{PAGE}{BOOKED.replace('=4', '=3')}{BOOKED}"}, 0.0),  # a wrong booking, too
+        ("desktop-chrome-form", {"cat": f"{PAGE}{BOOKED.replace('=4', '=40')}"}, 0.0),
+        ("desktop-chrome-read-and-answer", {"cat": f"{PAGE}{TOLD}"}, 1.0),
+        (
+            "desktop-chrome-read-and-answer",
+            {"cat": f"{PAGE}{TOLD.replace('10%3A15', '09%3A40')}{TOLD}"},
+            0.0,
+        ),  # guesses
     ],
 )
 def test_a_wrong_way_is_not_a_success(name, commands, score):
@@ -146,6 +169,29 @@ def test_a_wrong_way_is_not_a_success(name, commands, score):
 
 def scored(name, files, commands=()) -> float:
     return verify(SUITE.task(name), FileDesktop(files, commands), stop=StopReason.finished).score
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [("water the plants\npay the rent\n", 1.0), ("water the plants\npay the rent", 1.0),
+     ("\nwater the plants\npay the rent\n", 0.0)],
+)  # fmt: skip
+def test_a_line_that_was_only_emptied_is_not_deleted(text, score):
+    assert scored("local-editor-delete-line", {"~/Documents/tasks.txt": text.encode()}) == score
+
+
+@pytest.mark.parametrize(("texts", "score"), [(REPORT, 1.0), ([*REPORT, "b"], 0.0), (REPORT[:3], 0.0)])
+def test_a_format_changes_no_text(texts, score):
+    report = make_docx([(REPORT[0], "Heading1"), *texts[1:]])
+    assert scored("desktop-writer-heading", {"~/Documents/report.docx": report}) == score
+
+
+@pytest.mark.parametrize(("new", "score"), [(True, 1.0), (False, 0.0)])
+def test_a_new_picture_is_not_the_open_one(new, score):
+    scene = Image.open(io.BytesIO(make_png(320, 200)))
+    out = io.BytesIO()
+    (Image.new("RGB", (400, 300), "white") if new else scene.resize((400, 300))).save(out, "PNG")
+    assert scored("desktop-gimp-new", {"~/Pictures/blank.png": out.getvalue()}) == score
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -185,8 +187,52 @@ def _near(image: Image.Image, x: float, y: float, colour: Sequence[int], toleran
 
 
 def check_pdf(result: bytes | None, rules: Rules) -> float:
-    """1 when a PDF file has ``pages`` pages and is complete (has its end marker)."""
-    _known("check_pdf", rules, ("pages",))
+    """1 when a PDF file satisfies the rules and is complete (has its end marker).
+
+    Rules: ``pages`` (their number), ``letters`` (a text, all of whose characters but white space are among those that
+    the file's fonts have: of another text, or of a blank page, some are missing).
+    """
+    _known("check_pdf", rules, ("pages", "letters"))
     data = result or b""
     whole = data.startswith(b"%PDF-") and b"%%EOF" in data[-64:]
-    return float(whole and len(re.findall(rb"/Type\s*/Page\b", data)) == rules["pages"])
+    pages = len(re.findall(rb"/Type\s*/Page\b", data))
+    if not whole or pages != rules.get("pages", pages):
+        return 0.0
+    wanted = set("".join(rules.get("letters", "").split()))
+    return float(not wanted or wanted <= _pdf_characters(data))
+
+
+#: of a font's table of characters (ToUnicode): lines ``<code> <character>``, and ``<first> <last> <characters>``
+_PDF_CHAR = re.compile(rb"<[0-9A-Fa-f]+>\s*<([0-9A-Fa-f]+)>")
+_PDF_RANGE = re.compile(rb"<([0-9A-Fa-f]+)>\s*<([0-9A-Fa-f]+)>\s*(?:<([0-9A-Fa-f]+)>|\[([^\]]*)\])")
+_PDF_LARGEST, _PDF_RANGE_LENGTH = 1 << 20, 256  #: bytes of a table, and characters of a range; more is not read
+
+
+def _pdf_characters(data: bytes) -> set[str]:
+    """The characters that the embedded fonts of a PDF file have, by their tables."""
+    found: set[bytes] = set()  # UTF-16, big-endian
+    for stream in re.finditer(rb"stream\r?\n(.*?)endstream", data, re.DOTALL):
+        table = _inflated(stream[1])
+        for part in re.findall(rb"beginbfchar(.*?)endbfchar", table, re.DOTALL):
+            found |= {_bytes_of(code) for code in _PDF_CHAR.findall(part)}
+        for part in re.findall(rb"beginbfrange(.*?)endbfrange", table, re.DOTALL):
+            for first, last, start, each in _PDF_RANGE.findall(part):
+                found |= {_bytes_of(code) for code in re.findall(rb"<([0-9A-Fa-f]+)>", each)}
+                count = min(int(last, 16) - int(first, 16) + 1, _PDF_RANGE_LENGTH) if start else 0
+                found |= {(int(start, 16) + i).to_bytes(len(start) // 2 + 1, "big")[1:] for i in range(count)}
+    characters = "".join(code.decode("utf-16-be", errors="ignore") for code in found)
+    return set(unicodedata.normalize("NFKC", characters))  # ligatures are the letters that they are of
+
+
+def _bytes_of(code: bytes) -> bytes:
+    return bytes.fromhex(code.decode()) if len(code) % 2 == 0 else b""
+
+
+def _inflated(stream: bytes) -> bytes:
+    """A stream as it is, or decompressed; empty for one of another coding."""
+    if b"beginbf" in stream:
+        return stream
+    try:
+        return zlib.decompressobj().decompress(stream, _PDF_LARGEST)
+    except zlib.error:
+        return b""
