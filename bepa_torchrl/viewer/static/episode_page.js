@@ -35,7 +35,9 @@
       state.step = Math.max(first, Math.min(last, state.step));
       const place = state.step + (shift?.by ?? 0);
       panes.replaceChildren(pane(one, state.step, state.colour, plans), ...(other ? [pane(other, place, state.colour, plans)] : []));
+      const focused = strip.contains(document.activeElement);
       strip.replaceChildren(...stepButtons(one, state.step, (step) => { state.step = step; draw(); }));
+      if (focused) strip.querySelector(".chosen")?.focus({ preventScroll: true });
       strip.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
       keepAddress("episode", { ...parameters, step: state.step + 1, colour: state.colour === "probability" ? "" : state.colour });
     }

@@ -22,6 +22,7 @@
   // distinguishable without red and green, on light and dark
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#999933"];
   const hidden = new Set();  // series that were switched off
+  const zooms = new Map();  // title of a panel → the ranges of axes that were chosen in it, as Plotly names them
   let averaged = false;
   let plotly = null;
 
@@ -93,9 +94,24 @@
     panels.replaceChildren(...filled.map(([title, traces, share]) => {
       const plot = el("div", { class: "plot" });
       // drawn when the rest of the page is there
-      requestAnimationFrame(() => { if (plot.isConnected) window.Plotly.newPlot(plot, traces, layout(plot, title, share), { displaylogo: false, responsive: true }); });
+      requestAnimationFrame(() => { if (plot.isConnected) drawPlot(plot, traces, title, share); });
       return plot;
     }));
+  }
+
+  /** Draws a panel, zoomed as it was before; a double click leads back to all of it. */
+  async function drawPlot(plot, traces, title, share) {
+    await window.Plotly.newPlot(plot, traces, layout(plot, title, share), { displaylogo: false, responsive: true });
+    if (!plot.isConnected) return;
+    if (zooms.has(title)) await window.Plotly.relayout(plot, zooms.get(title));
+    plot.on("plotly_relayout", (change) => {
+      const zoom = { ...zooms.get(title) };
+      for (const axis of ["xaxis", "yaxis"]) {
+        if (change[`${axis}.autorange`]) delete zoom[`${axis}.range`];
+        else if (Object.keys(change).some((key) => key.startsWith(`${axis}.range`))) zoom[`${axis}.range`] = [...plot.layout[axis].range];
+      }
+      zooms.set(title, zoom);
+    });
   }
 
   function curves(series, keys) {

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_record import HOSTILE, made_line, made_run, made_step, write_lines
+from made_record import HOSTILE, made_line, made_metrics, made_run, made_step, write_lines
 
 from bepa_torchrl.cli import main
 from bepa_torchrl.experts import record_expert, save_trace
@@ -363,8 +363,9 @@ def test_a_rollout_whose_desktop_failed_is_in_no_rate(browser: Any, tmp_path: Pa
     assert pages.problems == []
 
 
-def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", 3)
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    """``bepa view --serve`` of a run; its address. It ends on Ctrl-C."""
     # a program that a background shell has started ignores SIGINT, and so do those that it starts
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     program += "from bepa_torchrl.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -372,19 +373,85 @@ def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            pages = Pages(browser, address)
-            page = pages.go("#episodes")
-            assert page.locator(".count").inner_text().startswith("3 of")
-            page.click("[name=task]")
-            page.keyboard.type("tas")
-            with (run / "bepa" / "episodes.jsonl").open("a") as file:
-                file.write(json.dumps(made_line(3, [])) + "\n")
-            page.wait_for_function("document.querySelector('.count').textContent.startsWith('4 of')", timeout=SERVED)
-            page.keyboard.type("k-")
-            assert page.input_value("[name=task]") == "task-"  # a reader goes on typing
-            page.context.close()
-            assert pages.problems == []
+            yield server.stdout.readline().split()[0]
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(timeout=30) == 130
+
+
+def add(run: Path, number: int) -> None:
+    """An episode arrives, and the metrics of an iteration."""
+    with (run / "bepa" / "episodes.jsonl").open("a") as file:
+        file.write(json.dumps(made_line(number, [])) + "\n")
+    with (run / "bepa" / "iterations.jsonl").open("a") as file:
+        file.write(json.dumps(made_metrics(number)) + "\n")
+
+
+def test_the_server_follows_a_run(browser: Any, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 3)
+    with served(run) as address:
+        pages = Pages(browser, address)
+        page = pages.go("#episodes")
+        assert page.locator(".count").inner_text().startswith("3 of")
+        page.click("[name=task]")
+        page.keyboard.type("tas")
+        add(run, 3)
+        page.wait_for_function("document.querySelector('.count').textContent.startsWith('4 of')", timeout=SERVED)
+        page.keyboard.type("k-")
+        assert page.input_value("[name=task]") == "task-"  # a reader goes on typing
+        page.context.close()
+        assert pages.problems == []
+
+
+def test_a_page_stays_as_its_reader_left_it_when_data_arrive(browser: Any, tmp_path: Path) -> None:
+    """Zoom, scrolling, the keyboard's focus and a list that is open; a drag of the mouse is not interrupted."""
+    run = made_run(tmp_path / "run", 200)
+    with served(run) as address:
+        pages = Pages(browser, address, width=500)
+        page = pages.go("#run")
+        page.wait_for_selector(".plot .main-svg")
+        page.evaluate("Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [1, 2]})")
+        page.evaluate("document.querySelector('#page').scrollTop = 40")
+        assert page.evaluate("document.querySelector('#page').scrollTop") == 40
+        page.focus(".bar input[type=checkbox]")
+        page.evaluate("document.querySelector('#page').dataset.before = 'yes'")
+        add(run, 200)
+        drawn = "document.querySelector('#page[data-ready]:not([data-before])') && document.activeElement.tagName"
+        page.wait_for_function(f"{drawn} === 'INPUT'", timeout=SERVED)
+        page.wait_for_function("document.querySelector('.plot').layout?.xaxis.range.join() === '1,2'", timeout=SERVED)
+        assert page.evaluate("document.querySelector('#page').scrollTop") == 40
+        page.context.close()
+        assert pages.problems == []
+
+        pages = Pages(browser, address)
+        page = pages.go("#episodes")
+        page.evaluate("document.querySelector('.window').scrollTop = 2800")
+        page.wait_for_function("document.querySelector('.lines').textContent.includes('task-12')")
+        line = page.locator(".lines .line").nth(8)
+        line.focus()
+        href = line.get_attribute("href")
+        page.mouse.move(5, 5)
+        page.mouse.down()
+        add(run, 201)
+        page.wait_for_function(
+            "fetch('changes').then((a) => a.text()).then((t) => Number(t) > view.version)", timeout=SERVED
+        )
+        page.mouse.up()
+        page.focus(f".lines a[href='{href}']")
+        page.wait_for_function("document.querySelector('.count').textContent.startsWith('202 of')", timeout=SERVED)
+        page.wait_for_function(f"document.activeElement.getAttribute('href') === '{href}'", timeout=SERVED)
+        page.focus("select[name=outcome]")
+        add(run, 202)
+        page.wait_for_function("document.querySelector('#state').textContent.startsWith('new data')", timeout=SERVED)
+        page.evaluate("document.activeElement.blur()")
+        page.wait_for_function("document.querySelector('.count').textContent.startsWith('203 of')", timeout=SERVED)
+        page.context.close()
+        assert pages.problems == []
+
+
+def test_a_step_that_was_chosen_keeps_the_focus(many: Pages) -> None:
+    page = many.go("#episode?id=many/bepa/episodes:9")
+    page.focus(".strip button:nth-child(2)")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.className") == "chosen"
+    assert "step=2" in page.url
