@@ -10,6 +10,7 @@ from typing import Any
 from bepa_torchrl.analysis.records import MethodRecord
 from bepa_torchrl.experts.plans import prepared_plans
 from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.record_fields import OBJECT, check_modes, check_provenance
 
 
 def prepared_folder(record: MethodRecord) -> Path:
@@ -36,7 +37,7 @@ def read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: expected JSON ({error}); restore the file") from error
     if not isinstance(data, dict):
         raise RecordError(f"{path}: expected a JSON object, got {type(data).__name__}; restore the file")
@@ -44,8 +45,17 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def prepared_provenance(record: MethodRecord) -> list[dict[str, Any]]:
-    """The provenance of the prepared traces, with ``task_id``; empty without one."""
+    """The provenance of the prepared traces, with ``task_id``; empty without one.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    where = f"{prepared_folder(record) / 'manifest.json'}: provenance"
     kinds = read_manifest(record).get("provenance", {})
+    check_modes(where, kinds, OBJECT)
+    for kind, tasks in kinds.items():
+        for task, fields in tasks.items():
+            check_provenance(f"{where}: {kind}: {task}", fields)
     return [{"task_id": task, **fields} for tasks in kinds.values() for task, fields in tasks.items()]
 
 

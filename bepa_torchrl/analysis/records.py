@@ -6,13 +6,14 @@ has a last line that may be incomplete, which is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.storage.json_lines import RecordError, stream_lines
+from bepa_torchrl.storage.record_fields import GROUP, check_episode, check_fields, check_metrics
 from bepa_torchrl.storage.record_format import record_version
 
 EPISODES, GROUPS = "episodes.jsonl", "groups.jsonl"
@@ -72,14 +73,16 @@ class Episode:
         return "refreshed" if self.off_policy and self.source == "on_policy" else self.source
 
 
-def upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded(line: Mapping[str, Any], version: int) -> dict[str, Any]:
     """A line of ``episodes.jsonl`` of any version with the fields of the newest.
 
     Version 1 did not record optimiser steps (``updates`` is None) and had whole episodes only. A rollout that had a
     reward and was not trained on was replaced.
     """
-    if "id" in line:
+    if "outcome" in line:
         return {"iteration": None, "whole": True, **line}  # an evaluation belongs to none, and keeps all steps
+    if "id" in line or version > 1:
+        return dict(line)
     injected = bool(line["off_policy"])
     return {
         **line,
@@ -123,24 +126,40 @@ class MethodRecord:
         """All episodes with their steps, as JSON values.
 
         Raises:
-            RecordError: a line is damaged, or lacks a field.
+            RecordError: a line is damaged, or a field of it is missing, of another type or out of its range.
         """
         path = self.folder / EPISODES
         for number, line in enumerate(stream_lines(path) if path.exists() else (), 1):
+            where = f"{path}: line {number}"
             try:
-                yield upgraded(line)
+                episode = upgraded(line, self.version)
             except (KeyError, TypeError) as error:
-                raise _incomplete(path, number, error) from error
+                raise _incomplete(where, error) from error
+            check_episode(where, episode)
+            yield episode
 
     def groups(self) -> list[dict[str, Any]]:
-        """What happened to each group; empty for version 1."""
-        path = self.folder / GROUPS
-        return list(stream_lines(path)) if path.exists() else []
+        """What happened to each group; empty for version 1.
+
+        Raises:
+            RecordError: a line is damaged.
+        """
+        return self._checked(GROUPS, partial(check_fields, kinds=GROUP))
 
     def iterations(self) -> list[dict[str, Any]]:
-        """The metrics of each iteration."""
-        path = self.folder / "iterations.jsonl"
-        return list(stream_lines(path)) if path.exists() else []
+        """The metrics of each iteration.
+
+        Raises:
+            RecordError: a line is damaged.
+        """
+        return self._checked("iterations.jsonl", check_metrics)
+
+    def _checked(self, name: str, check: Callable[[str, dict[str, Any]], None]) -> list[dict[str, Any]]:
+        path = self.folder / name
+        lines = list(stream_lines(path)) if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            check(f"{path}: line {number}", line)
+        return lines
 
 
 def find_records(run: Path) -> list[MethodRecord]:
@@ -163,13 +182,10 @@ _NAMES = tuple(field.name for field in fields(Episode))
 
 
 def _episode(line: Mapping[str, Any]) -> Episode:
-    try:
-        values = {name: line[name] for name in _NAMES}
-    except KeyError as error:
-        raise RecordError(f"{line.get('id')}: expected an episode of a record, without {error}; restore it") from error
+    values = {name: line[name] for name in _NAMES}
     updates = values["updates"]
     return Episode(**values | {"updates": None if updates is None else tuple(updates)})
 
 
-def _incomplete(path: Path, number: int, error: Exception) -> RecordError:
-    return RecordError(f"{path}: line {number} is not an episode ({type(error).__name__}: {error}); restore the file")
+def _incomplete(where: str, error: Exception) -> RecordError:
+    return RecordError(f"{where} is not an episode ({type(error).__name__}: {error}); restore the file")

@@ -22,7 +22,7 @@ def planned_iterations(config: Path) -> int | None:
         return None
     text = config.read_text(encoding="utf-8", errors="replace")
     algo = re.search(r"^algo:\n(?:  .*\n)*?  name: (\S+)$", text, re.MULTILINE)
-    iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d+)$", text, re.MULTILINE)
+    iterations = re.search(r"^train:\n(?:  .*\n)*?  iterations: (\d{1,18})$", text, re.MULTILINE)
     if algo is None or iterations is None:
         return None
     method = METHODS.get(algo[1])

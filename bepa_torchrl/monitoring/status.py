@@ -15,6 +15,7 @@ from typing import Any
 from bepa_torchrl.monitoring.final_results import planned_iterations
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
+from bepa_torchrl.storage.record_fields import COUNT, TOTALS, check_fields, check_metrics
 from bepa_torchrl.storage.record_format import method_folders
 from bepa_torchrl.training.newest import newest_checkpoint
 
@@ -89,11 +90,14 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
 def _status_of(method: Path, now: float) -> dict[str, Any]:
     path = method / "iterations.jsonl"
     lines = read_lines(path) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        check_metrics(f"{path}: line {number}", line)
+        check_fields(f"{path}: line {number}", line, TOTALS)
     iterations = _iterations_of(method / "config.yaml")
     finished = _has_results(method / "results.json", iterations)
     try:
         state = method_status(lines, iterations, finished=finished)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: expected the metrics of a run ({problem}); restore the file") from error
     return state | {
@@ -112,9 +116,11 @@ def _has_results(path: Path, iterations: int) -> bool:
     if not path.exists():
         return False
     try:
-        done = json.loads(path.read_text(encoding="utf-8"))["settings"]["iterations"]
-    except (ValueError, KeyError, TypeError) as error:
+        settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"{path}: expected the results of a method ({error!r}); restore the file") from error
+    check_fields(f"{path}: settings", settings, {"iterations": COUNT})
+    done = settings["iterations"]
     return done in (0, iterations)  # 0: it collects no rollouts
 
 
@@ -162,9 +168,9 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         "iteration": int(newest.get("iteration", 0)),
         "iterations": iterations,
         "finished": finished,
-        "seconds": last.get("total/seconds", 0.0),
-        "episodes": last.get("total/episodes", 0.0),
-        "optimizer_steps": last.get("total/optimizer_steps", 0.0),
+        "seconds": last["total/seconds"] if last else 0.0,
+        "episodes": last["total/episodes"] if last else 0.0,
+        "optimizer_steps": last["total/optimizer_steps"] if last else 0.0,
         **pace,
         "seconds_left": 0.0 if finished else (None if each is None else round(left * each, 1)),
         "utilisation": None if (share := utilisation(recent)) is None else round(share, 3),
@@ -172,7 +178,7 @@ def method_status(lines: Sequence[Mapping[str, Any]], iterations: int, *, finish
         | desktop_failures(trained),
         "staleness": _staleness(trained),
         "queue": {name: newest[key] for name, key in _QUEUE.items() if key in newest},
-        "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if key in line},
+        "newest": {key: line[key] for key in NEWEST for line in (newest, evaluated) if line.get(key) is not None},
     }
 
 
@@ -217,7 +223,7 @@ def _pace(recent: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         return {"seconds_per_iteration": None, "episodes_per_second": None, "collecting": None}
     first, last = recent[0], recent[-1]
     seconds = max(last["total/seconds"] - first["total/seconds"], 1e-9)
-    collected = sum(line.get("seconds_collect", 0.0) for line in recent[1:])
+    collected = sum(line["seconds_collect"] for line in recent[1:])
     return {
         "seconds_per_iteration": round(seconds / (last["iteration"] - first["iteration"]), 3),
         "episodes_per_second": round((last["total/episodes"] - first["total/episodes"]) / seconds, 3),

@@ -50,7 +50,7 @@ def stream_lines(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):  # the process was killed, or is writing it
                     return
                 raise RecordError(f"{path}: line {number} is damaged ({error}); restore the file") from error

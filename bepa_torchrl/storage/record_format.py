@@ -24,9 +24,11 @@ def record_version(folder: Path) -> int:
         return 1
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        kind, version = data["format"], int(data["version"])
-    except (ValueError, KeyError, TypeError) as error:
+        kind, version = data["format"], data["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"{path}: expected the version of a run's record ({error}); restore the file") from error
+    if type(version) is not int:
+        raise RecordError(f"{path}: field 'version': expected an integer, got {version!r}; restore the file")
     if kind != FORMAT or not 1 <= version <= VERSION:
         raise RecordError(
             f"{path}: expected {FORMAT} of version 1 to {VERSION}, got {kind!r} {version}; read it with the version "

@@ -128,7 +128,11 @@ def _reward(line: Mapping[str, Any]) -> float | None:
     """The reward; the episodes of asynchronous evaluations have ``success`` instead."""
     masked = line.get("stop") == StopReason.env_error.value
     reward = line.get("reward", None if masked else line.get("success"))
-    return None if reward is None else float(reward)
+    if reward is None:
+        return None
+    if not 0 <= float(reward) <= 1:  # also NaN, which would be shown as a failure
+        raise ValueError(f"expected a reward in 0..1, got {reward}")
+    return float(reward)
 
 
 def _mode(line: Mapping[str, Any]) -> str:

@@ -159,6 +159,12 @@ def settings_of(path: Path) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def section_of(path: Path, name: str) -> Mapping[str, Any]:
+    """A section of the settings in a run's ``config.yaml``; empty if it is missing or damaged."""
+    section = settings_of(path).get(name)
+    return section if isinstance(section, dict) else {}
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object; empty if the file is missing, torn or something else."""
     try:

@@ -30,7 +30,7 @@ from bepa_torchrl.viewer.columns import Columns, Texts
 from bepa_torchrl.viewer.episode import ShownAction, ShownEpisode, ShownStep, recorded
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, read_json_lines, stamp_of
-from bepa_torchrl.viewer.responses import read_object, settings_of
+from bepa_torchrl.viewer.responses import read_object, section_of
 from bepa_torchrl.viewer.sources import Source, final_results, open_sources
 from osworld_gym.atomic import write_bytes, write_text
 
@@ -143,8 +143,8 @@ class Site:
         for source in self.sources:
             prepared = None if source.folder is None else source.folder / "prepared"
             if source.name not in self._plans and prepared is not None and prepared.is_dir():
-                settings = next((settings_of(path / "config.yaml") for path in source.methods().values()), {})
-                plan_source = str((settings.get("expert") or {}).get("plan_source"))
+                expert = next((section_of(path / "config.yaml", "expert") for path in source.methods().values()), {})
+                plan_source = str(expert.get("plan_source"))
                 self._plans[source.name] = prepared_plans(prepared, plan_source)
         return {digest: plan for plans in self._plans.values() for digest, plan in plans.items()}
 
@@ -250,8 +250,15 @@ def _metrics(source: Source) -> dict[str, dict[str, list[Any]]]:
     for name, path in source.methods().items():
         lines = [line for _, line in read_json_lines(path / "iterations.jsonl") if line is not None]
         keys = dict.fromkeys(key for line in lines for key in line)
-        columns[name] = {key: [line.get(key) for line in lines] for key in keys}
+        columns[name] = {
+            key: [line.get(key) if _is_shown(key, line.get(key)) else None for line in lines] for key in keys
+        }
     return columns
+
+
+def _is_shown(key: str, value: Any) -> bool:
+    """Whether a page can draw this metric."""
+    return isinstance(value, str if key == "phase" else int | float)
 
 
 def _refreshes(source: Source) -> dict[str, list[list[Any]]]:
@@ -262,6 +269,6 @@ def _refreshes(source: Source) -> dict[str, list[list[Any]]]:
         refreshes[name] = [
             [line.get("task_id"), line.get("iteration"), line.get("group_id")]
             for line in lines
-            if line.get("refreshed")
+            if line.get("refreshed") is True and _is_shown("iteration", line.get("iteration"))
         ]
     return refreshes

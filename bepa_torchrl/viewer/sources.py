@@ -10,11 +10,12 @@ from typing import Any
 from bepa_torchrl.monitoring.final_results import are_final
 from bepa_torchrl.storage.json_lines import RecordError
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
+from bepa_torchrl.storage.record_fields import check_results
 from bepa_torchrl.storage.record_format import FORMAT_FILE, method_folders
 from bepa_torchrl.viewer.folders import LEDGER, action_reader, cache_stream, ledger_stream, logs_stream, traces_stream
 from bepa_torchrl.viewer.pictures import Pictures
 from bepa_torchrl.viewer.recorded import Stream, recorded_stream
-from bepa_torchrl.viewer.responses import ResponseReader, read_object, reader_of, settings_of
+from bepa_torchrl.viewer.responses import ResponseReader, read_object, reader_of, section_of
 from osworld_gym.uitars.coords import ImageScaling
 
 _FILES = {
@@ -60,6 +61,10 @@ class Source:
 def final_results(method: Path) -> dict[str, Any]:
     """The results of a method's whole training; empty before its end, or if they cannot be read."""
     results = read_object(method / "results.json")
+    try:
+        check_results(method / "results.json", results)
+    except RecordError:
+        return {}
     return results if are_final(results, method / "config.yaml") else {}
 
 
@@ -159,7 +164,7 @@ class _Readers:
 
     def of(self, path: Path) -> ResponseReader:
         if path not in self.known:
-            self.known[path] = reader_of(settings_of(path).get("policy") or {})
+            self.known[path] = reader_of(section_of(path, "policy"))
         return self.known[path]
 
 
@@ -206,12 +211,17 @@ def _is_evaluation(folder: Path) -> bool:
 
 def _evaluation(folder: Path, run: str, pictures: Pictures) -> Callable[[], list[Stream]]:
     """The episodes of ``bepa eval``, which may be going on."""
-    reader = reader_of(settings_of(folder / _EVALUATION).get("policy") or {})
+    reader = reader_of(section_of(folder / _EVALUATION, "policy"))
 
     def find() -> list[Stream]:
         scaling = read_object(folder / FORMAT_FILE).get("image_scaling")
         if isinstance(scaling, dict):  # of a hosted model, whose checkpoint is not that of the settings
-            reader.scaling = ImageScaling(**scaling)
+            try:
+                reader.scaling = ImageScaling(**scaling)
+            except (TypeError, ValueError) as error:
+                raise RecordError(
+                    f"{folder / FORMAT_FILE}: expected image_scaling ({error}); restore the file"
+                ) from error
         return [_recorded(folder / "episodes.jsonl", run, "evaluation", "evaluation", reader, pictures)]
 
     return find

@@ -128,11 +128,11 @@ def reader_of(record: MethodRecord) -> Reader:
             "train with this version"
         )
     path = record.folder / FORMAT_FILE
-    about = json.loads(path.read_text(encoding="utf-8"))
     try:
+        about = json.loads(path.read_text(encoding="utf-8"))
         scaling = about["image_scaling"]
         return Reader(action_text(about["action_text"]), None if scaling is None else ImageScaling(**scaling))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: expected action_text and image_scaling ({error}); restore the file") from error
 
 

@@ -104,7 +104,7 @@ def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> No
             )
             continue
         try:
-            suite = load_suite(str(method.settings["env"]["suite"]))
+            suite = load_suite(method.suite_name)
             domains = {task: suite.task(task).domain or "-" for task in method.manifest["train"]}
         except (TaskError, OSError) as error:
             done.missing.append(f"domains of {method.label}: {error}")

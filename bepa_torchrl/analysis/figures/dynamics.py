@@ -68,7 +68,8 @@ def assimilation_rows(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> lis
         trained = {int(line["iteration"]): line for line in lines if line["phase"] == "rl"}
         for iteration in sorted(trained.keys() | evaluated.keys()):
             line = trained.get(iteration, {})
-            share = line["cache/refreshed"] / line["groups"] if line.get("groups") else None
+            refreshed, groups = line.get("cache/refreshed"), line.get("groups")
+            share = refreshed / groups if groups and refreshed is not None else None
             rows.append(
                 {
                     "method": label,

@@ -37,8 +37,8 @@ def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
         for step in line["steps"]:
             values = step["log_probs"]
             if line["off_policy"]:
-                values = step.get("new_log_probs") or step["old_log_probs"]
-            log_probs[origin] += [value for value in values if value is not None]
+                values = step.get("new_log_probs") or step.get("old_log_probs")
+            log_probs[origin] += [value for value in values or () if value is not None]
     return {name: torch.tensor(values).clamp_max(0.0) for name, values in log_probs.items() if values}
 
 

@@ -14,6 +14,7 @@ from bepa_torchrl.analysis.prepared import prepared_folder, read_manifest, read_
 from bepa_torchrl.analysis.records import MethodRecord, find_records
 from bepa_torchrl.monitoring.final_results import are_final
 from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.record_fields import TALLY, TEXT, check_fields, check_modes, check_results
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ class MethodOfRun:
             settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
             raise RecordError(f"{path}: expected the settings of a method ({error}); restore the file") from error
-        return settings if isinstance(settings, dict) else {}
+        if not isinstance(settings, dict):
+            raise RecordError(
+                f"{path}: expected the settings of a method, got {type(settings).__name__}; restore the file"
+            )
+        return settings
 
     @cached_property
     def results(self) -> Mapping[str, Any]:
@@ -61,18 +66,41 @@ class MethodOfRun:
         """
         folder = self.record.folder
         results = read_object(folder / "results.json")
+        check_results(folder / "results.json", results)
         return results if are_final(results, folder / "config.yaml") else {}
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """The task sets of the run; empty before its preparation."""
-        return read_manifest(self.record)
+        """The task sets of the run; empty before its preparation.
+
+        Raises:
+            RecordError: they are damaged.
+        """
+        manifest = read_manifest(self.record)
+        if manifest:
+            names = dict.fromkeys(("train", "expert"), TEXT.list_of())
+            check_fields(str(prepared_folder(self.record) / "manifest.json"), manifest, names)
+        return manifest
 
     @cached_property
     def base(self) -> Mapping[str, Mapping[str, Any]]:
         """The base policy's evaluations: mode → task → [successes, episodes]; empty before the preparation."""
-        rates: Mapping[str, Mapping[str, Any]] = read_object(prepared_folder(self.record) / "base.json").get("base", {})
+        path = prepared_folder(self.record) / "base.json"
+        rates: Mapping[str, Mapping[str, Any]] = read_object(path).get("base", {})
+        check_modes(f"{path}: base", rates, TALLY)
         return rates
+
+    @property
+    def suite_name(self) -> str:
+        """The suite of the run's tasks, as its settings have it.
+
+        Raises:
+            RecordError: the settings do not say it.
+        """
+        env = self.settings.get("env")
+        where = self.record.folder / "config.yaml"
+        check_fields(f"{where}: env", env, {"suite": TEXT})
+        return str(env["suite"])
 
     @property
     def suite(self) -> str:

@@ -116,7 +116,7 @@ def test_a_running_record_is_read_without_its_incomplete_line(record: MethodReco
 def test_a_damaged_line_is_named(record: MethodRecord) -> None:
     path = record.folder / "episodes.jsonl"
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(RecordError, match="line 1 is not an episode"):
+    with pytest.raises(RecordError, match="line 1: field 'id' is missing"):
         find_records(record.folder)[0].episodes  # noqa: B018
 
 
