@@ -97,10 +97,9 @@ class MethodOfRun:
         Raises:
             RecordError: the settings do not say it.
         """
-        env = self.settings.get("env")
         where = self.record.folder / "config.yaml"
-        check_fields(f"{where}: env", env, {"suite": TEXT})
-        return str(env["suite"])
+        check_fields(f"{where}: env", self.settings.get("env"), {"suite": TEXT})
+        return str(self.settings["env"]["suite"])
 
     @property
     def suite(self) -> str:
