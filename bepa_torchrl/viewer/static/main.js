@@ -58,8 +58,10 @@
       part?.scrollTo(left, top);
     }
     if (!focused) return;
-    await nextFrame();  // the lines of the table follow its scrolling
-    await nextFrame();
+    if (typeof selection[0] !== "number") {  // a field gets the focus back at once: its reader may be typing
+      await nextFrame();  // the lines of the table follow its scrolling
+      await nextFrame();
+    }
     const found = alike(mark, focused.tagName);
     const again = found[number] ?? found[0];
     if (!again || document.activeElement !== document.body) return;
