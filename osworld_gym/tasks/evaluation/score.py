@@ -16,22 +16,19 @@ import tempfile
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation.check import NOT_FROM_DESKTOP, OWN, Check, our_score
 from osworld_gym.tasks.evaluation.getters import one_or_many
-from osworld_gym.tasks.evaluation.official_pool import (
-    INSTALL_OFFICIAL,
-    OfficialEvaluators,
-    find_official,
-    shared_official,
-)
-from osworld_gym.tasks.evaluation.own_pool import shared_own
 from osworld_gym.tasks.evaluation.sidecar.calling import RUNS_RESULTS, BrokenResult, Exhausted, Limits
 from osworld_gym.tasks.setup.file_cache import gold_file
 from osworld_gym.tasks.setup.run import TaskRun
 from osworld_gym.types import Verdict
+
+if TYPE_CHECKING:
+    from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +83,8 @@ def is_official(task_id: str, check: Check, evaluators: Evaluators) -> bool:
         if unknown:
             raise TaskError(f"task {task_id!r}: {unknown}")
         return False
+    from osworld_gym.tasks.evaluation.official_pool import INSTALL_OFFICIAL, find_official
+
     if evaluators.official is None and find_official() is None:
         raise TaskError(
             f"task {task_id!r}: {unknown or check.func}; OSWorld's evaluators are not installed; {INSTALL_OFFICIAL}"
@@ -110,6 +109,8 @@ def score(run: TaskRun, check: Check, evaluators: Evaluators) -> Verdict:
             return Verdict(_official_score(run, check, evaluators))
         if not run.desktop.has_shell:
             return Verdict(our_score(run, check))
+        from osworld_gym.tasks.evaluation.own_pool import shared_own  # the simulated desktop needs no such processes
+
         return Verdict(shared_own().check(run, check, evaluators.limits, evaluators.deadline))
     except BrokenResult as error:
         logger.warning("%s: the result cannot be read and is worth 0: %s", where, error)
@@ -133,6 +134,8 @@ def _official_score(run: TaskRun, check: Check, evaluators: Evaluators) -> float
             f"task {run.task.id!r}: {which}; OSWorld's own evaluators require a guest server, which this provider "
             "does not have"
         )
+    from osworld_gym.tasks.evaluation.official_pool import shared_official
+
     pool = evaluators.official or shared_official()
     metrics, getters = pool.known()
     expected = [] if check.expected is None else [check.expected["type"]]
