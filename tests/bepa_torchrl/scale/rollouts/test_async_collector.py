@@ -473,6 +473,7 @@ def test_the_use_of_desktops_and_the_depth_of_the_queue_are_metrics() -> None:
     assert 0.0 < found["busy_seconds"] <= found["desktop_seconds"] * (1 + 1e-9)  # sums of the same intervals
     assert found["queue_waiting_slots"] + found["queue_open_groups"] + found["queue_finished_groups"] > 0
     line = {"iteration": 1, "phase": "rl", **{f"collect/{name}": value for name, value in found.items()}}
+    line |= dict.fromkeys(("total/seconds", "total/episodes", "total/optimizer_steps"), 1.0)
     status = method_status([line], 10, finished=False)
     assert status["utilisation"] == pytest.approx(found["busy_seconds"] / found["desktop_seconds"], abs=1e-3)
     assert status["queue"]["open_groups"] == found["queue_open_groups"]
