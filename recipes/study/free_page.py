@@ -312,6 +312,7 @@ def details(part: Part, where: str) -> list[str]:
     lines = [f"## Details: {part.name}", "", *base_lines(part.known), *long_lines(part, where)]
     titles = {
         "injected": "Parts of a group with an injected trace",
+        "rates": "GRPO and BEPA at equal rates",
         "others": "Other methods",
         "rules": "Further rules",
     }

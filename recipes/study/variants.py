@@ -213,6 +213,11 @@ INJECTED_PARTS = (
         tuned_as="bepa",
     ),
 )
+#: each of the two methods at the other's rate and updates: what of their difference is the rate's
+RATES = (
+    Variant("grpo_as_bepa", "grpo", "GRPO with BEPA's learning rate and updates", tuned_as="bepa"),
+    Variant("bepa_as_grpo", "bepa", "BEPA with GRPO's learning rate and updates", tuned_as="grpo"),
+)
 #: the rules of :data:`FURTHER` with rates and weights of a search of their own; but for the anchor, and for hand-overs,
 #: whose self-rolls are prepared once for all trials
 RULES_TUNED = (
@@ -269,6 +274,7 @@ FREE_PARTS = {
     "anchor": (ANCHOR,),
     "long": (*LONG, SELF_THEN_RL_LONG, ANCHOR_LONG, *ANCHOR_CONTROLS),
     "injected": INJECTED_PARTS,
+    "rates": RATES,
     "others": (
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,
