@@ -249,6 +249,7 @@ ANCHOR_CONTROLS = (
         "150 iterations, with GRPO's rate and updates, which are also those of `bepa_anchor_long`",
         LONGER,
         tuned_as="grpo",
+        continues="bepa_as_grpo",
     ),
     Variant(
         "sft_self_rl_anchor_long",
