@@ -67,6 +67,11 @@ NAMES = {
     "bepa": "BEPA",
     "level1": "LEVEL-1",
     "level1_as_bepa": "LEVEL-1, BEPA's rate",
+    "grpo_as_bepa": "GRPO, BEPA's rate",
+    "bepa_as_grpo": "BEPA, GRPO's rate",
+    "bepa_trace": "BEPA, the trace's part alone",
+    "bepa_failures": "BEPA, the failures' part alone",
+    "bepa_anchor": "BEPA with an anchor",
     "sft_self": "fine-tuning on LEVEL-1's traces",
 }
 LABELS = {

@@ -32,9 +32,10 @@ from recipes.tiny.checkpoint import MANIFEST
 NOTES = "notes.txt"  #: what was found, by hand in Markdown (:mod:`recipes.study.notes`), beside the policies' folders
 #: differences that lead
 FREE_PAIRS = (
-    *(("bepa", "grpo"), ("bepa", "level1_as_bepa"), ("bepa", "level1"), ("bepa", "sft_self")),
-    *(("bepa_long", "grpo_long"), ("bepa_long", "level1_as_bepa_long"), ("bepa_long", "sft_self_rl_long")),
-    ("bepa_anchor_long", "grpo_long"),
+    *(("bepa", "grpo"), ("bepa", "grpo_as_bepa"), ("bepa_as_grpo", "grpo")),
+    *(("bepa", "level1_as_bepa"), ("bepa", "level1"), ("bepa", "sft_self")),
+    *(("bepa_long", "grpo_long"), ("bepa_as_grpo_long", "grpo_long")),
+    *(("bepa_long", "level1_as_bepa_long"), ("bepa_long", "sft_self_rl_long"), ("bepa_anchor_long", "grpo_long")),
 )
 SHOWN = ("grpo", "level1_as_bepa", "bepa_wording", "bepa_actions", "bepa")  #: in the figure over training
 MECHANISM = (
