@@ -237,11 +237,10 @@ class ChatModel:
             text = " ".join(error.response.text.split())[:200]
             kind = RequestRefusedError if error.status_code in _REFUSED else EndpointError
             raise kind(f"{where}: status {error.status_code}: {text}") from error
-        except openai.APIConnectionError as error:  # timeouts, too
-            raise EndpointError(
-                f"{where}: no answer within {endpoint.timeout:g} s, {endpoint.retries + 1} times ({error}); "
-                "is it running?"
-            ) from error
+        except openai.APIConnectionError as error:
+            late = isinstance(error, openai.APITimeoutError)
+            what = f"no answer within {endpoint.timeout:g} s" if late else f"no connection ({error.__cause__ or error})"
+            raise EndpointError(f"{where}: {what}, {endpoint.retries + 1} times; is it running?") from error
         except (openai.OpenAIError, ValueError) as error:  # a body that is no JSON
             raise EndpointError(f"{where}: expected a chat completion, got something else ({error})") from error
         try:

@@ -148,7 +148,7 @@ def import_modules(modules: Iterable[str]) -> None:
         except Exception as error:
             problem = f"cannot import {module!r} ({type(error).__name__}: {error}){raised_at(error)}"
             where = f"; {folder} and the installed packages are searched" if _is_missing(error) else ""
-            name = f"; write {module.removesuffix('.py')}" if module.endswith(".py") else ""
+            name = f"; {_as_module(Path(module))}" if module.endswith(".py") else ""
             raise ExtensionError(f"import: {problem}{where}{name}") from error
         _check_not_hidden(module, Path(folder))
 
@@ -164,6 +164,14 @@ def raised_at(error: BaseException) -> str:
     system = (__file__, pkgutil.__file__, str(Path(importlib.__file__).parent), "<")
     frames = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith(system)]
     return f" at {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def _as_module(file: Path) -> str:
+    """What to give instead of a Python file: ``write lib.own`` of ``./lib/own.py`` below the current folder."""
+    place = file.with_suffix("").resolve()
+    if not place.is_relative_to(Path.cwd()):
+        return f"write {place.name} and have {place.parent} in PYTHONPATH"
+    return f"write {'.'.join(place.relative_to(Path.cwd()).parts)}"
 
 
 def _is_missing(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bepa_torchrl.storage.json_lines import RecordError, stream_lines
 from bepa_torchrl.storage.record_fields import GROUP, check_episode, check_fields, check_metrics
-from bepa_torchrl.storage.record_format import record_version
+from bepa_torchrl.storage.record_format import near_run, record_version
 
 EPISODES, GROUPS = "episodes.jsonl", "groups.jsonl"
 
@@ -170,7 +170,8 @@ def find_records(run: Path) -> list[MethodRecord]:
     """
     folders = [run] if _is_method(run) else sorted(path for path in run.glob("*/") if _is_method(path))
     if not folders:
-        raise RecordError(f"{run}: expected the folder of a run, with a folder per method, or of one method; see runs/")
+        said = "expected the folder of a run, with a folder per method, or of one method"
+        raise RecordError(f"{run}: {said}; {near_run(run)}")
     return [MethodRecord(folder, record_version(folder)) for folder in folders]
 
 

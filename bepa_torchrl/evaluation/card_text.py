@@ -156,9 +156,19 @@ def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         about = f"tasks in the order {area['order']}, {area['max_steps']} steps at most"
         yield "efficiency-quality area", f"{area['area']:.3f} ({about})"
     for name, value in card.items():
-        if name not in derived and value is not None:
-            text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        if name not in derived and value is not None and (text := _plain(value)):
             yield name.replace("_", " "), text
+
+
+def _plain(value: Any) -> str:
+    """A fact as text; empty for an empty list or mapping."""
+    if value is None:
+        return "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _row(cells: Sequence[str]) -> str:

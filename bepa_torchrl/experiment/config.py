@@ -332,7 +332,10 @@ def _problem(error: ErrorDetails, data: Mapping[str, Any]) -> str:
     for part in path:
         hints = get_type_hints(kind, include_extras=True)
         kind, value = {key_of_field(name): hint for name, hint in hints.items()}[part], value[part]
-    return f"{key}: expected {describe(kind)}, got {value!r}"
+    fix = ""
+    if isinstance(value, str | int | float) and describe(kind).startswith("a list"):
+        fix = f"; write '{key}=[{value}]', quoted for the shell"
+    return f"{key}: expected {describe(kind)}, got {value!r}{fix}"
 
 
 def _origin(key: str, parsed: Sequence[Override], config_dir: Path | None) -> str:

@@ -66,7 +66,7 @@ def run_folder(config: Settings) -> Path:
         ConfigError: the name is not a single path component.
     """
     name = config.name or f"{config.env.provider}-{config.algo.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         raise ConfigError(f"name={name!r} must be one folder name; the folder it is in is given by runs=")
     return Path(config.runs) / name
 

@@ -16,7 +16,7 @@ from bepa_torchrl.monitoring.final_results import planned_iterations
 from bepa_torchrl.storage.json_lines import RecordError, count_units, read_lines
 from bepa_torchrl.storage.lock import FolderInUseError, check_free
 from bepa_torchrl.storage.record_fields import COUNT, TOTALS, check_fields, check_metrics
-from bepa_torchrl.storage.record_format import method_folders
+from bepa_torchrl.storage.record_format import method_folders, near_run
 from bepa_torchrl.training.newest import newest_checkpoint
 
 PREPARING = "preparing"  #: folder in a run's, of what is finished while the preparation is under way
@@ -70,7 +70,7 @@ def run_status(folder: Path, *, now: float | None = None) -> dict[str, Any]:
     """
     methods = method_folders(folder)
     if not methods:
-        raise RecordError(f"{folder}: expected the folder of a run, with a folder per method; see runs/")
+        raise RecordError(f"{folder}: expected the folder of a run, with a folder per method; {near_run(folder)}")
     try:
         check_free(folder)
         running = False

@@ -52,6 +52,13 @@ def method_folders(folder: Path) -> list[Path]:
     return found
 
 
+def near_run(folder: Path) -> str:
+    """Where to look instead of a folder that is no run: the run in ``runs`` that has its name, or that it is in."""
+    name = folder.name if folder.parent == Path() else folder.parent.name
+    there = Path("runs", name)
+    return f"did you mean {there}?" if name and method_folders(there) else "see runs/"
+
+
 def image_path(folder: Path, name: str) -> Path:
     """The file of the screenshot with this hash in a method's folder."""
     return folder / "images" / name[:2] / f"{name}.png"

@@ -14,7 +14,7 @@ from osworld_gym.commands.desktop_page import Page
 from osworld_gym.commands.manual_session import ManualSession
 from osworld_gym.desktops.registry import make_desktop, provider_class
 from osworld_gym.errors import TaskError
-from osworld_gym.tasks.providers import check_tasks_of_provider
+from osworld_gym.tasks.providers import SIM, check_tasks_of_provider
 from osworld_gym.tasks.suites.registry import load_suite
 from osworld_gym.tasks.task import Task
 
@@ -93,11 +93,12 @@ def _task(name: str | None, provider: str) -> Task | None:
         return None
     suite_name, colon, ident = name.rpartition(":")
     if not colon:
-        raise TaskError(f"--task: expected SUITE:ID, such as desktop:{name}, got {name!r}")
+        suite_name = SIM if provider == SIM else "desktop"
+        raise TaskError(f"--task: expected SUITE:ID, such as {suite_name}:{name}, got {name!r}")
     suite = load_suite(suite_name)
     matches = [task for task in suite.tasks if ident and task.id.startswith(ident)]
     task = matches[0] if len(matches) == 1 else suite.task(ident)
-    check_tasks_of_provider(suite_name, [task], provider)
+    check_tasks_of_provider(suite_name, [task], provider, others="a --task of another suite")
     return task
 
 

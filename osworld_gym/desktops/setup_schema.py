@@ -31,6 +31,7 @@ _TABLE = Parameter((dict,))
 _EXECUTE = {"command": _COMMAND, "shell": _FLAG, "stdout": _OUTPUT, "stderr": _OUTPUT, "until": Parameter((dict,))}
 _WINDOW = {"window_name": _TEXT, "strict": _FLAG, "by_class": _FLAG}
 
+SIM = "sim"  #: the step of the simulated desktop
 #: step → parameter → requirements. Steps of one provider only (``sim``) are not listed; the provider checks them.
 STEPS: dict[str, dict[str, Parameter]] = {
     "arrange": {"files": _TABLE, "folders": Parameter((list,)), "others": _TABLE, "menu": _TABLE},
@@ -75,7 +76,7 @@ def check_step(step: Any, where: str) -> None:
     """Checks one setup step; ``where`` is its position, for error messages.
 
     Raises:
-        TaskError: not a step, a key is misspelled, or a parameter is missing, unknown or of the wrong type.
+        TaskError: not a step, its type or a key is misspelled, or a parameter is missing, unknown or of the wrong type.
     """
     if not isinstance(step, Mapping) or not isinstance(step.get("type"), str):
         raise TaskError(f"{where}: expected an object with a string 'type', got {step!r}")
@@ -85,6 +86,11 @@ def check_step(step: Any, where: str) -> None:
         raise TaskError(f"{where}: setup step {name!r}: 'parameters' must be an object, got {parameters!r}")
     if name in STEPS:
         _check_parameters(name, parameters, where)
+    elif name != SIM and (close := difflib.get_close_matches(name.lower(), [*STEPS, SIM], n=1, cutoff=SIMILAR)):
+        raise TaskError(
+            f"{where}: unknown setup step {name!r} (did you mean {close[0]!r}?); known: {', '.join([SIM, *STEPS])}; "
+            "fix, for a step of a provider of your own: a name that is less similar"
+        )
 
 
 def check_spelling(given: Iterable[str], known: Sequence[str], where: str) -> None:

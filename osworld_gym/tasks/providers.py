@@ -39,9 +39,15 @@ def wrong_provider(suite: str, tasks: Sequence[Task], provider: str) -> str | No
     return f"{which} of suite {suite} run on {expected}, got {provider}"
 
 
-def check_tasks_of_provider(suite: str, tasks: Sequence[Task], provider: str) -> None:
-    """Checks the argument ``--provider`` of a command. Raises TaskError: tasks of the suite do not run on it."""
+def check_tasks_of_provider(
+    suite: str, tasks: Sequence[Task], provider: str, *, others: str = "another --suite or --split"
+) -> None:
+    """Checks the argument ``--provider`` of a command, which has ``others`` to choose other tasks by.
+
+    Raises:
+        TaskError: tasks of the suite do not run on it.
+    """
     problem = wrong_provider(suite, tasks, provider)
     if problem is not None:
         fix = "local" if provider == SIM else SIM
-        raise TaskError(f"{problem}; fix: --provider {fix}, or another --suite or --split")
+        raise TaskError(f"{problem}; fix: --provider {fix}, or {others}")

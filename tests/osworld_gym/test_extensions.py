@@ -173,6 +173,10 @@ def test_the_line_of_an_error_in_a_module_is_named(site: Path) -> None:
         import_modules(["module_with_a_bug"])
     with pytest.raises(ExtensionError, match=r"; write module_with_a_bug$"):
         import_modules(["module_with_a_bug.py"])
+    with pytest.raises(ExtensionError, match=r"; write lib\.own$"):
+        import_modules(["./lib/own.py"])
+    with pytest.raises(ExtensionError, match=rf"; write own and have {site.parent} in PYTHONPATH$"):
+        import_modules(["../own.py"])
 
 
 def test_a_module_that_another_one_hides_is_refused(site: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
+from osworld_gym.errors import did_you_mean
 from osworld_gym.tasks.evaluation.getters import GETTERS
 from osworld_gym.tasks.evaluation.metrics import METRICS
 from osworld_gym.tasks.evaluation.osworld import CHOICES
@@ -53,11 +54,13 @@ class Check:
         """
         if self.func not in METRICS:
             known = ", ".join(sorted([*METRICS, INFEASIBLE]))
-            return f"evaluator.func names unknown metric {self.func!r} ({OWN}); known: {known}"
+            near = did_you_mean(self.func, METRICS)
+            return f"evaluator.func names unknown metric {self.func!r}{near} ({OWN}); known: {known}"
         for key, config in (("result", self.result), ("expected", self.expected)):
             if config is not None and config["type"] not in GETTERS:
                 known = ", ".join(sorted(GETTERS))
-                return f"evaluator.{key} names unknown getter {config['type']!r} ({OWN}); known: {known}"
+                near = did_you_mean(config["type"], GETTERS)
+                return f"evaluator.{key} names unknown getter {config['type']!r}{near} ({OWN}); known: {known}"
         return self._unknown_option() or self._misfit()
 
     def _misfit(self) -> str:

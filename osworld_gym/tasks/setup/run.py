@@ -85,7 +85,13 @@ class TaskRun:
             elif name in ("execute", "command") and (parameters.get("stdout") or parameters.get("stderr")):
                 self._keep_output(parameters)
             else:
-                self.desktop.setup(step)
+                self._of_provider(step)
+
+    def _of_provider(self, step: Mapping[str, Any]) -> None:
+        try:
+            self.desktop.setup(step)
+        except TaskError as error:
+            raise TaskError(f"task {self.task.id!r}: {error}") from error
 
     def _keep_output(self, parameters: Mapping[str, Any]) -> None:
         if parameters.get("until"):

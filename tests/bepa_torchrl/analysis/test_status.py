@@ -176,6 +176,19 @@ def test_another_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "expected the folder of a run, with a folder per method" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "near"), [("mine", "did you mean runs/mine?"), ("runs/mine/prepared", "did you mean"), ("x", "see runs/")]
+)
+def test_a_run_that_is_in_the_folder_of_runs_is_named(
+    given: str, near: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.parent / "place" / "runs").mkdir(parents=True)
+    run.rename(run.parent / "place" / "runs" / "mine")
+    monkeypatch.chdir(run.parent / "place")
+    assert main(["status", given]) == 2
+    assert near in capsys.readouterr().err
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     method = tmp_path / "bepa"
     RunRecord(method).begin(settings_to_yaml(load_config()))

@@ -113,6 +113,15 @@ def test_texts_of_others_are_escaped() -> None:
     assert "\\|x" in markdown(card)
 
 
+def test_facts_are_written_as_text() -> None:
+    facts = {"folders": ["a", "b"], "machine": {}, "versions": {"torch": "2.13", "cuda": None}, "retries": 0}
+    page = markdown(make_card([outcome("a", WIN)], facts))
+    assert "| folders | a, b |" in page
+    assert "| machine |" not in page
+    assert "| retries | 0 |" in page
+    assert "| versions | torch 2.13, cuda – |" in page
+
+
 def test_outcomes_are_read_back(tmp_path: Path) -> None:
     outcomes = [outcome("a", WIN, steps=3, stop="finished"), outcome("b", NONE, reason="lost")]
     write_outcomes(tmp_path, outcomes, {"suite": "s"})

@@ -295,7 +295,7 @@ def test_a_missing_folder_of_a_run_is_no_repository(tmp_path: Path, monkeypatch:
         ("threads=0", "threads: expected an integer of at least 1, got 0; the default is threads=1"),
         ("collect.temperature=0", "collect.temperature: expected a number above 0, got 0"),
         ("resume=1", "resume: expected true or false, got 1; the default is resume=false"),
-        ("compare=grpo", "compare: expected a list, got 'grpo'; the default is compare=[grpo]"),
+        ("compare=grpo", "got 'grpo'; write 'compare=[grpo]', quoted for the shell; the default is compare=[grpo]"),
         (
             "loss.clip=[0.2]",
             "loss.clip: expected a list of 2, each a number of at least 0, got [0.2]; the default is loss.clip=",

@@ -276,6 +276,7 @@ def test_tasks_without_a_trace_are_rolled_again_and_a_resumed_run_repeats_it(tmp
         (["env.train_split=nowhere.json"], 2, "env.train_split=nowhere.json: expected a list of tasks, no such file"),
         (["env=osworld", "env.suite=../nowhere"], 2, "unknown suite '../nowhere'"),
         (["name=a/b"], 2, "name='a/b' must be one folder name"),
+        (["name=.."], 2, "name='..' must be one folder name"),
     ],
 )
 def test_bad_input_is_one_line_with_the_fix_and_writes_nothing(

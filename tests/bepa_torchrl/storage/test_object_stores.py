@@ -90,6 +90,8 @@ def test_a_store_without_exclusive_creation_is_refused(tmp_path: Path) -> None:
     ("url", "message"),
     [
         ("abf://c/x", r"unknown scheme 'abf' \(did you mean 'abfs'\?\); give a folder, s3://BUCKET"),
+        ("s3:/bucket", r"expected // after the scheme; write s3://BUCKET/FOLDER, or \./s3:\.\.\. for a folder"),
+        ("abfs:key:secret@c/x", r"abfs:\.\.\.: expected // after the scheme"),
         ("file://", "expected a path, got none; give a folder"),
         ("s3://", "expected a bucket or container after s3://, got none"),
         ("s3://key:secret@bucket/x", r"s3://\.\.\. has credentials or parameters in the URL; set them in the env"),

@@ -147,6 +147,11 @@ def test_without_a_home_folder_the_error_names_the_variable(
         ),
         (["desktop", "--task", "sim:sim-toggle-on-00"], "run on provider sim, got local; fix: --provider sim"),
         (["desktop", "--task", "x"], "--task: expected SUITE:ID, such as desktop:x, got 'x'"),
+        (["desktop", "--provider", "sim", "--task", "x"], "--task: expected SUITE:ID, such as sim:x, got 'x'"),
+        (
+            ["desktop", "--provider", "sim", "--task", "desktop:local-editor-write"],
+            "got sim; fix: --provider local, or a --task of another suite",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def step(kind: str, **parameters) -> dict:
         ({"tags": ["easy", 1]}, r"key 'tags' must be a list of str, got \['easy', 1\]"),
         ({"evaluator": EXACT | {"option": {}}}, r"evaluator: unknown key 'option' \(did you mean 'options'"),
         ({"evaluator": EXACT | {"post_config": []}}, r"evaluator: unknown key 'post_config' .*'postconfig'"),
+        ({"config": [{"type": "simm", "parameters": {}}]}, r"config\[0\]: unknown setup step 'simm' .*'sim'\?"),
         ({"config": [{"type": "arrange", "params": {}}]}, r"config\[0\]: unknown key 'params' .*'parameters'"),
         ({"config": [{"type": "sim", "parameters": ["mute"]}]}, r"'sim': 'parameters' must be an object, got \['mute'"),
         (step("execute", command="ls", until={"retrncode": 0}), r"'until' has no retrncode; known: returncode, stdout"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from osworld_gym.errors import did_you_mean
 
 _EXTRA = {"s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 _COMMON = ("file", "s3", "abfs", "memory", "gs")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)  #: at the beginning of a URL
 _FIX = "give a folder, s3://BUCKET/FOLDER or abfs://CONTAINER/FOLDER"
 #: file systems that retry by themselves for longer than an operation's deadline unless told otherwise
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -35,9 +37,16 @@ def open_store(url: str, *, deadline: float = 60.0, options: Mapping[str, Any] |
         options: further keyword arguments of the fsspec file system.
 
     Raises:
-        StorageURLError: an unknown scheme, a package that is not installed, credentials in the URL, no bucket.
+        StorageURLError: an unknown scheme, one without ``//``, a package that is not installed, credentials in the URL,
+            no bucket.
         StorageError: the file system cannot be set up, for example without credentials.
     """
+    if "://" not in url and (wrong := _SCHEME.match(url)):
+        scheme = wrong[0]  # what follows may have credentials
+        raise StorageURLError(
+            f"storage={scheme}...: expected // after the scheme; write {scheme}//BUCKET/FOLDER, or ./{scheme}... for a "
+            "folder whose name begins so"
+        )
     scheme, _, rest = url.partition("://") if "://" in url else ("file", "", url)
     if scheme in ("file", "local"):
         if not rest:

@@ -257,7 +257,7 @@ def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):
         one = task(**(A_IS_1 | {"func": func}))
         with pytest.raises(TaskError, match=r"OSWorld's evaluators are not installed; fix: .*install-official"):
             verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators(backend))
-    with pytest.raises(TaskError, match=r"unknown metric 'compare_table' \(one of your own .*\); known: check_auto"):
+    with pytest.raises(TaskError, match=r"unknown metric 'compare_table' .*\(one of your own .*\); known: check_auto"):
         verify(one, FileDesktop(), stop=StopReason.finished, evaluators=Evaluators("ours"))
     with pytest.raises(ValueError, match="must be one of auto, ours, official, got 'theirs'"):
         Evaluators("theirs")
@@ -266,7 +266,7 @@ def test_osworlds_evaluators_are_asked_for_and_missing(monkeypatch, tmp_path):
 def test_an_unknown_metric_is_not_taken_for_one_of_osworlds(tmp_path):
     """A module that was not imported, on a desktop without a server, while OSWorld's evaluators are installed."""
     pool = OfficialEvaluators(OfficialLocation(tmp_path, "python"))
-    said = r"names unknown metric 'level' \(one of your own is known with --import MODULE.*evaluators require a guest"
+    said = r"names unknown metric 'level' .*\(one of your own is known with --import MODULE.*evaluators require a guest"
     with pytest.raises(TaskError, match=said):
         verify(
             task(**(A_IS_1 | {"func": "level"})),
@@ -288,10 +288,12 @@ def test_an_exited_desktop_keeps_its_reason():
     [
         (
             {"func": "compare_dreams"},
-            r"unknown metric 'compare_dreams' \(one of your own .*--import .*\); known: .*exact_",
+            r"unknown metric 'compare_dreams' .*\(one of your own .*--import .*\); known: .*exact_",
         ),
         ({"func": ["infeasible"], "result": [file("/a")], "expected": None}, r"'infeasible' must be the only metric"),
-        ({"result": {"type": "dream"}}, r"unknown getter 'dream' \(one of your own .*\); known: .*vm_file"),
+        ({"result": {"type": "dream"}}, r"unknown getter 'dream' .*\(one of your own .*\); known: .*vm_file"),
+        ({"func": "exact_mach"}, r"unknown metric 'exact_mach' \(did you mean 'exact_match'\?\)"),
+        ({"result": {"type": "vm_fiel"}}, r"unknown getter 'vm_fiel' \(did you mean 'vm_file'\?\)"),
         ({"expected": {"type": "cloud"}}, r"evaluator.expected names unknown getter 'cloud'"),
         ({"func": []}, r"evaluator.func must be the name of a metric, or a list of at least one"),
         ({"func": ["exact_match"]}, r"evaluator.result must be a list of 1"),
