@@ -49,7 +49,7 @@ def clipped_surrogate(
     """
     check_dual_clip(dual_clip)
     r = ratio(log_ratio)
-    clipped = r.clamp(torch.as_tensor(1 - low).to(r), torch.as_tensor(1 + high).to(r))
+    clipped = r.clamp(*_interval(r, low, high))
     loss = torch.maximum(-r * advantage, -clipped * advantage)
     if dual_clip is None:
         return loss
@@ -80,7 +80,14 @@ def clip_binds(
         ``[..., T]`` bool.
     """
     r = ratio(log_ratio)
-    return ((r < 1 - low) & (advantage < 0)) | ((r > 1 + high) & (advantage > 0))
+    lowest, highest = _interval(r, low, high)
+    return ((r < lowest) & (advantage < 0)) | ((r > highest) & (advantage > 0))
+
+
+def _interval(r: Tensor, low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
+    """``1 - low`` and ``1 + high`` in the precision of ``r``: in bfloat16, GSPO's ``1 + 4e-4`` is 1."""
+    below, above = (torch.as_tensor(distance, dtype=r.dtype, device=r.device) for distance in (low, high))
+    return 1 - below, 1 + above
 
 
 def luffy_shaping(probability: Tensor, *, gamma: float = 0.1) -> Tensor:

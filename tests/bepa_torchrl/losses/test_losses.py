@@ -710,3 +710,16 @@ def test_current_old_policy_is_ratio_one_and_reads_no_old_log_probs(actor):
     assert (b.kl_approx.item(), b.ESS.item(), b.ratio_max_on_policy.item()) == pytest.approx((0.0, 1.0, 1.0))
     with pytest.raises(ValueError, match="old_policy must be 'stored' or 'current'"):
         BEPALoss(actor, old_policy="new")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrow_clip_survives_a_loss_in_half_precision(actor, dtype):
+    """``loss.to(dtype)`` converts the clip distances; added to 1 in bfloat16, GSPO's would be 0."""
+    loss = BEPALoss(actor, clip_epsilon=(3e-4, 4e-4), ratio="sequence").to(dtype)
+    actor.float()  # only the distances are in half precision
+    cases = [(1.0, 1.0002), (-1.0, 0.9999), (1.0, 1.2), (-1.0, 0.9)]
+    rows = [make_row(actor, [1, 2, 3, 4], slot=i, advantage=a, ratio=r) for i, (a, r) in enumerate(cases)]
+    out = loss(stamped(loss, rows))
+    assert out.clip_fraction.item() == 0.5
+    want = (-1.0002 + 0.9999 - (1 + 4e-4) + (1 - 3e-4)) / 4
+    assert out.loss_objective.item() == pytest.approx(want, abs=2e-6)
