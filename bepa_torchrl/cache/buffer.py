@@ -280,8 +280,8 @@ class TaskTraceCache(ReplayBuffer):
     __contains__ = contains
 
     def discard(self, task_id: str) -> bool:
-        """Removes the task's traces; False if there was none."""
-        with write_lock(self):
+        """Removes the task's traces, also from batches sampled ahead; False if there was none."""
+        with prefetched_discarded(self), write_lock(self):
             if task_id not in self._index.slots:
                 return False
             self._index.remove(task_id)
@@ -339,8 +339,12 @@ class TaskTraceCache(ReplayBuffer):
             return dict(super().stats()) | mine
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Removes every trace; with ``empty_write_count`` also resets the counts of refreshes and injections."""
-        with write_lock(self):
+        """Removes every trace, also from batches sampled ahead.
+
+        Args:
+            empty_write_count: whether to reset the counts of refreshes and injections, too.
+        """
+        with prefetched_discarded(self), write_lock(self):
             super().empty(empty_write_count=empty_write_count)
             if empty_write_count:
                 self._refreshes.clear()

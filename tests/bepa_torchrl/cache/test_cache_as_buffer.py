@@ -153,6 +153,17 @@ def test_batches_that_were_sampled_ahead_are_not_those_of_a_loaded_cache(tmp_pat
         assert {mark_of(trace) for _ in range(4) for trace in cache.sample().unbind(0)} == {3}
 
 
+@pytest.mark.parametrize(
+    ("remove", "left"), [(lambda cache: cache.empty(), {3}), (lambda cache: cache.discard("a"), {2, 3})]
+)
+def test_batches_that_were_sampled_ahead_have_no_removed_trace(remove, left):
+    cache = filled(batch_size=16, prefetch=3)
+    cache.sample()
+    remove(cache)
+    cache.put("c", make_trace("c", mark=3))
+    assert {mark_of(trace) for _ in range(4) for trace in cache.sample().unbind(0)} == left
+
+
 class Marks(Transform):
     """Writes an entry on the way in and on the way out; fails on anything but a tensordict."""
 
