@@ -9,11 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
-from torchrl.collectors import Collector, MultiSyncCollector
+from torchrl.collectors import AsyncBatchedCollector, Collector, MultiSyncCollector
 from torchrl.data import (
     LazyMemmapStorage,
     LazyStackStorage,
@@ -28,6 +30,7 @@ from torchrl.envs import (
     CatFrames,
     Compose,
     FrameSkipTransform,
+    GymWrapper,
     InitTracker,
     PermuteTransform,
     RewardClipping,
@@ -38,6 +41,7 @@ from torchrl.envs import (
     TransformedEnv,
     UnsqueezeTransform,
     check_env_specs,
+    default_info_dict_reader,
 )
 
 from osworld_gym.episode import EpisodeOptions
@@ -303,6 +307,51 @@ def test_an_async_pool_takes_environments_of_one_desktop() -> None:
         double.reset()
     assert double.envs[1]._rows[0] is None
     double.close()
+
+
+def test_a_reset_of_some_rows_needs_the_others_observations() -> None:
+    env = make()
+    last = env.step(wait(env.reset()))["next"]
+    mask = torch.tensor([[True], [False]])
+    assert env.reset(last.clone().set("_reset", mask.clone()))["step_count"].tolist() == [[0], [1]]
+    bare = env.reset(TensorDict({"_reset": mask.clone()}, [2]))
+    assert bare["step_count"].tolist() == [[0], [0]]
+    assert not bare["screenshot"][1].any()
+    env.close()
+
+
+def test_gym_wrapper_runs_one_desktop_without_its_info() -> None:
+    def gym(**options: Any) -> GymWrapper:
+        return GymWrapper(gymnasium.make("osworld_gym:OSWorld-v0", **options))
+
+    env = gym(options=EpisodeOptions(max_steps=2))
+    env.set_seed(0)
+    out = env.rollout(4, wait, break_when_any_done=False)
+    assert out["next", "truncated"].flatten().tolist() == [False, True, False, True]
+    assert len({*out["instruction"]}) == 2
+    assert "env_error" not in out["next"]
+    env.set_info_dict_reader(default_info_dict_reader(["env_error"]))
+    with pytest.raises(AttributeError, match="no attribute 'dtype'"):
+        env.reset()
+    env.close()
+    modes = {AutoresetMode.NEXT_STEP: "auto-reset mode must be", AutoresetMode.SAME_STEP: "index 0 is out of bounds"}
+    for mode, message in modes.items():
+        several = gymnasium.make_vec(
+            "osworld_gym:OSWorld-v0", 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
+        )
+        with pytest.raises((IndexError, RuntimeError), match=message):
+            GymWrapper(several)
+        several.close()
+
+
+@pytest.mark.filterwarnings("ignore:AsyncBatchedCollector runs environment workers in threads")
+def test_an_async_batched_collector_takes_no_rows() -> None:
+    collector = AsyncBatchedCollector(
+        [lambda: make(n=1)] * 2, policy=wait, frames_per_batch=4, total_frames=4, env_backend="threading"
+    )
+    with pytest.raises(RuntimeError, match="worker thread raised"):
+        next(iter(collector))
+    collector.shutdown()
 
 
 @pytest.mark.slow
