@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,10 +125,10 @@ class OSWorldEnv(EnvBase):
     ) -> None:
         if observation not in ("array", "png"):
             raise ValueError(f"observation must be 'array' or 'png', got {observation!r}")
-        if group_size < 1 or episode_retries < 0:
-            raise ValueError(
-                f"OSWorldEnv requires group_size >= 1 and episode_retries >= 0, got {group_size} and {episode_retries}"
-            )
+        for name, given in (("num_envs", num_envs), ("group_size", group_size)):
+            if not isinstance(given, Integral) or given < 1:
+                raise ValueError(f"OSWorldEnv: {name}: expected an integer >= 1, got {given!r}")
+        check_retries("episode_retries", episode_retries)
         check_retries("reset_retries", reset_retries)
         make = desktop_factory(provider, provider_options)
         super().__init__(device=None, batch_size=[num_envs])

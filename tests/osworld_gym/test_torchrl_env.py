@@ -443,8 +443,13 @@ def test_misuse_is_refused() -> None:
         step(make(1), make(1).reset(), CLICK)
     with pytest.raises(TypeError, match="'action' of row 1 must be a str, got int"):
         env.step(env.reset().set("action", NonTensorStack(CLICK, 3)))
-    with pytest.raises(ValueError, match="group_size >= 1"):
-        make(1, group_size=0)
+    for size in (0, 2.5, "2", torch.tensor(2)):
+        with pytest.raises(ValueError, match="group_size: expected an integer >= 1, got"):
+            make(1, group_size=size)
+    with pytest.raises(ValueError, match="num_envs: expected an integer >= 1, got '2'"):
+        OSWorldEnv("sim", "2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"episode_retries: expected an integer >= 0.*, got 1\.5"):
+        make(1, episode_retries=1.5)
     with pytest.raises(ValueError, match="seeds without tasks would split a group"):
         make(2, group_size=2).reset(seeds=[1, 2])
 
