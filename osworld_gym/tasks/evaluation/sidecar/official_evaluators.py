@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import platform
 import sys
 import tarfile
 import traceback
@@ -27,6 +26,7 @@ from calling import (
     BrokenResult,
     Exhausted,
     Limits,
+    Unsupported,
     address_space,
     as_rules,
     call_metric,
@@ -109,7 +109,32 @@ class Watch:
             raise Exhausted(self.too_large)
 
 
-class Environment:
+class Partial:
+    """A part of OSWorld's own object of the same role. Another attribute of it raises Unsupported."""
+
+    def __getattr__(self, name: str) -> Any:
+        role = type(self).__name__
+        raise Unsupported(f"these evaluators of OSWorld ask for {role}.{name}, which osworld-gym does not have")
+
+
+class SetupController(Partial):
+    """The steps of OSWorld's ``SetupController`` that its getters run.
+
+    Args:
+        server: the guest server's URL.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def _activate_window_setup(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+        import requests
+
+        fields = {"window_name": window_name, "strict": strict, "by_class": by_class}
+        requests.post(f"{self._server}/setup/activate_window", json=fields, timeout=HTTP_TIMEOUT)
+
+
+class DesktopEnv(Partial):
     """The attributes of OSWorld's ``DesktopEnv`` that its getters read.
 
     Raises:
@@ -117,7 +142,6 @@ class Environment:
     """
 
     current_use_proxy = False
-    vm_machine = platform.machine()
 
     def __init__(self, desktop: dict[str, Any]) -> None:
         from desktop_env.controllers.python import PythonController
@@ -128,7 +152,14 @@ class Environment:
         self.client_password = desktop["password"]
         self.controller = PythonController(vm_ip=self.vm_ip, server_port=self.server_port)
         self.controller.retry_times, self.controller.retry_interval = 1, 0  # no retries: a failure is reported at once
+        self.setup_controller = SetupController(f"http://{self.vm_ip}:{self.server_port}")
         self.vm_platform = "Linux"
+
+    @property
+    def vm_machine(self) -> str:
+        """The desktop's processor architecture, which may be another than this machine's."""
+        answer = self.controller.execute_python_command("import platform; print(platform.machine())")
+        return str((answer or {}).get("output", "")).strip()
 
     @property
     def vm_screen_size(self) -> Any:
@@ -156,7 +187,7 @@ def _check(check: dict[str, Any], desktop: dict[str, Any], watch: Watch, limits:
     watch.failures, watch.too_large = [], ""
     ports = (desktop["port"], desktop.get("chromium_port"), desktop.get("vlc_port"))
     watch.places = tuple(f"http://{desktop['host']}:{port}" for port in ports if port)
-    env = Environment(desktop)
+    env = DesktopEnv(desktop)
 
     def get(config: dict[str, Any]) -> Any:
         return getattr(getters, f"get_{config['type']}")(env, config)

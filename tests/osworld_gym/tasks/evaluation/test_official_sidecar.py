@@ -1,6 +1,7 @@
 """The pool of OSWorld's evaluators, on a test double of ``desktop_env``: replies, errors, deadlines, exits."""
 
 import importlib.util
+import json
 import threading
 import time
 import zipfile
@@ -23,9 +24,13 @@ from osworld_gym.types import StopReason, Verdict
 
 #: a double of OSWorld's modules: getters swallow errors, everything prints
 CONTROLLER = """
+import requests
 class PythonController:
     def __init__(self, vm_ip, server_port):
         self.url = f"http://{vm_ip}:{server_port}"
+    def execute_python_command(self, command):
+        assert command.endswith("print(platform.machine())")
+        return requests.post(self.url + "/execute").json()
 """
 GETTERS = """
 import os, requests
@@ -46,6 +51,11 @@ def get_file(env, config):
     open(path, "wb").write(answer.content)
     return path
 def get_chrome(env, config): return env.chromium_port
+def get_machine(env, config): return env.vm_machine
+def get_front(env, config):
+    env.setup_controller._activate_window_setup(config["name"])
+    return env.setup_controller.replayed if config.get("replay") else "on"
+def get_recorded(env, config): return env.recorder
 def get_playing(env, config): return requests.get(f"http://{env.vm_ip}:{env.vlc_port}/status").status_code
 """
 METRICS = """
@@ -110,7 +120,7 @@ class Guest(BaseHTTPRequestHandler):
         self.wfile.write(b'{"AT": "<a/>", "truncated": true}' if self.path == "/accessibility" else b"on")
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posts.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.server.file)
@@ -130,7 +140,7 @@ def other_server():
 
 def serving():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Guest)
-    server.paths = []
+    server.paths, server.posts, server.file = [], [], b""
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -258,6 +268,31 @@ def test_an_archive_is_not_unpacked_outside_its_folder(pool, guest, tmp_path):
     unpacks = {"func": "unpacks", "result": {"type": "file", "path": "/a"}, "expected": expected(1)}
     scored(pool, desktop_at(guest), tmp_path, **unpacks)
     assert not place.exists()
+
+
+def test_the_architecture_is_the_desktops(pool, guest, tmp_path):
+    guest.file = b'{"output": "aarch64\\n"}'
+    machine = {"func": "exact_match", "result": {"type": "machine"}, "expected": expected("aarch64")}
+    assert scored(pool, desktop_at(guest), tmp_path, **machine) == 1.0
+
+
+def test_a_getter_raises_a_window(pool, guest, tmp_path):
+    """As that of VS Code's settings does in OSWorld's evaluators of 2026."""
+    front = {"type": "front", "name": "Visual Studio Code"}
+    assert scored(pool, desktop_at(guest), tmp_path, **(ON | {"result": front})) == 1.0
+    [(path, body)] = guest.posts
+    assert path == "/setup/activate_window"
+    assert json.loads(body) == {"window_name": "Visual Studio Code", "strict": False, "by_class": False}
+
+
+@pytest.mark.parametrize(
+    ("result", "lacks"),
+    [({"type": "recorded"}, "DesktopEnv.recorder"), ({"type": "front", "name": "x", "replay": 1}, "replayed")],
+)
+def test_what_newer_evaluators_use_and_we_lack_is_no_score(pool, guest, tmp_path, result, lacks):
+    with pytest.raises(DesktopError, match=rf"{lacks}, which osworld-gym does not have") as caught:
+        scored(pool, desktop_at(guest), tmp_path, **(ON | {"result": result}))
+    assert caught.value.reason is FailureReason.evaluator_failed
 
 
 def test_ports_are_passed_on(pool, guest, tmp_path):

@@ -19,7 +19,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .limits import BrokenResult, RuleError
+from .limits import BrokenResult, RuleError, Unsupported
 
 Value = TypeVar("Value")
 
@@ -61,7 +61,7 @@ def get_result(getter: Callable[[], Value]) -> Value:
     try:
         return getter()
     except UNREADABLE as error:
-        if _is_machines(error) or isinstance(error, RuleError | re.error):
+        if _is_machines(error) or isinstance(error, RuleError | re.error | Unsupported):
             raise
         raise BrokenResult(_describe(error)) from error
 

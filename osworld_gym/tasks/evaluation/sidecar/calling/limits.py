@@ -18,6 +18,10 @@ class Exhausted(BrokenResult):
     """A result exceeds a limit of the evaluators. It scores 0 and is counted separately."""
 
 
+class Unsupported(AttributeError):
+    """OSWorld's code uses an attribute that its evaluators' process lacks. Never the result's fault."""
+
+
 class RuleError(ValueError):
     """A task's rules do not fit their metric. The evaluator's fault, never the result's."""
 
