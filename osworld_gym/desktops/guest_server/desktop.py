@@ -129,7 +129,7 @@ class GuestDesktop(Desktop):
         run_step(self, step)
 
     def read_file(self, path: str) -> bytes:
-        reply = of_guest("/file", self._guest.post_form("/file", {"file_path": path}, timeout=ANSWER))
+        reply = of_guest("/file", self._guest.download("/file", {"file_path": path}, timeout=ANSWER))
         if reply.status == 404:
             raise FileNotFoundError(path)
         if not reply.ok:

@@ -21,6 +21,7 @@ from osworld_gym.types import CommandResult
 
 MAX_ANSWER = 128 << 20  # bytes; a task's largest files are videos and pictures of some tens of megabytes
 CHUNK = 1 << 20  # bytes
+SLOWEST = 1 << 20  # bytes a second of the slowest network; a file of a task has to get through it
 #: bytes of JSON besides its texts: those of lists and objects take up to 30 times as many in memory
 MAX_FIELDS = 1 << 20
 MAX_MESSAGE = 1000  # characters of an error message, which logs and records keep
@@ -106,6 +107,12 @@ class _Connection(http.client.HTTPConnection):
         if self._open is not None:
             self._open.until = self._until
 
+    def extend(self, seconds: float) -> None:
+        """Adds seconds to the time limit of the present reply."""
+        self._until += seconds
+        if self._open is not None:
+            self._open.until = self._until
+
     def connect(self) -> None:
         if self._dial is not None:
             self._open = self._dial()
@@ -156,10 +163,21 @@ class GuestClient:
 
     def post_form(self, path: str, fields: Mapping[str, str], *, timeout: float) -> Reply:
         """POST of an url-encoded form."""
-        return self._ask("POST", path, urlencode(fields).encode(), "application/x-www-form-urlencoded", timeout, True)
+        return self._form(path, fields, timeout)
+
+    def download(self, path: str, fields: Mapping[str, str], *, timeout: float) -> Reply:
+        """As :meth:`post_form`, for a file: the body may take a second for ``SLOWEST`` bytes in addition."""
+        return self._form(path, fields, timeout, slowest=SLOWEST)
+
+    def _form(self, path: str, fields: Mapping[str, str], timeout: float, slowest: float = inf) -> Reply:
+        kind = "application/x-www-form-urlencoded"
+        return self._ask("POST", path, urlencode(fields).encode(), kind, timeout, True, slowest)
 
     def upload(self, path: str, target: str, data: bytes, *, timeout: float) -> Reply:
-        """POST of a multipart form with ``file_path`` and ``file_data``, as OSWorld's client sends it."""
+        """POST of a multipart form with ``file_path`` and ``file_data``, as OSWorld's client sends it.
+
+        The file may take a second for ``SLOWEST`` bytes in addition.
+        """
         boundary = secrets.token_hex(16)
         head = 'Content-Disposition: form-data; name="{}"'
         body = b"".join(
@@ -169,19 +187,22 @@ class GuestClient:
                 b"Content-Type: application/octet-stream\r\n\r\n" + data + f"\r\n--{boundary}--\r\n".encode(),
             )
         )
+        timeout += len(data) / SLOWEST
         return self._ask("POST", path, body, f"multipart/form-data; boundary={boundary}", timeout, True)
 
-    def _ask(self, method: str, path: str, body: bytes, kind: str, timeout: float, again: bool) -> Reply:
+    def _ask(
+        self, method: str, path: str, body: bytes, kind: str, timeout: float, again: bool, slowest: float = inf
+    ) -> Reply:
         headers = self._headers | ({"Content-Type": kind} if kind else {})
         for last in (not again, True):
             try:
-                return self._once(method, path, body, headers, timeout)
+                return self._once(method, path, body, headers, timeout, slowest)
             except ReplyTooLarge:
                 self.close()
                 raise
             except TimeoutError as error:
                 self.close()
-                raise DesktopError(FailureReason.hung, f"{method} {path} took longer than {timeout:g} s") from error
+                raise DesktopError(FailureReason.hung, f"{method} {path} took longer than {timeout:.4g} s") from error
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if last:
@@ -189,13 +210,16 @@ class GuestClient:
                     raise DesktopError(FailureReason.died, message) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _once(self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
+    def _once(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float, slowest: float
+    ) -> Reply:
         self._connection.within(timeout)
         self._connection.request(method, path, body or None, dict(headers))
         answer = self._connection.getresponse()
         parts, size = [], 0
         if (answer.length or 0) > self._most:
             raise self._too_large(method, path)
+        self._connection.extend((answer.length or 0) / slowest)
         while part := answer.read(CHUNK):
             parts.append(part)
             size += len(part)

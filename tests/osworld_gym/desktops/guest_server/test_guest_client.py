@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from osworld_gym.desktops.guest_server import desktop as desktop_module
 from osworld_gym.desktops.guest_server.desktop import GuestDesktop
 from osworld_gym.desktops.guest_server.http_client import GuestClient
 from osworld_gym.desktops.local import desktop as local
@@ -30,10 +31,11 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        status, content = answer
+        status, content, *pause = answer
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        self.server.release.wait(*pause or (0,))
         self.wfile.write(content)
 
     do_GET = do_POST
@@ -104,6 +106,19 @@ def test_actions_sent_again_carry_the_same_key(server, client):
     assert first["key"]
     others = dict.fromkeys(("end", "key", "content", "direction", "clicks"))
     assert first["actions"] == [{"kind": "click", "start": [1, 2], **others}]
+
+
+def test_a_large_file_may_take_as_long_as_it_needs(server, client, monkeypatch):
+    """A limit of 20 s, whatever the size, made tasks with videos impossible on a server behind a slow network."""
+    monkeypatch.setattr(desktop_module, "ANSWER", 0.3)
+    server.answers = [(200, bytes(1 << 20), 0.6)]
+    desktop = Behind(client)
+    assert desktop.read_file("/film.mp4") == bytes(1 << 20)
+    desktop.write_file("/film.mp4", bytes(1 << 20))
+    for small in (lambda: desktop.write_file("/x", b"1"), lambda: desktop.read_file("/x")):
+        server.answers = [(200, b"1", 0.6)]
+        with pytest.raises(DesktopError, match=r"took longer than 0\.3"):
+            small()
 
 
 def test_nobody_there_is_died():
