@@ -50,8 +50,8 @@ def make_card(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str
     Args:
         outcomes: of all tasks of the suite's edition, in any order; a task without any result is listed with one
             ``no_result`` per pass.
-        facts: how they were measured: suite, policy, step budget, sampling, machine, versions; ``limited`` if the tasks
-            are the first of a longer list.
+        facts: how they were measured: suite, policy, step budget, sampling, machine, evaluators, versions;
+            ``limited`` if the tasks are the first of a longer list.
 
     Returns:
         ``score`` and ``interval`` (mean over the tasks that have a result of each task's success rate, None without

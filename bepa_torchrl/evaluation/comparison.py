@@ -9,7 +9,7 @@ from bepa_torchrl.evaluation.outcomes import Outcome, by_task, successes
 from bepa_torchrl.evaluation.statistics import FEWEST_PAIRS, mcnemar, paired_difference, smallest_difference
 
 #: facts that two evaluations should share; a comparison names those that differ
-SAME = ("suite", "digest", "steps_budget", "temperature", "provider", "machine", "machine_hash", "judge")
+SAME = ("suite", "digest", "steps_budget", "temperature", "provider", "machine", "machine_hash", "evaluators", "judge")
 
 
 def compare(

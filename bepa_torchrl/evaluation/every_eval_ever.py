@@ -163,7 +163,9 @@ def _generation(card: Mapping[str, Any]) -> dict[str, Any]:
     arguments |= {} if tokens is None else {"max_tokens": tokens}
     arguments |= {} if budget is None else {"eval_limits": {"message_limit": budget}}
     arguments |= {"sandbox": {"type": card["provider"]}} if card.get("provider") else {}
-    return {"generation_args": arguments} | _texts(card, ("action_text", "preset", "scaling", "seed", "versions"))
+    return {"generation_args": arguments} | _texts(
+        card, ("action_text", "preset", "scaling", "seed", "evaluators", "versions")
+    )
 
 
 def row_of(record: Mapping[str, Any], sample: Sample) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from bepa_torchrl.storage.lock import locked
 from osworld_gym.action_text.registry import action_text
 from osworld_gym.atomic import write_text
 from osworld_gym.desktops.identity import desktop_identity
+from osworld_gym.tasks.evaluation.identity import evaluators_identity
 from osworld_gym.tasks.evaluation.judging import Judge
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -252,6 +253,7 @@ def _facts(settings: Settings, tasks: Tasks, *, name: str, temperature: float) -
         "provider": env.provider,
         "machine": dict(env.options),
         "desktops": env.desktops,
+        "evaluators": evaluators_identity(every, env.evaluators),
         "versions": dict(_versions()),
     }
 

@@ -96,7 +96,9 @@ def test_the_hash_of_a_machine_where_there_is_none(arguments: list[str], capsys:
 def test_the_machine_is_on_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", "suite=sim", "env.train_limit=1", "--nothing", "--json"]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
-    assert json.loads(capsys.readouterr().out)["machine_hash"].startswith("simulated by osworld-gym ")
+    card = json.loads(capsys.readouterr().out)
+    assert card["machine_hash"].startswith("simulated by osworld-gym ")
+    assert card["evaluators"] == "ours"
     assert main([*arguments, "--machine-hash", "sha256:a", "--out", str(tmp_path / "b")]) == 0
     assert json.loads(capsys.readouterr().out)["machine_hash"] == "sha256:a"
     assert main(["eval", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0

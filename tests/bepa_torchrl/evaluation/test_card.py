@@ -144,7 +144,8 @@ def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
     assert (found["gained"], found["lost"]) == (["b"], [])
     assert found["differing_facts"] == {"steps_budget": [15, 50]}
     assert "not the same steps_budget: 15 and 50" in comparison_lines(found)
-    assert compare(first, second, ({"judge": "a"}, {"judge": "b"}))["differing_facts"] == {"judge": ["a", "b"]}
+    for fact in ("judge", "evaluators"):
+        assert compare(first, second, ({fact: "a"}, {fact: "b"}))["differing_facts"] == {fact: ["a", "b"]}
     with pytest.raises(ValueError, match="no task in common"):
         compare([outcome("a", WIN)], [outcome("b", WIN)])
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import threading
 import time
 import zipfile
@@ -14,6 +15,7 @@ from metric_cases import packed
 from osworld_gym import cli
 from osworld_gym.errors import DesktopError, FailureReason, TaskError
 from osworld_gym.tasks.evaluation import official_pool as official
+from osworld_gym.tasks.evaluation.identity import evaluators_identity
 from osworld_gym.tasks.evaluation.official_pool import OfficialEvaluators, OfficialLocation, find_official
 from osworld_gym.tasks.evaluation.score import Evaluators
 from osworld_gym.tasks.evaluation.sidecar.calling import Limits
@@ -330,6 +332,26 @@ def test_an_unknown_metric_is_a_task_error(pool, guest, tmp_path):
         scored(pool, desktop_at(guest), tmp_path, **(ON | {"expected": {"type": "newer"}}))
     with pytest.raises(TaskError, match=r"'answer' .*; OSWorld's own evaluators require a guest server, which this"):
         scored(pool, FileDesktop(), tmp_path, **ON)
+
+
+def test_whose_evaluators_score_is_named_with_a_hash_of_them(place, monkeypatch):
+    """OSWorld's of 2025 and of 2026 give other scores for the same files, and have no other version number."""
+    monkeypatch.setenv("OSWORLD_ROOT", str(place.folder))
+    rule = {"type": "rule", "rules": {"expected": "x"}}
+    with_our_metric = Task("a", "i", evaluator={"func": "exact_match", "result": rule, "expected": rule})
+    judged_one = Task("b", "i", evaluator={"func": "judge"})
+    infeasible = Task("c", "i", evaluator={"func": "infeasible"})
+    ours = [with_our_metric, judged_one, infeasible]
+    theirs = Task("d", "i", evaluator={"func": "same", "result": {"type": "rule"}})
+    assert evaluators_identity(ours, "auto") == evaluators_identity([theirs], "ours") == "ours"
+    both, always = evaluators_identity([*ours, theirs], "auto"), evaluators_identity(ours, "official")
+    assert both == f"ours, or else {always}"
+    assert re.fullmatch(r"OSWorld's \(sha256 [0-9a-f]{16}\)", always)
+    (place.folder / "desktop_env-1.0.2.dist-info").mkdir()
+    assert evaluators_identity(ours, "official") == always.replace("(", "(desktop_env-1.0.2, ")
+    with (place.folder / "desktop_env" / "evaluators" / "metrics" / "__init__.py").open("a") as file:
+        file.write("# stricter\n")
+    assert always.partition("sha256")[2] not in evaluators_identity(ours, "official")
 
 
 def test_a_slow_check_is_ended_and_the_next_one_is_answered(pool):
