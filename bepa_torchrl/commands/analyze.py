@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bepa_torchrl.commands.arguments import check_new
 from osworld_gym.commands.arguments import add_import
+from osworld_gym.tasks.suites.registry import task_ids
 
 _HELP = "the paper's figures and tables from runs, as PNG, SVG and CSV"
 
@@ -23,6 +24,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="store_true",
         help="score the traces by the base policy for the histogram, as in the paper (loads the policy)",
     )
+    parser.add_argument(
+        "--tasks",
+        type=Path,
+        metavar="FILE",
+        help="tasks that the histogram is of: a list {domain: [task id, ...]} such as updated.json (D_upd) of "
+        "bepa experts split --run (default: all)",
+    )
+    parser.add_argument(
+        "--split",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of bepa experts split: the domain breakdown is of training and held-out tasks, since its "
+        "manifest.json has what the expert solved of both (default: training tasks)",
+    )
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="case sheets per run (default: 3)")
     add_import(parser)
     parser.set_defaults(program=analyze_runs)
@@ -33,6 +48,7 @@ def analyze_runs(options: argparse.Namespace) -> int:
     if options.cases < 0:
         raise ValueError(f"--cases: expected 0 or more, got {options.cases}")
     check_new(options.out, "--out")
+    tasks = None if options.tasks is None else task_ids(options.tasks)
     from bepa_torchrl.analysis.figures.runs import methods_of_runs
 
     methods = methods_of_runs(options.runs)
@@ -42,6 +58,6 @@ def analyze_runs(options: argparse.Namespace) -> int:
     from osworld_gym.commands.output import printable
 
     with new_folder(options.out) as folder:
-        done = analyze(methods, folder, score=options.score, cases=options.cases)
+        done = analyze(methods, folder, score=options.score, cases=options.cases, tasks=tasks, split=options.split)
     print("\n".join(printable(line) for line in report(options.out, done)))
     return 0

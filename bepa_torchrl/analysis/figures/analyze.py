@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,14 @@ from bepa_torchrl.analysis.figures.runs import MethodOfRun
 from bepa_torchrl.analysis.figures.scored import base_policy, scored_sets
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.prepared import prepared_folder
+from bepa_torchrl.evaluation.success_rate import Evaluation
 from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experts import load_traces
+from bepa_torchrl.experts.manifest import Manifest
 from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suites.registry import load_suite
 
-MODE = "greedy"  #: evaluation that the domain breakdown counts
+MODES = ("greedy", "sampled")  #: evaluations that the domain breakdown counts, the preferred one first
 _HEIGHT = 3.4  #: of a panel, inches
 
 
@@ -38,7 +40,15 @@ class Analysis:
     missing: list[str] = field(default_factory=list)
 
 
-def analyze(methods: Sequence[MethodOfRun], folder: Path, *, score: bool = False, cases: int = 3) -> Analysis:
+def analyze(
+    methods: Sequence[MethodOfRun],
+    folder: Path,
+    *,
+    score: bool = False,
+    cases: int = 3,
+    tasks: Collection[str] | None = None,
+    split: Path | None = None,
+) -> Analysis:
     """Writes tables and drawings into an empty folder.
 
     Args:
@@ -46,9 +56,16 @@ def analyze(methods: Sequence[MethodOfRun], folder: Path, *, score: bool = False
         folder: exists.
         score: whether the base policy scores the traces for the histogram; otherwise their log-probs are the record's.
         cases: number of case sheets per run.
+        tasks: ids of the tasks that the histograms are of, such as D_upd; None: all.
+        split: folder of ``bepa experts split``, which says what the expert solved of all tasks: the domain breakdown
+            then has the held-out tasks, too.
+
+    Raises:
+        TraceError: ``split`` is no such folder.
     """
     done = Analysis()
-    _histograms(methods, folder, done, score)
+    solved = None if split is None else Manifest.load(split / "manifest.json")
+    _histograms(methods, folder, done, score, tasks)
     lines = {method.label: method.lines for method in methods}
     _figure(folder, done, "training_dynamics", dynamics_rows(lines), (11, 2 * _HEIGHT), draw_dynamics)
     rows = [
@@ -56,7 +73,7 @@ def analyze(methods: Sequence[MethodOfRun], folder: Path, *, score: bool = False
     ]
     size = (5 * max(1, len({row["method"] for row in rows})), _HEIGHT + 0.6)
     _figure(folder, done, "assimilation", rows, size, draw_assimilation)
-    _domains(methods, folder, done)
+    _domains(methods, folder, done, solved)
     _sensitivity(methods, folder, done)
     for method in {prepared_folder(method.record).resolve(): method for method in reversed(methods)}.values():
         _cases(method, folder, done, cases)
@@ -78,12 +95,15 @@ def _figure(
     done.files += write_drawing(folder, name, size, partial(draw, rows=rows))
 
 
-def _histograms(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, score: bool) -> None:
+def _histograms(
+    methods: Sequence[MethodOfRun], folder: Path, done: Analysis, score: bool, tasks: Collection[str] | None
+) -> None:
     for method in methods:
-        name = f"token_probabilities-{_safe(method.label)}"
-        sets = scored_sets(method.record, base_policy(method.record)) if score else recorded_sets(method.record)
+        name, record = f"token_probabilities-{_safe(method.label)}", method.record
+        sets = scored_sets(record, base_policy(record), tasks) if score else recorded_sets(record, tasks)
         if not sets:
-            done.missing.append(f"{name}: no episode with its tokens; train with record.every >= 1")
+            which = "" if tasks is None else f" of these {len(tasks)} tasks"
+            done.missing.append(f"{name}: no episode{which} with its tokens; train with record.every >= 1")
             continue
         if len(sets) == 1:
             done.missing.append(f"{name}: one set only ({', '.join(sets)}), since no trace was injected")
@@ -94,22 +114,33 @@ def _histograms(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, sc
         done.files += write_drawing(folder, name, size, partial(draw_histogram, histogram=histogram, summary=summary))
 
 
-def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> None:
+def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, split: Manifest | None) -> None:
     rows: list[Row] = []
     for method in methods:
-        counts, base = method.results.get("counts", {}).get(MODE), method.base.get(MODE)
-        if not counts or not base:
+        final, base = method.results.get("counts", {}), method.base
+        mode = next((mode for mode in MODES if final.get(mode) and base.get(mode)), None)
+        if mode is None:
             done.missing.append(
-                f"domains of {method.label}: no greedy evaluations; see eval.final_episodes, eval.greedy"
+                f"domains of {method.label}: no evaluation at the end of the kind that the base policy has; see "
+                "eval.final_episodes, eval.greedy"
             )
             continue
+        train, expert = method.manifest["train"], method.manifest["expert"]
+        tasks = train if split is None else [*train, *method.manifest["held_out"]]
+        if split is not None:
+            expert = split.expert
+            if unknown := [task for task in tasks if task not in split.hashes]:
+                done.missing.append(
+                    f"domains of {method.label}: {len(unknown)} of its tasks are not in the split, first {unknown[0]!r}"
+                )
+                continue
         try:
             suite = load_suite(method.suite_name)
-            domains = {task: suite.task(task).domain or "-" for task in method.manifest["train"]}
+            domains = {task: suite.task(task).domain or "-" for task in tasks}
         except (TaskError, OSError) as error:
             done.missing.append(f"domains of {method.label}: {error}")
             continue
-        sets = {"base": solved_tasks(base), "expert": method.manifest["expert"], "final": solved_tasks(counts)}
+        sets = {"base": solved_tasks(base[mode]), "expert": expert, "final": solved_tasks(final[mode])}
         rows += domain_rows(method.label, domains, **sets)
     if rows:
         size = (11, _HEIGHT * len({row["method"] for row in rows}))
@@ -121,10 +152,17 @@ def _sensitivity(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -
     done.missing += [f"sensitivity: {m.label} has no final evaluation" for m in methods if m not in ended]
     if not ended:
         return
-    rows = sensitivity_rows([(m.suite, m.settings, m.results["success"]["sampled"]) for m in ended])
+    rows = sensitivity_rows([(m.suite, m.settings, _sampled_success(m)) for m in ended])
     done.files.append(write_table(folder, "sensitivity", rows))
     if len({row["suite"] for row in rows}) > 1:
         done.missing.append("sensitivity: the runs have different tasks; compare rows of the same suite only")
+
+
+def _sampled_success(method: MethodOfRun) -> dict[str, float | None]:
+    """Final sampled success by task set, with ``overall``, of all evaluated tasks."""
+    counts = method.results.get("counts", {}).get("sampled", {})
+    overall = Evaluation.from_json(counts).success()
+    return {**method.results["success"]["sampled"], "overall": overall}
 
 
 def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> None:

@@ -47,8 +47,8 @@ def domain_rows(
 
 
 def solved_tasks(counts: Mapping[str, Sequence[int]]) -> set[str]:
-    """Tasks with a success: of [successes, episodes] per task."""
-    return {task for task, (wins, _) in counts.items() if wins}
+    """Tasks of which more than half of the episodes succeeded: of [successes, episodes] per task."""
+    return {task for task, (wins, played) in counts.items() if 2 * wins > played}
 
 
 def draw_domains(figure: Figure, rows: Sequence[Row]) -> None:

@@ -7,7 +7,7 @@ the paper (:func:`bepa_torchrl.analysis.figures.scored.scored_sets`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from matplotlib.figure import Figure
@@ -22,15 +22,21 @@ ORDER = ("raw_expert", "converted", "self_rolled", "refreshed", REFERENCE)
 BINS = 20
 
 
-def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
+def recorded_sets(record: MethodRecord, tasks: Collection[str] | None = None) -> dict[str, Tensor]:
     """Log-probs ``[L]`` in nats by origin (:data:`ORDER`), without origins that have no token with a known log-prob.
 
     Rollouts are those of the iterations that are kept whole, if there are any: of the others a record has mostly those
     that were replaced, which all failed.
+
+    Args:
+        record: of a method.
+        tasks: ids of the tasks whose episodes count; None: all.
     """
     log_probs: dict[str, list[float]] = {name: [] for name in ORDER}
-    whole = _whole_iterations(record)
+    whole = whole_iterations(record)
     for line in record.lines():
+        if tasks is not None and line["task_id"] not in tasks:
+            continue
         origin = "refreshed" if line["off_policy"] and line["source"] == REFERENCE else line["source"]
         if origin == REFERENCE and whole and line["iteration"] not in whole:
             continue
@@ -42,7 +48,7 @@ def recorded_sets(record: MethodRecord) -> dict[str, Tensor]:
     return {name: torch.tensor(values).clamp_max(0.0) for name, values in log_probs.items() if values}
 
 
-def _whole_iterations(record: MethodRecord) -> set[int | None]:
+def whole_iterations(record: MethodRecord) -> set[int | None]:
     """The iterations of which the record has the steps of every rollout."""
     rollouts = [episode for episode in record.episodes if not episode.off_policy]
     partial = {episode.iteration for episode in rollouts if episode.n_steps and not episode.whole}

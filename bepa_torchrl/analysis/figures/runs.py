@@ -78,7 +78,7 @@ class MethodOfRun:
         """
         manifest = read_manifest(self.record)
         if manifest:
-            names = dict.fromkeys(("train", "expert"), TEXT.list_of())
+            names = dict.fromkeys(("train", "held_out", "expert"), TEXT.list_of())
             check_fields(str(prepared_folder(self.record) / "manifest.json"), manifest, names)
         return manifest
 

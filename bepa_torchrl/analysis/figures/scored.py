@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from bepa_torchrl.analysis.figures.histogram import REFERENCE
+from bepa_torchrl.analysis.figures.histogram import REFERENCE, whole_iterations
 from bepa_torchrl.analysis.prepared import prepared_folder
 from bepa_torchrl.analysis.records import MethodRecord
 from bepa_torchrl.cache import TaskTraceCache
@@ -33,36 +32,59 @@ def base_policy(record: MethodRecord) -> Policy:
     return make_policy(settings, seed=settings.seed)
 
 
-def scored_sets(record: MethodRecord, policy: Policy) -> dict[str, Tensor]:
-    """Log-probs ``[L]`` in nats under a policy, by origin; the rollouts are those of version 0, as they were sampled.
+def scored_sets(record: MethodRecord, policy: Policy, tasks: Collection[str] | None = None) -> dict[str, Tensor]:
+    """Log-probs ``[L]`` in nats under a policy, by origin; those of the rollouts are as they were sampled.
 
     ``raw_expert`` are the expert's traces in its own text, ``refreshed`` the policy's own successes in the cache of the
     newest checkpoint. Sets without a trace are left out.
+
+    Args:
+        record: of a method.
+        policy: scores the traces.
+        tasks: ids of the tasks whose traces count, such as D_upd; None: all. The rollouts are those of version 0, and
+            with ``tasks`` those of each task's first iteration that the record has whole: version 0 has played the
+            tasks of the first iteration only.
 
     Raises:
         FolderError, TraceError: the preparation or the checkpoint is damaged.
     """
     prepared = load_preparation(prepared_folder(record))
+    cached = _rows_of(_newest_cache(record), tasks)
     sets = {
-        "raw_expert": list(_raw_rows(prepared_folder(record) / "experts", policy)),
-        "converted": _rows_of(prepared.converted),
-        "self_rolled": _rows_of(prepared.self_rolled),
-        "refreshed": [row for row in _rows_of(_newest_cache(record)) if row[K.SOURCE] == K.Source.on_policy.value],
+        "raw_expert": list(_raw_rows(prepared_folder(record) / "experts", policy, tasks)),
+        "converted": _rows_of(prepared.converted, tasks),
+        "self_rolled": _rows_of(prepared.self_rolled, tasks),
+        "refreshed": [row for row in cached if row[K.SOURCE] == K.Source.on_policy.value],
     }
     scored = {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
-    sampled = [value for line in record.lines() for step in _base_steps(line) for value in step["log_probs"]]
-    known = [value for value in sampled if value is not None]
-    return scored | ({REFERENCE: torch.tensor(known).clamp_max(0.0)} if known else {})
+    sampled = version_0(record) if tasks is None else first_rollouts(record, tasks)
+    return scored | ({REFERENCE: torch.tensor(sampled).clamp_max(0.0)} if sampled else {})
 
 
-def _base_steps(line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The steps of a rollout of the base policy; none of another episode."""
-    return line["steps"] if line["policy_version"] == 0 and not line["off_policy"] else ()
+def version_0(record: MethodRecord) -> list[float]:
+    """Log-probs of the base policy's recorded rollouts as they were sampled, nats."""
+    rollouts = (line for line in record.lines() if line["policy_version"] == 0 and not line["off_policy"])
+    return [value for line in rollouts for step in line["steps"] for value in step["log_probs"] if value is not None]
 
 
-def _raw_rows(experts: Path, policy: Policy) -> Iterator[TensorDictBase]:
+def first_rollouts(record: MethodRecord, tasks: Collection[str]) -> list[float]:
+    """Log-probs, as sampled, of the rollouts of each task in the first iteration with it that is kept whole, nats."""
+    whole, first = whole_iterations(record), dict[str, int]()
+    log_probs: list[float] = []
+    for line in record.lines():
+        task, iteration = line["task_id"], line["iteration"]
+        if task not in tasks or line["off_policy"] or iteration not in whole:
+            continue
+        if first.setdefault(task, iteration) == iteration:
+            log_probs += [value for step in line["steps"] for value in step["log_probs"] or () if value is not None]
+    return log_probs
+
+
+def _raw_rows(experts: Path, policy: Policy, tasks: Collection[str] | None) -> Iterator[TensorDictBase]:
     """Rows of the traces that fit the policy's context."""
     for trace in load_traces(experts):
+        if tasks is not None and trace.task_id not in tasks:
+            continue
         try:
             rows = trace_rows(policy, trace.task_id, trace.instruction, raw_pairs(trace), source=K.Source.raw_expert)
         except TraceError:
@@ -70,8 +92,9 @@ def _raw_rows(experts: Path, policy: Policy) -> Iterator[TensorDictBase]:
         yield from row_list(rows)
 
 
-def _rows_of(cache: TaskTraceCache) -> list[TensorDictBase]:
-    return [row for task_id in cache.task_ids() for row in row_list(cache.get_trace(task_id))]
+def _rows_of(cache: TaskTraceCache, tasks: Collection[str] | None) -> list[TensorDictBase]:
+    wanted = [task_id for task_id in cache.task_ids() if tasks is None or task_id in tasks]
+    return [row for task_id in wanted for row in row_list(cache.get_trace(task_id))]
 
 
 def _newest_cache(record: MethodRecord) -> TaskTraceCache:

@@ -1,4 +1,4 @@
-"""Final success of several runs by the settings in which they differ. Paper, sensitivity tables."""
+"""Final success of several runs by the settings in which they differ. Paper, main table and sensitivity tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bepa_torchrl.experiment.run_folder import leaves
 
 #: settings that say where, when and with which seed a run was trained, not how
 _SAME = ("seed", "name", "runs", "storage", "resume", "compare", "threads", "processes", "record.", "storage_wait")
-SETS = ("train", "held_out", "expert_only")
+#: ``overall``: all evaluated tasks, training and held-out
+SETS = ("train", "held_out", "expert_only", "overall")
 Trained = tuple[str, Mapping[str, Any], Mapping[str, float | None]]  #: suite, settings, success by task set
 
 

@@ -131,14 +131,24 @@ def listed_tasks(suite: Suite, path: Path) -> tuple[Task, ...]:
     return tuple(suite.task(task_id) for task_id in _read_list(path, {task.id for task in suite.tasks}))
 
 
-def _read_list(path: Path, known: set[str]) -> list[str]:
+def task_ids(path: Path) -> list[str]:
+    """The ids of a list in OSWorld's format (``{domain: [id, ...]}``), in its order, of whichever suite.
+
+    Raises:
+        TaskError: the file cannot be read, or is no such list.
+    """
     try:
         by_domain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TaskError(f"{path}: expected {{domain: [task id, ...]}} ({error})") from error
     if not isinstance(by_domain, dict) or not all(isinstance(members, list) for members in by_domain.values()):
         raise TaskError(f"{path}: expected {{domain: [task id, ...]}}, got {json.dumps(by_domain):.40}")
-    ids = [str(i) for members in by_domain.values() for i in members]
+    return [str(i) for members in by_domain.values() for i in members]
+
+
+def _read_list(path: Path, known: set[str]) -> list[str]:
+    """The ids of a list. Raises TaskError as :func:`task_ids`, or if one is not among the known ones."""
+    ids = task_ids(path)
     missing = [i for i in ids if i not in known]
     if missing:
         raise TaskError(f"{path}: {len(missing)} listed tasks have no file, the first is {missing[0]!r}")

@@ -23,9 +23,11 @@ from bepa_torchrl.analysis.figures.domains import domain_rows, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_dynamics, dynamics_rows
 from bepa_torchrl.analysis.figures.histogram import histogram_rows, recorded_sets, summary_rows
 from bepa_torchrl.analysis.figures.runs import methods_of_runs
+from bepa_torchrl.analysis.figures.scored import first_rollouts, version_0
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.records import find_records
 from bepa_torchrl.cli import main
+from bepa_torchrl.experts.manifest import Manifest
 from bepa_torchrl.storage.json_lines import RecordError
 from osworld_gym.tasks import SUITES
 
@@ -102,7 +104,11 @@ def test_the_domain_breakdown_by_hand() -> None:
         "retained": 1, "assimilated": 1, "self_evolved": 1,
     }  # fmt: skip
     assert (web["tasks"], web["solved"]) == (1, 0)
-    assert solved_tasks({"a": [1, 3], "b": [0, 3]}) == {"a"}
+
+
+def test_a_task_is_solved_if_more_than_half_of_its_episodes_succeeded() -> None:
+    """The base policy has five attempts (Pass@5) and the trained one a single episode: any success would favour it."""
+    assert solved_tasks({"a": [2, 5], "b": [3, 5], "c": [1, 2], "d": [1, 1], "e": [0, 0]}) == {"b", "d"}
 
 
 def test_the_sensitivity_table_groups_seeds_and_separates_suites() -> None:
@@ -168,7 +174,7 @@ def test_a_running_run_has_what_it_has_so_far(tmp_path: Path, capsys: pytest.Cap
     assert main(["analyze", str(run), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     for sentence in (
-        "domains of bepa: no greedy evaluations",
+        "domains of bepa: no evaluation at the end of the kind that the base policy has",
         "sensitivity: bepa has no",
         "cases of bepa: the run has no",
     ):
@@ -200,7 +206,7 @@ def ended(run: Path) -> None:
         "tasks": {"suite": "sim", "digest": run.name},
     }
     (run / "bepa" / "results.json").write_text(json.dumps(results))
-    (run / "prepared" / "manifest.json").write_text(json.dumps({"train": [task], "expert": [task]}))
+    (run / "prepared" / "manifest.json").write_text(json.dumps({"train": [task], "held_out": [], "expert": [task]}))
     (run / "prepared" / "base.json").write_text(json.dumps({"base": {"greedy": {task: [0, 1]}}}))
 
 
@@ -225,6 +231,84 @@ def test_the_domains_of_a_suite_of_ones_own_are_read_from_its_module(
         SUITES.pop("own_figures", None)
     with (out / "domains.csv").open(newline="") as file:
         assert [(row["domain"], row["assimilated"]) for row in csv.DictReader(file)] == [("sound", "1")]
+
+
+TRAINED, OTHER = "sim-toggle-on-00", "sim-toggle-off-02"
+
+
+def sampled_only(run: Path) -> None:
+    """The evaluations of a run of experiment=osworld, which has no greedy ones: those before are the split's Pass@5."""
+    results = {
+        "success": {"sampled": {"train": 1.0, "held_out": 0.0}},
+        "counts": {"sampled": {TRAINED: [1, 1], OTHER: [1, 4]}},
+    }
+    (run / "bepa" / "results.json").write_text(json.dumps(results))
+    manifest = {"train": [TRAINED], "held_out": [OTHER], "expert": [TRAINED]}
+    (run / "prepared" / "manifest.json").write_text(json.dumps(manifest))
+    base = {"base": {"sampled": {TRAINED: [2, 5], OTHER: [3, 5]}}}
+    (run / "prepared" / "base.json").write_text(json.dumps(base))
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_paper_s_run_without_greedy_evaluations_has_domains_and_an_overall_rate(tmp_path: Path) -> None:
+    run, out = made(tmp_path / "run"), tmp_path / "out"
+    sampled_only(run)
+    out.mkdir()
+    analyze(methods_of_runs([run]), out, cases=0)
+    (row,) = table(out / "domains.csv")
+    assert [row[name] for name in ("tasks", "base", "expert", "solved", "assimilated")] == ["1", "0", "1", "1", "1"]
+    (row,) = table(out / "sensitivity.csv")
+    assert (row["train_mean"], row["overall_mean"]) == ("1.0", "0.625")  # the mean over tasks of 1 and 1/4
+
+
+def test_with_a_split_the_domains_are_of_the_held_out_tasks_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = made(tmp_path / "run"), tmp_path / "out"
+    sampled_only(run)
+    hashes = dict.fromkeys((TRAINED, OTHER), "0")
+    for name, known in (("split", hashes), ("other", {TRAINED: "0"})):
+        held_out = tuple(task for task in known if task != TRAINED)
+        Manifest(known, (TRAINED,), held_out, expert=tuple(known)).save(tmp_path / name / "manifest.json")
+    command = ["analyze", str(run), "--cases", "0"]
+    assert main([*command, "--split", str(tmp_path / "split"), "--out", str(out)]) == 0
+    (row,) = table(out / "domains.csv")  # both tasks are of one domain
+    names = ("tasks", "base", "expert", "solved", "retained", "assimilated", "self_evolved")
+    assert [row[name] for name in names] == ["2", "1", "2", "1", "0", "1", "0"]
+    capsys.readouterr()
+    assert main([*command, "--split", str(tmp_path / "other"), "--out", str(tmp_path / "none")]) == 0
+    assert f"1 of its tasks are not in the split, first '{OTHER}'" in capsys.readouterr().out
+    assert main([*command, "--split", str(tmp_path), "--out", str(tmp_path / "bad")]) == 2
+
+
+def test_the_histogram_of_some_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """D_upd: the rollouts are those of a task's first iteration, since version 0 has played few of these tasks."""
+    run, out = made(tmp_path / "run"), tmp_path / "out"
+    method = run / "bepa"
+    lines = [
+        line(0, 0, [step(method, "x", 1, (-1.0,))], task_id="other"),
+        line(1, 0, [step(method, "x", 1, (-2.0,))]),
+        line(1, 1, [step(method, "x", 1, (-3.0,))], off_policy=True, source="self_rolled"),
+        line(2, 0, [step(method, "x", 1, (-4.0,))]),
+    ]
+    write(method, "episodes.jsonl", lines)
+    (record,) = find_records(run)
+    assert version_0(record) == [-1.0]
+    assert first_rollouts(record, ["lamp"]) == [-2.0]
+    sets = {name: values.tolist() for name, values in recorded_sets(record, ["lamp"]).items()}
+    assert sets == {"self_rolled": [-3.0], "on_policy": [-2.0, -4.0]}
+    (tmp_path / "updated.json").write_text('{"house": ["lamp"]}')
+    command = ["analyze", str(run), "--cases", "0", "--tasks"]
+    assert main([*command, str(tmp_path / "updated.json"), "--out", str(out)]) == 0
+    rows = table(out / "token_probabilities-bepa-summary.csv")
+    assert [(row["set"], row["tokens"]) for row in rows] == [("self_rolled", "1"), ("on_policy", "2")]
+    (tmp_path / "list.json").write_text('["lamp"]')
+    assert main([*command, str(tmp_path / "list.json"), "--out", str(tmp_path / "bad")]) == 2
+    assert "expected {domain: [task id, ...]}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
