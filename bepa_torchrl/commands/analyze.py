@@ -25,6 +25,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="score the traces by the base policy for the histogram, as in the paper (loads the policy)",
     )
     parser.add_argument(
+        "--worker",
+        action="store_true",
+        help="with --score: Agent S2's raw traces as single turns under its worker's prompt, as in the paper (default: "
+        "under the policy's own prompts)",
+    )
+    parser.add_argument(
         "--tasks",
         type=Path,
         metavar="FILE",
@@ -47,6 +53,8 @@ def analyze_runs(options: argparse.Namespace) -> int:
     """Writes the folder and prints what is in it and what is missing."""
     if options.cases < 0:
         raise ValueError(f"--cases: expected 0 or more, got {options.cases}")
+    if options.worker and not options.score:
+        raise ValueError("--worker is read with --score only; add it, or leave --worker out")
     check_new(options.out, "--out")
     tasks = None if options.tasks is None else task_ids(options.tasks)
     from bepa_torchrl.analysis.figures.runs import methods_of_runs
@@ -58,6 +66,14 @@ def analyze_runs(options: argparse.Namespace) -> int:
     from osworld_gym.commands.output import printable
 
     with new_folder(options.out) as folder:
-        done = analyze(methods, folder, score=options.score, cases=options.cases, tasks=tasks, split=options.split)
+        done = analyze(
+            methods,
+            folder,
+            score=options.score,
+            worker=options.worker,
+            cases=options.cases,
+            tasks=tasks,
+            split=options.split,
+        )
     print("\n".join(printable(line) for line in report(options.out, done)))
     return 0

@@ -26,12 +26,22 @@ def token_log_probs(policy: Policy, rows: Sequence[TensorDictBase]) -> Tensor:
     """
     if not rows:
         raise ValueError("expected at least one row whose response is scored, got none")
+    turns = [(Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])), row[K.RESPONSE_TOKENS]) for row in rows]
+    return turn_log_probs(policy, turns)
+
+
+def turn_log_probs(policy: Policy, turns: Sequence[tuple[Prompt, Tensor]]) -> Tensor:
+    """float32 ``[L]``, nats: the log-probs under the policy of the tokens of responses, each after its prompt.
+
+    Args:
+        policy: scores them.
+        turns: at least one (prompt, int64 ``[L_i]`` tokens of its response).
+    """
     log_probs = []
     with torch.no_grad():
-        for start in range(0, len(rows), _BATCH):
-            batch = rows[start : start + _BATCH]
-            prompts = [Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])) for row in batch]
-            log_probs += policy.response_log_probs(prompts, [row[K.RESPONSE_TOKENS] for row in batch])[0]
+        for start in range(0, len(turns), _BATCH):
+            prompts, responses = zip(*turns[start : start + _BATCH], strict=True)
+            log_probs += policy.response_log_probs(prompts, responses)[0]
     return torch.cat(log_probs)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from bepa_torchrl.analysis.figures.cases import case_rows, case_size, draw_case, find_cases
 from bepa_torchrl.analysis.figures.domains import domain_rows, draw_domains, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_assimilation, draw_dynamics, dynamics_rows
@@ -16,6 +18,7 @@ from bepa_torchrl.analysis.figures.runs import MethodOfRun
 from bepa_torchrl.analysis.figures.scored import base_policy, scored_sets
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
 from bepa_torchrl.analysis.prepared import prepared_folder
+from bepa_torchrl.analysis.records import MethodRecord
 from bepa_torchrl.evaluation.success_rate import Evaluation
 from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experts import load_traces
@@ -45,6 +48,7 @@ def analyze(
     folder: Path,
     *,
     score: bool = False,
+    worker: bool = False,
     cases: int = 3,
     tasks: Collection[str] | None = None,
     split: Path | None = None,
@@ -55,6 +59,7 @@ def analyze(
         methods: the methods of one run or several.
         folder: exists.
         score: whether the base policy scores the traces for the histogram; otherwise their log-probs are the record's.
+        worker: whether it scores Agent S2's raw traces under its worker's prompts, as in the paper; with ``score``.
         cases: number of case sheets per run.
         tasks: ids of the tasks that the histograms are of, such as D_upd; None: all.
         split: folder of ``bepa experts split``, which says what the expert solved of all tasks: the domain breakdown
@@ -65,7 +70,8 @@ def analyze(
     """
     done = Analysis()
     solved = None if split is None else Manifest.load(split / "manifest.json")
-    _histograms(methods, folder, done, score, tasks)
+    sets_of = partial(_scored, worker=worker) if score else recorded_sets
+    _histograms(methods, folder, done, sets_of, tasks)
     lines = {method.label: method.lines for method in methods}
     _figure(folder, done, "training_dynamics", dynamics_rows(lines), (11, 2 * _HEIGHT), draw_dynamics)
     rows = [
@@ -96,11 +102,15 @@ def _figure(
 
 
 def _histograms(
-    methods: Sequence[MethodOfRun], folder: Path, done: Analysis, score: bool, tasks: Collection[str] | None
+    methods: Sequence[MethodOfRun],
+    folder: Path,
+    done: Analysis,
+    sets_of: Callable[[MethodRecord, Collection[str] | None], dict[str, Tensor]],
+    tasks: Collection[str] | None,
 ) -> None:
     for method in methods:
-        name, record = f"token_probabilities-{_safe(method.label)}", method.record
-        sets = scored_sets(record, base_policy(record), tasks) if score else recorded_sets(record, tasks)
+        name = f"token_probabilities-{_safe(method.label)}"
+        sets = sets_of(method.record, tasks)
         if not sets:
             which = "" if tasks is None else f" of these {len(tasks)} tasks"
             done.missing.append(f"{name}: no episode{which} with its tokens; train with record.every >= 1")
@@ -112,6 +122,10 @@ def _histograms(
         done.files.append(write_table(folder, f"{name}-summary", summary))
         size = (3.2 * (len(sets) + 1), _HEIGHT)
         done.files += write_drawing(folder, name, size, partial(draw_histogram, histogram=histogram, summary=summary))
+
+
+def _scored(record: MethodRecord, tasks: Collection[str] | None, *, worker: bool) -> dict[str, Tensor]:
+    return scored_sets(record, base_policy(record), tasks, worker=worker)
 
 
 def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, split: Manifest | None) -> None:

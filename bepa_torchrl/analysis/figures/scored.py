@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -14,16 +14,18 @@ from bepa_torchrl.analysis.prepared import prepared_folder
 from bepa_torchrl.analysis.records import MethodRecord
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
+from bepa_torchrl.data.prompt import Prompt
 from bepa_torchrl.data.step_rows import row_list
-from bepa_torchrl.evaluation.divergence import token_log_probs
+from bepa_torchrl.evaluation.divergence import token_log_probs, turn_log_probs
 from bepa_torchrl.experiment.config import read_settings
 from bepa_torchrl.experiment.factory import make_policy
 from bepa_torchrl.experiment.preparation import load_preparation
 from bepa_torchrl.experts import load_traces
-from bepa_torchrl.experts.raw_text import raw_pairs
+from bepa_torchrl.experts.raw_text import raw_pairs, worker_messages
 from bepa_torchrl.experts.rows import trace_rows
-from bepa_torchrl.experts.trace import TraceError
-from bepa_torchrl.policies.base import Policy
+from bepa_torchrl.experts.trace import ExpertTrace, TraceError
+from bepa_torchrl.policies.base import Policy, Renderer
+from bepa_torchrl.policies.transformers.renderer import ChatRenderer
 
 
 def base_policy(record: MethodRecord) -> Policy:
@@ -32,7 +34,9 @@ def base_policy(record: MethodRecord) -> Policy:
     return make_policy(settings, seed=settings.seed)
 
 
-def scored_sets(record: MethodRecord, policy: Policy, tasks: Collection[str] | None = None) -> dict[str, Tensor]:
+def scored_sets(
+    record: MethodRecord, policy: Policy, tasks: Collection[str] | None = None, *, worker: bool = False
+) -> dict[str, Tensor]:
     """Log-probs ``[L]`` in nats under a policy, by origin; those of the rollouts are as they were sampled.
 
     ``raw_expert`` are the expert's traces in its own text, ``refreshed`` the policy's own successes in the cache of the
@@ -44,19 +48,24 @@ def scored_sets(record: MethodRecord, policy: Policy, tasks: Collection[str] | N
         tasks: ids of the tasks whose traces count, such as D_upd; None: all. The rollouts are those of version 0, and
             with ``tasks`` those of each task's first iteration that the record has whole: version 0 has played the
             tasks of the first iteration only.
+        worker: whether Agent S2's raw traces are scored as in the paper, each step as a single turn under the prompt of
+            S2's worker (:func:`worker_turns`); otherwise under the policy's own prompts, with the raw texts of the
+            steps before. Those of other experts, which have no worker, always are.
 
     Raises:
         FolderError, TraceError: the preparation or the checkpoint is damaged.
+        ValueError: ``worker`` with a policy that has another renderer than checkpoints with a chat template.
     """
     prepared = load_preparation(prepared_folder(record))
     cached = _rows_of(_newest_cache(record), tasks)
+    raw = _raw_turns(prepared_folder(record) / "experts", policy, tasks, worker=worker)
     sets = {
-        "raw_expert": list(_raw_rows(prepared_folder(record) / "experts", policy, tasks)),
         "converted": _rows_of(prepared.converted, tasks),
         "self_rolled": _rows_of(prepared.self_rolled, tasks),
         "refreshed": [row for row in cached if row[K.SOURCE] == K.Source.on_policy.value],
     }
-    scored = {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
+    scored = {"raw_expert": turn_log_probs(policy, raw).clamp_max(0.0)} if raw else {}
+    scored |= {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
     sampled = version_0(record) if tasks is None else first_rollouts(record, tasks)
     return scored | ({REFERENCE: torch.tensor(sampled).clamp_max(0.0)} if sampled else {})
 
@@ -80,16 +89,45 @@ def first_rollouts(record: MethodRecord, tasks: Collection[str]) -> list[float]:
     return log_probs
 
 
-def _raw_rows(experts: Path, policy: Policy, tasks: Collection[str] | None) -> Iterator[TensorDictBase]:
-    """Rows of the traces that fit the policy's context."""
+def worker_turns(renderer: Renderer, trace: ExpertTrace) -> list[tuple[Prompt, Tensor]]:
+    """The steps of an Agent S2 trace as single turns: the prompt of its worker, and the tokens of what it wrote.
+
+    Paper, appendix "Log-Probability on S2 Raw Traces". Steps that exceed the policy's context are left out.
+
+    Raises:
+        TraceError: a screenshot is missing.
+        ValueError: a renderer that takes no chat messages.
+    """
+    if not isinstance(renderer, ChatRenderer):
+        raise ValueError(
+            f"the worker's prompts require a checkpoint with a chat template, got {type(renderer).__name__}; leave "
+            "--worker out"
+        )
+    texts = [text for _, text in raw_pairs(trace)]
+    prompts = renderer.render_messages([worker_messages(trace, index) for index in range(len(texts))])
+    turns = zip(prompts, texts, strict=True)
+    return [(prompt, renderer.encode_response(text)) for prompt, text in turns if prompt is not None]
+
+
+def _raw_turns(
+    experts: Path, policy: Policy, tasks: Collection[str] | None, *, worker: bool
+) -> list[tuple[Prompt, Tensor]]:
+    """The steps of the raw traces that fit the policy's context."""
+    turns: list[tuple[Prompt, Tensor]] = []
     for trace in load_traces(experts):
         if tasks is not None and trace.task_id not in tasks:
             continue
         try:
+            if worker and all(step.subtask and step.response is None for step in trace.steps):
+                turns += worker_turns(policy.renderer, trace)
+                continue
             rows = trace_rows(policy, trace.task_id, trace.instruction, raw_pairs(trace), source=K.Source.raw_expert)
         except TraceError:
             continue
-        yield from row_list(rows)
+        turns += [
+            (Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])), row[K.RESPONSE_TOKENS]) for row in row_list(rows)
+        ]
+    return turns
 
 
 def _rows_of(cache: TaskTraceCache, tasks: Collection[str] | None) -> list[TensorDictBase]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -62,10 +62,17 @@ class ChatRenderer:
 
     def render(self, contexts: Sequence[PromptContext]) -> list[Prompt | None]:
         """One prompt per context; None if it has more than ``max_prompt_tokens``."""
-        conversations = [
-            self._build_messages(context, preset=self.preset, history=self.history, history_images=self.history_images)
-            for context in contexts
-        ]
+        return self.render_messages(
+            [
+                self._build_messages(
+                    context, preset=self.preset, history=self.history, history_images=self.history_images
+                )
+                for context in contexts
+            ]
+        )
+
+    def render_messages(self, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> list[Prompt | None]:
+        """One prompt per list of chat messages; None if it has more than ``max_prompt_tokens``."""
         prompts = self.processor.render(conversations)
         fitting = [prompt if len(prompt.tokens) <= self.max_prompt_tokens else None for prompt in prompts]
         self.prefetch([image for prompt in fitting if prompt is not None for image in prompt.images])

@@ -309,6 +309,8 @@ def test_the_histogram_of_some_tasks(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "list.json").write_text('["lamp"]')
     assert main([*command, str(tmp_path / "list.json"), "--out", str(tmp_path / "bad")]) == 2
     assert "expected {domain: [task id, ...]}" in capsys.readouterr().err
+    assert main(["analyze", str(run), "--worker", "--out", str(tmp_path / "bad")]) == 2
+    assert "--worker is read with --score only" in capsys.readouterr().err
 
 
 @pytest.mark.slow

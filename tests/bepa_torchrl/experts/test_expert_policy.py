@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from bepa_torchrl.analysis.figures.scored import worker_turns
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
+from bepa_torchrl.evaluation.divergence import turn_log_probs
 from bepa_torchrl.experts import (
     convert,
     plan_free_rows,
@@ -15,6 +17,7 @@ from bepa_torchrl.experts import (
     self_roll,
     trace_rows,
 )
+from bepa_torchrl.experts.raw_text import raw_response
 from bepa_torchrl.policies.transformers.policy import TransformersPolicy
 from bepa_torchrl.testing import small_checkpoint
 from osworld_gym.desktops.sim import SimDesktop
@@ -43,6 +46,29 @@ def test_converted_and_raw_rows_can_be_scored() -> None:
     rebuilt = plan_free_rows(policy, rows)
     for old, new in zip(row_list(rows), row_list(rebuilt), strict=True):
         assert torch.equal(old[K.PROMPT_TOKENS], new[K.PROMPT_TOKENS])
+
+
+def test_raw_traces_of_agent_s2_are_single_turns_under_its_worker_s_prompt() -> None:
+    """Paper, appendix on S2's raw traces: no step before is in the prompt, and there is one screenshot."""
+    policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=3000)
+    with SimDesktop() as desktop:
+        trace = record_expert(desktop, sim_suite().split("train")[0], 1)
+    turns = worker_turns(policy.renderer, trace)
+    assert len(turns) == len(trace.steps) > 1
+    decode = policy.renderer.processor.tokenizer.decode
+    for step, (prompt, tokens) in zip(trace.steps, turns, strict=True):
+        assert len(prompt.images) == 1
+        text = decode(prompt.tokens)
+        assert f"executing the current subtask:\n`{step.subtask}`" in text
+        assert step.plan not in text
+        assert torch.equal(tokens, policy.renderer.encode_response(raw_response(step)))
+    scored = turn_log_probs(policy, turns)
+    one = policy.response_log_probs([turns[1][0]], [turns[1][1]])[0][0]
+    first = len(turns[0][1])
+    assert torch.allclose(scored[first : first + len(one)], one, atol=1e-5)
+    assert len(scored) == sum(len(tokens) for _, tokens in turns)
+    policy.renderer.max_prompt_tokens = 1
+    assert worker_turns(policy.renderer, trace) == []
 
 
 def test_a_random_policy_self_rolls_nothing_and_reports_it() -> None:
