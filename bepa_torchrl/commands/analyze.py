@@ -42,7 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=Path,
         metavar="FOLDER",
         help="folder of bepa experts split: the domain breakdown is of training and held-out tasks, since its "
-        "manifest.json has what the expert solved of both (default: training tasks)",
+        "manifest.json has what the expert solved of both (default: training tasks), and expert-only tasks are its own",
     )
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="case sheets per run (default: 3)")
     add_import(parser)

@@ -63,7 +63,8 @@ def analyze(
         cases: number of case sheets per run.
         tasks: ids of the tasks that the histograms are of, such as D_upd; None: all.
         split: folder of ``bepa experts split``, which says what the expert solved of all tasks: the domain breakdown
-            then has the held-out tasks, too.
+            then has the held-out tasks, too. Its expert-only tasks, if it has any, are those of the table of final
+            success, also of runs that have no self-rollouts of their own.
 
     Raises:
         TraceError: ``split`` is no such folder.
@@ -80,7 +81,7 @@ def analyze(
     size = (5 * max(1, len({row["method"] for row in rows})), _HEIGHT + 0.6)
     _figure(folder, done, "assimilation", rows, size, draw_assimilation)
     _domains(methods, folder, done, solved)
-    _sensitivity(methods, folder, done)
+    _sensitivity(methods, folder, done, solved)
     for method in {prepared_folder(method.record).resolve(): method for method in reversed(methods)}.values():
         _cases(method, folder, done, cases)
     return done
@@ -161,22 +162,24 @@ def _domains(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, split
         _figure(folder, done, "domains", rows, size, draw_domains)
 
 
-def _sensitivity(methods: Sequence[MethodOfRun], folder: Path, done: Analysis) -> None:
+def _sensitivity(methods: Sequence[MethodOfRun], folder: Path, done: Analysis, split: Manifest | None) -> None:
     ended = [method for method in methods if method.results.get("success", {}).get("sampled")]
     done.missing += [f"sensitivity: {m.label} has no final evaluation" for m in methods if m not in ended]
     if not ended:
         return
-    rows = sensitivity_rows([(m.suite, m.settings, _sampled_success(m)) for m in ended])
+    rows = sensitivity_rows([(m.suite, m.settings, _sampled_success(m, split)) for m in ended])
     done.files.append(write_table(folder, "sensitivity", rows))
     if len({row["suite"] for row in rows}) > 1:
         done.missing.append("sensitivity: the runs have different tasks; compare rows of the same suite only")
 
 
-def _sampled_success(method: MethodOfRun) -> dict[str, float | None]:
-    """Final sampled success by task set, with ``overall``, of all evaluated tasks."""
-    counts = method.results.get("counts", {}).get("sampled", {})
-    overall = Evaluation.from_json(counts).success()
-    return {**method.results["success"]["sampled"], "overall": overall}
+def _sampled_success(method: MethodOfRun, split: Manifest | None) -> dict[str, float | None]:
+    """Final sampled success by task set, with ``overall``, of all evaluated tasks; expert-only tasks of the split."""
+    evaluation = Evaluation.from_json(method.results.get("counts", {}).get("sampled", {}))
+    success = {**method.results["success"]["sampled"], "overall": evaluation.success()}
+    if split is not None and split.expert_only:
+        success["expert_only"] = evaluation.success(split.expert_only)
+    return success
 
 
 def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> None:

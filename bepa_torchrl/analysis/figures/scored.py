@@ -58,7 +58,7 @@ def scored_sets(
     """
     prepared = load_preparation(prepared_folder(record))
     cached = _rows_of(_newest_cache(record), tasks)
-    raw = _raw_turns(prepared_folder(record) / "experts", policy, tasks, worker=worker)
+    raw = raw_turns(prepared_folder(record) / "experts", policy, tasks, worker=worker)
     sets = {
         "converted": _rows_of(prepared.converted, tasks),
         "self_rolled": _rows_of(prepared.self_rolled, tasks),
@@ -109,10 +109,17 @@ def worker_turns(renderer: Renderer, trace: ExpertTrace) -> list[tuple[Prompt, T
     return [(prompt, renderer.encode_response(text)) for prompt, text in turns if prompt is not None]
 
 
-def _raw_turns(
+def raw_turns(
     experts: Path, policy: Policy, tasks: Collection[str] | None, *, worker: bool
 ) -> list[tuple[Prompt, Tensor]]:
-    """The steps of the raw traces that fit the policy's context."""
+    """The steps of the raw traces that fit the policy's context.
+
+    Args:
+        experts: folder of the traces.
+        policy: whose prompts and tokens they get.
+        tasks: ids of the tasks that count; None: all.
+        worker: as of :func:`scored_sets`.
+    """
     turns: list[tuple[Prompt, Tensor]] = []
     for trace in load_traces(experts):
         if tasks is not None and trace.task_id not in tasks:

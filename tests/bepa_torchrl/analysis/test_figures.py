@@ -273,12 +273,15 @@ def test_with_a_split_the_domains_are_of_the_held_out_tasks_too(
     hashes = dict.fromkeys((TRAINED, OTHER), "0")
     for name, known in (("split", hashes), ("other", {TRAINED: "0"})):
         held_out = tuple(task for task in known if task != TRAINED)
-        Manifest(known, (TRAINED,), held_out, expert=tuple(known)).save(tmp_path / name / "manifest.json")
+        sets = {"expert": tuple(known), "self_rolled": held_out}
+        Manifest(known, (TRAINED,), held_out, **sets).save(tmp_path / name / "manifest.json")
     command = ["analyze", str(run), "--cases", "0"]
     assert main([*command, "--split", str(tmp_path / "split"), "--out", str(out)]) == 0
     (row,) = table(out / "domains.csv")  # both tasks are of one domain
     names = ("tasks", "base", "expert", "solved", "retained", "assimilated", "self_evolved")
     assert [row[name] for name in names] == ["2", "1", "2", "1", "0", "1", "0"]
+    (row,) = table(out / "sensitivity.csv")  # a run without self-rollouts has no expert-only tasks of its own
+    assert row["expert_only_mean"] == "0.25"
     capsys.readouterr()
     assert main([*command, "--split", str(tmp_path / "other"), "--out", str(tmp_path / "none")]) == 0
     assert f"1 of its tasks are not in the split, first '{OTHER}'" in capsys.readouterr().out

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 
-from bepa_torchrl.analysis.figures.scored import worker_turns
+from bepa_torchrl.analysis.figures.scored import raw_turns, worker_turns
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.evaluation.divergence import turn_log_probs
@@ -14,6 +17,7 @@ from bepa_torchrl.experts import (
     plan_from_trace,
     raw_pairs,
     record_expert,
+    save_trace,
     self_roll,
     trace_rows,
 )
@@ -48,7 +52,7 @@ def test_converted_and_raw_rows_can_be_scored() -> None:
         assert torch.equal(old[K.PROMPT_TOKENS], new[K.PROMPT_TOKENS])
 
 
-def test_raw_traces_of_agent_s2_are_single_turns_under_its_worker_s_prompt() -> None:
+def test_raw_traces_of_agent_s2_are_single_turns_under_its_worker_s_prompt(tmp_path: Path) -> None:
     """Paper, appendix on S2's raw traces: no step before is in the prompt, and there is one screenshot."""
     policy = TransformersPolicy(small_checkpoint(), preset="compact", max_prompt_tokens=3000)
     with SimDesktop() as desktop:
@@ -67,6 +71,15 @@ def test_raw_traces_of_agent_s2_are_single_turns_under_its_worker_s_prompt() -> 
     first = len(turns[0][1])
     assert torch.allclose(scored[first : first + len(one)], one, atol=1e-5)
     assert len(scored) == sum(len(tokens) for _, tokens in turns)
+    # only Agent S2 has a worker; a trace of another expert keeps the policy's own prompts, with the steps before
+    other = replace(trace, expert="other", steps=tuple(replace(step, response=step.plan) for step in trace.steps))
+    for each in (trace, other):
+        save_trace(each, tmp_path)
+    for worker, expected in ((True, len(turns)), (False, 0)):
+        found = [decode(prompt.tokens) for prompt, _ in raw_turns(tmp_path, policy, [trace.task_id], worker=worker)]
+        assert len(found) == 2 * len(turns)
+        assert sum("executing the current subtask" in text for text in found) == expected
+    assert raw_turns(tmp_path, policy, ["another task"], worker=True) == []
     policy.renderer.max_prompt_tokens = 1
     assert worker_turns(policy.renderer, trace) == []
 
