@@ -63,6 +63,9 @@ _OWN = tuple(
 _PAIRS = """
 Differences at the end, paired by seed and task, after 40 iterations and (`_long`) after 150:
 """
+_RAW = """
+Raw traces are scored after the policy's own prompts here, in the paper after those of Agent S2's worker.
+"""
 _INTRODUCTION = """
 The simulated desktop, from base policies that think in free words without a plan and tersely with one
 ([small policies](small-policies.md#tiny_free-thoughts-in-free-words)): LEVEL-1's traces are surer than the policy's
@@ -370,7 +373,11 @@ def base_lines(known: Known) -> list[str]:
             lines.append(row(str(seed), split, *(f"{100 * found[split][key]:.1f}" for key in keys), terse))
     first: Mapping[str, Mapping[str, float]] = next((m["divergence"] for m in known.measured.values()), {})
     text = f"`{known.manifest['command']}`, step {known.manifest['step']}. {verdict_text(known)}"
-    return [*wrapped(text), "", *([*lines, "", *divergence_table(first), ""] if known.measured else [])]
+    return [
+        *wrapped(text),
+        "",
+        *([*lines, "", *divergence_table(first), "", *wrapped(_RAW), ""] if known.measured else []),
+    ]
 
 
 def verdict_text(known: Known) -> str:
