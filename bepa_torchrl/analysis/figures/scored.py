@@ -73,7 +73,8 @@ def scored_sets(
 def version_0(record: MethodRecord) -> list[float]:
     """Log-probs of the base policy's recorded rollouts as they were sampled, nats."""
     rollouts = (line for line in record.lines() if line["policy_version"] == 0 and not line["off_policy"])
-    return [value for line in rollouts for step in line["steps"] for value in step["log_probs"] if value is not None]
+    steps = (step for line in rollouts for step in line["steps"])
+    return [value for step in steps for value in step["log_probs"] or () if value is not None]
 
 
 def first_rollouts(record: MethodRecord, tasks: Collection[str]) -> list[float]:
