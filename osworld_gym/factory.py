@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +17,9 @@ from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.registry import SUITES, load_suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.usable import not_runnable, not_supported, usable
+
+logger = logging.getLogger(__name__)
 
 Provider = str | Callable[[], Desktop]
 
@@ -67,19 +71,43 @@ def choose_suite(suite: str | Path | Suite | None, provider: Provider) -> Suite:
     raise TaskError(f"provider {provider!r} has no default suite: name one with suite=; known: {', '.join(SUITES)}")
 
 
-def choose_tasks(suite: str | Path | Suite | None, split: str, provider: Provider) -> tuple[Suite, tuple[Task, ...]]:
-    """The suite and the tasks of its split.
+def choose_tasks(
+    suite: str | Path | Suite | None,
+    split: str,
+    provider: Provider,
+    *,
+    runnable: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[Suite, tuple[Task, ...]]:
+    """The suite and the tasks of its split, without those that cannot be used: a warning counts them by reason.
+
+    Args:
+        suite: as of :func:`choose_suite`.
+        split: the name of the split.
+        provider: as of :func:`desktop_factory`.
+        runnable: False: unsupported tasks cannot be used; True: nor can those that cannot run on this machine with this
+            provider, which must be a name then.
+        options: keyword arguments of the named provider's class.
 
     Raises:
         TypeError: the suite or the split is of another type.
-        TaskError: unknown suite or split, or a split without tasks.
+        ValueError: ``runnable`` with a provider that is a function.
+        TaskError: unknown suite or split, or a split without tasks that can be used.
     """
     if not isinstance(split, str):
         raise TypeError(f"split must be a name, got {split!r}; fix, for every task: split='all'")
+    if runnable and not isinstance(provider, str):
+        raise ValueError("runnable=True requires a provider's name, got a function: nobody knows what can run on it")
     chosen = choose_suite(suite, provider)
-    tasks = chosen.split(split)
-    if not tasks:
+    every = chosen.split(split)
+    if not every:
         raise TaskError(f"split {split!r} of suite {chosen.name!r} has no task")
+    against = not_runnable(every, str(provider), options or {}) if runnable else not_supported(every)
+    tasks, said = usable(chosen, every, against, f"split {split!r} of suite {chosen.name!r}")
+    if not tasks:
+        raise TaskError(said)
+    if said:
+        logger.warning("%s", said)
     return chosen, tasks
 
 

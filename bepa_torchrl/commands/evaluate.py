@@ -190,7 +190,7 @@ def _settings(options: argparse.Namespace, name: str | None, overrides: list[str
 
 
 def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -> int:
-    from bepa_torchrl.experiment.config import check, with_changes
+    from bepa_torchrl.experiment.config import check
 
     settings, passes = _settings(options, name, overrides)
     if options.data is not None:
@@ -204,7 +204,7 @@ def _play(options: argparse.Namespace, name: str | None, overrides: list[str]) -
 
     temperature = temperature_of(options, float(passes > 1))
     check(settings, COMMAND if options.policy_model is None else HOSTED)
-    tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+    tasks = make_tasks(settings, every=True)
     if not settings.env.runnable:  # otherwise they are tasks without a result
         check(settings, (partial(tasks_of_provider, tasks=tasks),))
     if any(map(is_judged, tasks.train)):
@@ -256,10 +256,8 @@ def _read(options: argparse.Namespace, name: str | None, overrides: list[str]) -
         raise ValueError(f"--steps: expected 1 or more, got {options.steps}")
     suite, of_list = None, {}
     if name is not None:
-        from bepa_torchrl.experiment.config import with_changes
-
         settings, _ = _settings(options, name, overrides)
-        tasks = make_tasks(with_changes(settings, {"env.runnable": False}))
+        tasks = make_tasks(settings, every=True)
         suite = tasks.suite.of([*tasks.train, *tasks.held_out])
         of_list = list_facts(settings, tasks)
     outcomes = read_results(options.source, suite)

@@ -37,6 +37,7 @@ def record(options: argparse.Namespace) -> int:
     from osworld_gym.desktops.registry import make_desktop
     from osworld_gym.tasks.providers import SIM, check_tasks_of_provider, default_provider
     from osworld_gym.tasks.suites.registry import load_suite
+    from osworld_gym.tasks.usable import not_supported, usable
 
     if options.seeds < 1 or options.first_seed < 0:
         raise ValueError(f"expected --seeds >= 1, --first-seed >= 0; got {options.seeds}, {options.first_seed}")
@@ -44,7 +45,11 @@ def record(options: argparse.Namespace) -> int:
         raise ValueError(f"--desktops: expected 1 or more, got {options.desktops}")
     if not options.folder.is_dir():
         check_new(options.folder, "folder")
-    tasks = load_suite(options.suite).split(options.split)
+    suite = load_suite(options.suite)
+    listed = suite.split(options.split)
+    tasks, left_out = usable(suite, listed, not_supported(listed), options.split)
+    if left_out:
+        print(f"bepa record: {left_out}", file=sys.stderr)
     provider = options.provider or default_provider(tasks)
     check_tasks_of_provider(options.suite, tasks, provider)
     seeds = range(options.first_seed, options.first_seed + options.seeds)

@@ -77,7 +77,7 @@ def play_evaluation(
 ) -> tuple[list[Outcome], dict[str, Any]]:
     """Plays every task ``passes`` times, goes on where an earlier process was killed, and writes the folder.
 
-    The settings must not leave out tasks that cannot run here (``make_tasks`` with ``env.runnable=false``): these are
+    The settings must not leave out tasks that cannot run here (``make_tasks`` with ``every``): these are
     outcomes without a result. An episode that the infrastructure lost is played again by the next call.
 
     Args:

@@ -155,11 +155,11 @@ def make_env(settings: Settings, scaling: ImageScaling, suite: Suite, *, judge: 
     Raises:
         ValueError: unknown provider or option. DesktopError: the first desktop cannot be made.
     """
-    env = settings.env
+    env, supported = settings.env, [task for task in suite.tasks if not task.unsupported]
     return OSWorldEnv(
         env.provider,
         env.desktops,
-        suite=suite,
+        suite=suite if len(supported) == len(suite.tasks) else suite.of(supported),
         observation="png",
         options=_episode_options(settings, scaling, judge),
         provider_options=env.options,

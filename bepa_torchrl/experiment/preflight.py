@@ -20,13 +20,13 @@ from osworld_gym.desktops.registry import make_desktop
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.extras import require_extra
 from osworld_gym.folders import osworld_root
+from osworld_gym.tasks.providers import REMOTE_MACHINES
 from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, is_web_file, suite_folder
 
 if TYPE_CHECKING:
     from bepa_torchrl.scale.wire.access import Access
 
 TLS_SETTINGS = ("cluster.tls_certificate", "cluster.tls_key")
-REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 #: provider → the extra of this package that installs its Python packages
 _EXTRAS = {"local": "guest", "container": "container", "vm": "container"}
 Check = Callable[[Settings], str | None]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from osworld_gym.errors import TaskError
 from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.registry import listed_tasks, load_suite
 from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.usable import not_runnable, not_supported, usable
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +36,12 @@ class Tasks:
     held_out: tuple[Task, ...]
 
 
-def make_tasks(settings: Settings) -> Tasks:
+def make_tasks(settings: Settings, *, every: bool = False) -> Tasks:
     """Selects the tasks of a run.
+
+    Args:
+        settings: the settings of the run.
+        every: whether tasks that cannot run here are chosen, too, as for an evaluation, where they have no result.
 
     Raises:
         TaskError: unknown suite or split, or a list of tasks cannot be read.
@@ -47,10 +50,12 @@ def make_tasks(settings: Settings) -> Tasks:
     check(settings, (preflight.task_lists,))
     env = settings.env
     suite = load_suite(env.suite)
-    train = _select(settings, suite, "train_split")[: env.train_limit]
-    held_out = () if env.held_out_split is None else _select(settings, suite, "held_out_split")[: env.held_out_limit]
+    select = _listed if every else _able
+    train = select(settings, suite, "train_split")[: env.train_limit]
+    held_out = () if env.held_out_split is None else select(settings, suite, "held_out_split")[: env.held_out_limit]
     if not train:
-        raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} is empty")
+        none = "is empty" if every or not _listed(settings, suite, "train_split") else "has none that can run here"
+        raise ConfigError(f"no task left: split {env.train_split!r} of suite {suite.name!r} {none}")
     both = {task.id for task in train} & {task.id for task in held_out}
     if both:
         names = f"env.train_split={env.train_split} and env.held_out_split={env.held_out_split}"
@@ -61,21 +66,18 @@ def make_tasks(settings: Settings) -> Tasks:
     return Tasks(suite, train, held_out)
 
 
-def _select(settings: Settings, suite: Suite, key: str) -> tuple[Task, ...]:
-    """The tasks of the split, tag or list file ``env.KEY``; with ``env.runnable`` only those that can run here."""
-    name = str(getattr(settings.env, key))
-    tasks = _listed(suite, key, name)
-    against = not_executable(settings, tasks)
-    able = tuple(task for task in tasks if task.id not in against)
-    if len(able) < len(tasks):
-        reasons = "; ".join(f"{count} × {reason}" for reason, count in Counter(against.values()).most_common())
-        out = f"{len(tasks) - len(able)} of {len(tasks)} tasks of {name}"
-        _log.warning("%s cannot run here and are left out: %s", out, reasons)
+def _able(settings: Settings, suite: Suite, key: str) -> tuple[Task, ...]:
+    """Those of :func:`_listed` that are not :func:`not_executable`; a warning counts the others by reason."""
+    tasks = _listed(settings, suite, key)
+    able, said = usable(suite, tasks, not_executable(settings, tasks), getattr(settings.env, key))
+    if said:
+        _log.warning("%s", said)
     return able
 
 
-def _listed(suite: Suite, key: str, name: str) -> tuple[Task, ...]:
+def _listed(settings: Settings, suite: Suite, key: str) -> tuple[Task, ...]:
     """All tasks of the split, tag or list file ``env.KEY``."""
+    name = str(getattr(settings.env, key))
     return listed_tasks(suite, Path(name).expanduser()) if name.endswith(".json") else _split(suite, key, name)
 
 
@@ -90,7 +92,7 @@ def list_facts(settings: Settings, tasks: Tasks) -> dict[str, Any]:
     parts = [("train", env.train_split, env.train_limit)]
     if env.held_out_split is not None:
         parts.append(("held_out", env.held_out_split, env.held_out_limit))
-    sizes = [len(_listed(tasks.suite, f"{part}_split", name)) for part, name, _ in parts]
+    sizes = [len(_listed(settings, tasks.suite, f"{part}_split")) for part, _, _ in parts]
     cut = [
         f"env.{part}_limit={n}" for (part, _, n), size in zip(parts, sizes, strict=True) if n is not None and n < size
     ]
@@ -113,19 +115,13 @@ def _split(suite: Suite, key: str, name: str) -> tuple[Task, ...]:
 
 
 def not_executable(settings: Settings, tasks: Sequence[Task]) -> dict[str, str]:
-    """The tasks that cannot run on the desktops of the settings, and why; none without ``env.runnable``."""
-    if not settings.env.runnable:
-        return {}
-    from osworld_gym.tasks.suites.osworld.requirements import Machine, reasons_against
+    """The tasks that cannot run on the desktops of the settings, and why.
 
-    web = settings.env.provider in preflight.REMOTE_MACHINES or settings.env.options.get("proxy") is not None
-    machine = Machine(network=web)
-    against = {task.id: reasons_against(task, settings.env.provider, machine) for task in tasks}
-    return {
-        task_id: re.sub(r"^\d+ of its files", "some of its files", reasons[0])
-        for task_id, reasons in against.items()
-        if reasons
-    }
+    Without ``env.runnable`` these are the unsupported ones only.
+    """
+    if not settings.env.runnable:
+        return not_supported(tasks)
+    return not_runnable(tasks, settings.env.provider, settings.env.options)
 
 
 def run_seed(settings: Settings) -> Seed | None:

@@ -96,8 +96,8 @@ def _task(name: str | None, provider: str) -> Task | None:
         suite_name = SIM if provider == SIM else "desktop"
         raise TaskError(f"--task: expected SUITE:ID, such as {suite_name}:{name}, got {name!r}")
     suite = load_suite(suite_name)
-    matches = [task for task in suite.tasks if ident and task.id.startswith(ident)]
-    task = matches[0] if len(matches) == 1 else suite.task(ident)
+    task = suite.find(ident)
+    task.check_supported()
     check_tasks_of_provider(suite_name, [task], provider, others="a --task of another suite")
     return task
 

@@ -19,8 +19,11 @@ from osworld_gym.desktops.checks import KNOWN_DIFFERENCES, run_checks
 from osworld_gym.desktops.home_template import apt
 from osworld_gym.desktops.local.desktop import PROGRAMS
 from osworld_gym.desktops.registry import PROVIDERS, make_desktop, provider_class, required_options
-from osworld_gym.errors import DesktopError, ExtensionError, FailureReason
+from osworld_gym.errors import DesktopError, ExtensionError, FailureReason, TaskError
 from osworld_gym.extensions import raised_at
+from osworld_gym.folders import osworld_root
+from osworld_gym.tasks.suites.registry import OSWORLD, load_suite
+from osworld_gym.tasks.usable import lists_unsupported, not_supported
 
 APPLICATIONS = ("mousepad", "pcmanfm", "xterm")  # programs that have their package's name
 LIBRARIES = ("gymnasium", "torch", "torchrl", "transformers")
@@ -51,6 +54,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return _packages()
     print(f"osworld-gym {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
+    if not arguments.provider and osworld_root() is not None:
+        print(_osworld())
     required = {} if arguments.provider else _required()
     names = [arguments.provider] if arguments.provider else [name for name in PROVIDERS if name not in required]
     brief = {} if arguments.provider or arguments.checks else BRIEF
@@ -65,6 +70,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 0
     sound = [_contract(name) for name, fine in zip(names, works, strict=True) if fine]
     return 0 if all(sound) else FAILED
+
+
+def _osworld() -> str:
+    """One line on the checkout at ``OSWORLD_ROOT``."""
+    try:
+        suite = load_suite(OSWORLD)
+    except TaskError as error:
+        return f"{OSWORLD:10} cannot be read: {error}"
+    count = len(not_supported(suite.tasks))
+    more = f"; {count} are not supported: {lists_unsupported(suite)} has why" if count else ""
+    return f"{OSWORLD:10} {len(suite.tasks)} tasks at OSWORLD_ROOT={osworld_root()}{more}"
 
 
 def _required() -> dict[str, list[str]]:

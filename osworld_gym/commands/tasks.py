@@ -20,7 +20,8 @@ from osworld_gym.tasks.suite import Suite
 from osworld_gym.tasks.suites.osworld.requirements import KNOWN_ISSUES, Machine, files_of, reasons_against
 from osworld_gym.tasks.suites.osworld.runs import HEAD, run_all, with_oracle
 from osworld_gym.tasks.suites.registry import OSWORLD, SUITES, load_suite
-from osworld_gym.tasks.task import Task
+from osworld_gym.tasks.task import FIX, Task
+from osworld_gym.tasks.usable import lists_unsupported
 
 Parser = argparse.ArgumentParser
 
@@ -60,11 +61,14 @@ def _list_options(sub: Parser) -> None:
     sub.add_argument("--provider", help="report whether each task can run with it, or why not")
     sub.add_argument("--runnable", action="store_true", help="with --provider: only those that can")
     sub.add_argument("--network", action="store_true", help="with --provider: the desktops may reach the live web")
+    sub.add_argument(
+        "--unsupported", action="store_true", help="only those that this version does not support, with file and reason"
+    )
     sub.add_argument("--hashes", action="store_true", help="print content hashes and the digest of the suite instead")
 
 
 def _show_options(sub: Parser) -> None:
-    sub.add_argument("task", help="task id")
+    sub.add_argument("task", help="task id, or the beginning of one")
 
 
 def _official_options(sub: Parser) -> None:
@@ -84,12 +88,18 @@ def _check_options(sub: Parser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    if arguments.hashes and (arguments.provider is not None or arguments.runnable or arguments.network):
+    other = arguments.provider is not None or arguments.runnable or arguments.network
+    if arguments.hashes and (other or arguments.unsupported):
         raise TaskError(
-            "--hashes prints no word on whether tasks can run; leave --provider, --runnable and --network out"
+            "--hashes prints no word on whether tasks can run; leave --provider, --runnable, --network and "
+            "--unsupported out"
         )
+    if arguments.unsupported and other:
+        raise TaskError("--unsupported is the same for all providers; leave --provider, --runnable and --network out")
     suite = load_suite(arguments.suite)
     tasks = _choose(suite, arguments)
+    if arguments.unsupported:
+        return _list_unsupported(tasks)
     if arguments.hashes:
         for task in tasks:
             print(f"{task.content_hash}\t{task.id}")
@@ -102,6 +112,7 @@ def _list(arguments: argparse.Namespace) -> int:
             print("\t".join((task.id, task.domain, ",".join(task.tags), " ".join(task.instruction.split()))))
         for line in _split_table(suite):
             print(line, file=sys.stderr)
+        _supported(suite, tasks)
         return 0
     check_provider(arguments.provider)
     machine, count = Machine(network=arguments.network), 0
@@ -111,7 +122,25 @@ def _list(arguments: argparse.Namespace) -> int:
         if not reasons or not arguments.runnable:
             print("\t".join((task.id, task.domain, "no: " + "; ".join(reasons) if reasons else "can run")))
     print(f"{count} of {len(tasks)} tasks can run with provider {arguments.provider}", file=sys.stderr)
+    _supported(suite, tasks)
     return 0
+
+
+def _list_unsupported(tasks: Sequence[Task]) -> int:
+    found = [task for task in tasks if task.unsupported]
+    for task in found:
+        print("\t".join((task.id, task.domain, f"{task.source}: {task.unsupported}")))
+    print(f"{len(found)} of {len(tasks)} tasks are not supported" + (f"; {FIX}" if found else ""), file=sys.stderr)
+    return 0
+
+
+def _supported(suite: Suite, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks without the unsupported ones, which are counted on standard error."""
+    able = [task for task in tasks if not task.unsupported]
+    if len(able) < len(tasks):
+        said = f"{len(tasks) - len(able)} of {len(tasks)} tasks are not supported; {lists_unsupported(suite)} has why"
+        print(f"osworld-gym: {said}", file=sys.stderr)
+    return able
 
 
 def _split_table(suite: Suite) -> list[str]:
@@ -126,14 +155,17 @@ def _split_table(suite: Suite) -> list[str]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    task = load_suite(arguments.suite).task(arguments.task)
+    task = load_suite(arguments.suite).find(arguments.task)
     print(json.dumps(task.to_json(), indent=2, ensure_ascii=False))
+    if task.unsupported:
+        print(f"osworld-gym: this task is not supported: {task.source}: {task.unsupported}; {FIX}", file=sys.stderr)
     return 0
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
     cache, here, fetched, failed = FileCache(), 0, 0, 0
-    for task in _choose(load_suite(arguments.suite), arguments):
+    suite = load_suite(arguments.suite)
+    for task in _supported(suite, _choose(suite, arguments)):
         for task_file in files_of(task):
             if cache.find(task_file) is not None:
                 here += 1
@@ -159,7 +191,12 @@ def _check(arguments: argparse.Namespace) -> int:
     with make_desktop(provider) as desktop:
         for task in tasks:
             try:
+                task.check_supported()
                 problems = check_task(desktop, task, arguments.seed)
+            except TaskError as error:
+                if not task.unsupported:
+                    raise
+                problems = [str(error)]
             except DesktopError as error:
                 if error.reason is FailureReason.never_ready:
                     raise
@@ -176,6 +213,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _official(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
     chosen = [task for task in _choose(suite, arguments) if not arguments.task or task.id[:8] in arguments.task]
+    chosen = _supported(suite, chosen)
     pairs = with_oracle(chosen)
     if not pairs:
         raise TaskError(f"suite {suite.name!r} has none of the tasks that need no network and that we can solve")

@@ -54,7 +54,9 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
     Args:
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.
-        split: split of the suite; ``all`` for every task.
+        split: split of the suite; ``all`` for every task. Tasks that this version does not support are left out.
+        runnable: whether to leave out tasks that cannot run on this machine with this provider, too; a warning counts
+            them by reason. Otherwise such a task is a TaskError when it is set up or scored.
         options: when an episode ends, and the pixel coordinates of the model's actions.
         provider_options: keyword arguments of the provider's class.
         deadline: seconds for one call on a blocking desktop.
@@ -63,7 +65,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         render_mode: ``rgb_array`` or None.
 
     Raises:
-        ValueError: unknown provider or option, or an argument out of range.
+        ValueError: unknown provider or option, an argument out of range, or ``runnable`` without a provider's name.
         TypeError: an argument of another type.
         TaskError: unknown suite, split or task.
         DesktopError: the desktop cannot be created; from :meth:`reset`: all attempts failed.
@@ -77,6 +79,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         *,
         suite: str | Path | Suite | None = None,
         split: str = "all",
+        runnable: bool = False,
         options: EpisodeOptions | None = None,
         provider_options: Mapping[str, Any] | None = None,
         deadline: float = CALL_DEADLINE,
@@ -89,7 +92,7 @@ class OSWorldGymnasiumEnv(gymnasium.Env[Observation, str]):
         check_retries("reset_retries", reset_retries)
         self.render_mode = render_mode
         make = desktop_factory(provider, provider_options)
-        self.suite, self._tasks = choose_tasks(suite, split, provider)
+        self.suite, self._tasks = choose_tasks(suite, split, provider, runnable=runnable, options=provider_options)
         self._retries = reset_retries
         self.vector = DesktopVector(make, 1, options, deadline=deadline, warm=warm)
         self.vector.close_with(self)

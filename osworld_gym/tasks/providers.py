@@ -9,6 +9,7 @@ from osworld_gym.tasks.setup.run import HOST_STEPS
 from osworld_gym.tasks.task import Task
 
 SIM = "sim"
+REMOTE_MACHINES = frozenset({"vm", "remote"})  #: providers whose desktops have their own network
 #: the providers of desktops with programs; nothing is known of those that other packages add
 _WITH_PROGRAMS = frozenset({"local", "container", "vm", "remote"})
 
@@ -24,7 +25,11 @@ def default_provider(tasks: Sequence[Task]) -> str:
 
 
 def wrong_provider(suite: str, tasks: Sequence[Task], provider: str) -> str | None:
-    """What is wrong with the provider for tasks of a suite, without a fix; None: nothing is known to be."""
+    """What is wrong with the provider for tasks of a suite, without a fix; None: nothing is known to be.
+
+    Unsupported tasks are not looked at: they run on none.
+    """
+    tasks = [task for task in tasks if not task.unsupported]
     if provider in _WITH_PROGRAMS:
         wrong = [task for task in tasks if is_simulated(task)]
         expected = f"provider {SIM}"

@@ -55,6 +55,23 @@ class Suite:
             "`osworld-gym tasks list` prints all of a suite"
         )
 
+    def find(self, beginning: str) -> Task:
+        """The task with this id, or else the only one whose id begins with it.
+
+        Raises:
+            TaskError: there is none, or several begin with it.
+        """
+        found = [task for task in self.tasks if beginning and task.id.startswith(beginning)]
+        if len(found) == 1:
+            return found[0]
+        if not found or any(task.id == beginning for task in found):
+            return self.task(beginning)
+        names = ", ".join(task.id for task in found)
+        raise TaskError(
+            f"{len(found)} tasks of suite {self.name!r} begin with {beginning!r}, expected one: {names}; fix: write "
+            "more of the id"
+        )
+
     def split(self, name: str) -> tuple[Task, ...]:
         """The tasks of a split in its order; ``all``: every task; a tag: every task with that tag.
 

@@ -22,6 +22,10 @@ _OPTIONAL: dict[str, type] = {
     "proxy": bool,
 }
 _KEYS = (*_REQUIRED, "config", *_OPTIONAL)
+#: keys whose values are members of a Task → their types
+_FIELDS: dict[str, type] = {**_REQUIRED, "config": list, "domain": str, "oracle": dict, "tags": list}
+#: what a user can do about a task that is not supported
+FIX = "fix: correct the file, or use a version of osworld-gym that knows this"
 _EVALUATOR_KEYS = ("func", "result", "expected", "options", "conj", "postconfig")
 
 
@@ -38,6 +42,9 @@ class Task:
         oracle: how the task is solved, read by ``osworld_gym.tasks.oracles``; None for official tasks.
         tags: free labels, e.g. ``("known",)`` for tasks that the base policy's cloning data covers.
         raw: every other key of the file, unchanged.
+        unsupported: why this version of the package can neither set the task up nor score it, with the key: a key,
+            setup step or evaluator that it does not know, as of a newer OSWorld. Empty: nothing is known.
+        source: the file that the task was read from, for messages; empty if it is from none.
     """
 
     id: str
@@ -48,50 +55,51 @@ class Task:
     oracle: Mapping[str, Any] | None = None
     tags: tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
+    unsupported: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, where: str = "task") -> Task:
+    def from_json(cls, data: Mapping[str, Any], *, where: str = "task", keep_unsupported: bool = False) -> Task:
         """Reads one task.
 
         Args:
             data: the content of a task file.
             where: the source, named in errors.
+            keep_unsupported: whether a task with an unknown or malformed key, setup step or evaluator is returned, with
+                the reason in ``unsupported``, as long as it has an id, an instruction and an evaluator.
 
         Raises:
             TaskError: a required key is missing or misspelled, or a key, setup step or evaluator is malformed; the
                 message names ``where`` and the key.
         """
-        check_spelling(data, _KEYS, where)
-        for key, kind in _REQUIRED.items():
-            if not isinstance(data.get(key), kind):
-                raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data.get(key)).__name__}")
-        config = data.get("config") or []
-        if not isinstance(config, list):
-            raise TaskError(f"{where}: key 'config' must be a list of setup steps, got {type(config).__name__}")
-        for i, step in enumerate(config):
-            check_step(step, f"{where}: config[{i}]")
-        check_evaluator(data["evaluator"], where)
-        for key, kind in _OPTIONAL.items():
-            if data.get(key) is not None and not isinstance(data[key], kind):
-                raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data[key]).__name__}")
-        tags = data.get("tags") or ()
-        if not all(isinstance(tag, str) for tag in tags):
-            raise TaskError(f"{where}: key 'tags' must be a list of str, got {tags!r}")
+        unsupported = ""
+        try:
+            _check(data, where)
+        except TaskError as error:
+            if not keep_unsupported or not _has_fields(data):
+                raise
+            unsupported = str(error).removeprefix(f"{where}: ")
         known = {"id", "instruction", "config", "evaluator", "domain", "oracle", "tags"}
         return cls(
             id=data["id"],
             instruction=data["instruction"],
-            config=tuple(config),
+            config=tuple(data.get("config") or ()),
             evaluator=data["evaluator"],
             domain=data.get("domain") or "",
             oracle=data.get("oracle"),
-            tags=tuple(tags),
+            tags=tuple(data.get("tags") or ()),
             raw={k: v for k, v in data.items() if k not in known},
+            unsupported=unsupported,
+            source=where,
         )
 
     @classmethod
-    def load(cls, path: Path) -> Task:
+    def load(cls, path: Path, *, keep_unsupported: bool = False) -> Task:
         """Reads one task file. The parent folder is the domain if the file has no key ``domain``.
+
+        Args:
+            path: the file.
+            keep_unsupported: as of :meth:`from_json`.
 
         Raises:
             TaskError: the file is not readable as a JSON object, or as :meth:`from_json`.
@@ -104,7 +112,12 @@ class Task:
             raise TaskError(f"{path}: expected a JSON object, got {type(data).__name__}")
         if data.get("domain") is None:
             data["domain"] = path.parent.name
-        return cls.from_json(data, where=str(path))
+        return cls.from_json(data, where=str(path), keep_unsupported=keep_unsupported)
+
+    def check_supported(self) -> None:
+        """Raises TaskError if the task is ``unsupported``, with the reason and how to fix it."""
+        if self.unsupported:
+            raise TaskError(f"task {self.id!r} is not supported: {self.source}: {self.unsupported}; {FIX}")
 
     def to_json(self) -> dict[str, Any]:
         """The task as a task file's content: OSWorld's keys and ours (``domain``, ``tags``, ``oracle``)."""
@@ -120,6 +133,36 @@ class Task:
         content = {key: value for key, value in self.to_json().items() if key != "tags"}
         text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check(data: Mapping[str, Any], where: str) -> None:
+    """Raises TaskError as :meth:`Task.from_json`."""
+    check_spelling(data, _KEYS, where)
+    for key, kind in _REQUIRED.items():
+        if not isinstance(data.get(key), kind):
+            raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data.get(key)).__name__}")
+    config = data.get("config") or []
+    if not isinstance(config, list):
+        raise TaskError(f"{where}: key 'config' must be a list of setup steps, got {type(config).__name__}")
+    for i, step in enumerate(config):
+        check_step(step, f"{where}: config[{i}]")
+    check_evaluator(data["evaluator"], where)
+    for key, kind in _OPTIONAL.items():
+        if data.get(key) is not None and not isinstance(data[key], kind):
+            raise TaskError(f"{where}: key {key!r} must be {kind.__name__}, got {type(data[key]).__name__}")
+    tags = data.get("tags") or ()
+    if not all(isinstance(tag, str) for tag in tags):
+        raise TaskError(f"{where}: key 'tags' must be a list of str, got {tags!r}")
+
+
+def _has_fields(data: Mapping[str, Any]) -> bool:
+    """Whether the members of a Task have their types, whatever is in them; each setup step has a type."""
+    for key, kind in _FIELDS.items():
+        if not isinstance(data.get(key), kind) and (key in _REQUIRED or data.get(key)):
+            return False
+    steps, tags = data.get("config") or (), data.get("tags") or ()
+    typed = (isinstance(step, Mapping) and isinstance(step.get("type"), str) for step in steps)
+    return all(typed) and all(isinstance(tag, str) for tag in tags)
 
 
 def check_evaluator(evaluator: Mapping[str, Any], where: str) -> None:

@@ -85,7 +85,9 @@ class OSWorldEnv(EnvBase):
         provider: a name of ``desktops.registry.PROVIDERS``, or a function that creates a desktop.
         num_envs: N, the number of desktops.
         suite: a suite, its name, or an OSWorld folder; None: the provider's default suite.
-        split: split of the suite; ``all`` for every task.
+        split: split of the suite; ``all`` for every task. Tasks that this version does not support are left out.
+        runnable: whether to leave out tasks that cannot run on this machine with this provider, too; a warning counts
+            them by reason. Otherwise such a task is a TaskError when it is set up or scored.
         observation: ``array`` (``screenshot``) or ``png`` (``screenshot_png``).
         options: when an episode ends, and the pixel coordinates of the model's actions.
         provider_options: keyword arguments of the provider's class.
@@ -100,7 +102,7 @@ class OSWorldEnv(EnvBase):
         episode_retries: how often an episode is run again if its desktop fails, with ``group_size`` > 1.
 
     Raises:
-        ValueError: unknown provider or option, or an argument out of range.
+        ValueError: unknown provider or option, an argument out of range, or ``runnable`` without a provider's name.
         TypeError: an argument of another type.
         TaskError: unknown suite, split or task.
         DesktopError: the first desktop cannot be created.
@@ -113,6 +115,7 @@ class OSWorldEnv(EnvBase):
         *,
         suite: str | Path | Suite | None = None,
         split: str = "all",
+        runnable: bool = False,
         observation: Literal["array", "png"] = "array",
         options: EpisodeOptions | None = None,
         provider_options: Mapping[str, Any] | None = None,
@@ -132,7 +135,7 @@ class OSWorldEnv(EnvBase):
         check_retries("reset_retries", reset_retries)
         make = desktop_factory(provider, provider_options)
         super().__init__(device=None, batch_size=[num_envs])
-        self.suite, self._tasks = choose_tasks(suite, split, provider)
+        self.suite, self._tasks = choose_tasks(suite, split, provider, runnable=runnable, options=provider_options)
         self._png = observation == "png"
         self._retries = reset_retries
         self._group_size, self._episode_retries = group_size, episode_retries

@@ -21,7 +21,7 @@ def evaluators_identity(tasks: Iterable[Task], backend: Backend | str) -> str:
     """Whose evaluators score these tasks: ours, OSWorld's with their hash, or ours where we have them and else those.
 
     Args:
-        tasks: the tasks; those that a judge scores, and that no installed evaluator can score, are left out.
+        tasks: the tasks; unsupported ones, and those that a judge or no installed evaluator can score, are left out.
         backend: a :class:`Backend` or its name.
 
     Raises:
@@ -29,7 +29,7 @@ def evaluators_identity(tasks: Iterable[Task], backend: Backend | str) -> str:
     """
     evaluators, theirs = Evaluators(backend), False
     for task in tasks:
-        for check in () if is_judged(task) else read_evaluator(task)[1]:
+        for check in () if task.unsupported or is_judged(task) else read_evaluator(task)[1]:
             with suppress(TaskError):
                 theirs = theirs or is_official(task.id, check, evaluators)
     place = find_official()

@@ -46,11 +46,12 @@ def verify(
         files: the cache of gold files; None: this machine's default cache.
 
     Raises:
-        TaskError: the evaluator is malformed or names an unknown metric or getter, or a gold file is missing and the
-            cache is offline.
+        TaskError: the task is unsupported, its evaluator is malformed or names an unknown metric or getter, or a gold
+            file is missing and the cache is offline.
         DesktopError: ``evaluator_failed`` when a getter or metric exceeded its deadline, or raised although the result
             is sound; the desktop's own reason when the desktop failed.
     """
+    task.check_supported()
     given_up = stop is StopReason.call_user
     if task.evaluator.get("func") == INFEASIBLE:
         return Verdict(float(given_up))

@@ -104,7 +104,11 @@ class TaskRun:
 
 
 def prepare(task: Task, desktop: Desktop, files: FileCache | None = None, *, seed: int = 0) -> None:
-    """Runs the task's ``config`` on a desktop just reset with ``seed``. Raises as :meth:`TaskRun.run`."""
+    """Runs the task's ``config`` on a desktop just reset with ``seed``.
+
+    Raises as :meth:`TaskRun.run`, and TaskError for an unsupported task.
+    """
+    task.check_supported()
     if any((step.get("parameters") or {}).get("stdout") for step in task.config):
         raise TaskError(f"task {task.id!r}: config stores a command's output, which only evaluator.postconfig may")
     TaskRun(task, desktop, files or FileCache(), {}, seed).run(task.config)

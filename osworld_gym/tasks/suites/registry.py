@@ -105,11 +105,14 @@ def osworld_suite(folder: Path) -> Suite:
 
     Each list ``test_<label>.json`` (``{domain: [id, ...]}``; upstream has several, and they overlap) becomes the tag
     ``<label>`` of its tasks, except ``test_all.json``, which is the split ``test``; without it, ``test`` has all tasks.
+    A task whose keys, setup steps or evaluator this version does not know is in it with the reason
+    (:attr:`osworld_gym.tasks.task.Task.unsupported`), so that the others can be used.
 
     Raises:
-        TaskError: there is no task file, a file is not a task, or a list has an unknown id.
+        TaskError: there is no task file, a file is no JSON or no task, two have the same id, or a list has an unknown
+            id.
     """
-    tasks = [Task.load(path) for path in sorted((folder / "examples").glob("*/*.json"))]
+    tasks = [Task.load(path, keep_unsupported=True) for path in sorted((folder / "examples").glob("*/*.json"))]
     if not tasks:
         raise TaskError(f"{folder / 'examples'}: expected at least one <domain>/<id>.json, found none")
     known = {task.id for task in tasks}

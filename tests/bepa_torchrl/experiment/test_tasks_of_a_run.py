@@ -10,7 +10,7 @@ import pytest
 
 from bepa_torchrl.experiment.checks.tasks import task_checks, tasks_of_provider
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, with_changes
-from bepa_torchrl.experiment.tasks import list_facts, make_tasks
+from bepa_torchrl.experiment.tasks import list_facts, make_tasks, not_executable
 from osworld_gym.errors import TaskError
 
 ACCOUNT = {"type": "googledrive", "parameters": {"settings_file": "x", "operation": ["delete"], "args": [{}]}}
@@ -62,6 +62,29 @@ def test_a_list_file_and_a_label_choose_tasks(checkout: Path) -> None:
 def test_no_task_is_both_trained_on_and_held_out(checkout: Path) -> None:
     with pytest.raises(ConfigError, match=r"share 1 tasks, first 'c'; fix: env.held_out_split=null"):
         chosen(checkout, "env.held_out_split=small")
+
+
+def test_a_task_of_a_newer_osworld_is_left_out_of_training_and_has_no_result_in_an_evaluation(
+    checkout: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = {"type": "execute", "parameters": {"command": "ls", "retries": 3}}
+    for name in ("d", "e"):
+        write_task(checkout, name, newer)
+    reason = "it is not supported: config[0]: setup step 'execute': unknown parameters: retries"
+    for runnable, ids in (("true", ["a", "b", "c"]), ("false", ["a", "b", "c", "drive"])):
+        caplog.clear()
+        assert chosen(checkout, f"env.runnable={runnable}") == (ids, [])
+        assert f"2 × {reason}" in caplog.text
+        assert f"`osworld-gym tasks list --suite {checkout} --unsupported` lists the files" in caplog.text
+        settings = load_config(["env=osworld", f"env.suite={checkout}", f"env.runnable={runnable}"])
+        every = make_tasks(settings, every=True).train
+        assert [task.id for task in every] == ["a", "b", "c", "d", "drive", "e"]
+        against = not_executable(settings, every)
+        assert against["e"].startswith(reason)
+        assert set(against) == {"d", "e"} | ({"drive"} if runnable == "true" else set())
+    (checkout / "mine.json").write_text(json.dumps({"os": ["d"]}))
+    with pytest.raises(ConfigError, match=r"no task left: split '.*/mine\.json' of .* has none that can run here"):
+        chosen(checkout, f"env.train_split={checkout}/mine.json")
 
 
 def provider_problem(provider: str, *suite: str) -> str | None:

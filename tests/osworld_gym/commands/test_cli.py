@@ -130,7 +130,7 @@ def test_without_a_home_folder_the_error_names_the_variable(
         (["tasks", "show", "no-such-task"], "no task 'no-such-task' in suite 'sim'; it has "),
         (
             ["tasks", "show", "sim-choose-0"],
-            "(did you mean 'sim-choose-00' or 'sim-choose-01' or 'sim-",
+            "10 tasks of suite 'sim' begin with 'sim-choose-0', expected one: sim-choose-00, sim-choose-01, ",
         ),
         (["desktop", "--provider", "sim", "--width", "800"], "has no option width, got --width=800; leave it out"),
         (["doctor", "--provider", "recorded"], "provider 'recorded' requires folder=..."),

@@ -138,6 +138,7 @@ def test_a_checkout_by_the_environment(tmp_path, monkeypatch):
 
 def test_the_official_files_load(official_examples):
     suite = load_suite(official_examples)
+    assert [task.unsupported for task in suite.tasks if task.unsupported] == []
     infeasible = [task for task in suite.tasks if task.evaluator["func"] == "infeasible"]
     assert all(read_evaluator(task)[1] or task in infeasible for task in suite.tasks)
     if suite.digest != DIGEST:  # another checkout, with unknown counts

@@ -118,6 +118,8 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
         provider: ``sim``; ``local``, with this machine's applications; ``container``, with our image's; for other
             providers, applications are not checked.
     """
+    if task.unsupported:
+        return [f"it is not supported: {task.unsupported}"]
     if is_simulated(task) != (provider == "sim"):
         return [f"it is {'a' if is_simulated(task) else 'no'} task of the simulated desktop"]
     if provider == "sim":
@@ -138,7 +140,9 @@ def reasons_against(task: Task, provider: str, machine: Machine) -> list[str]:
 
 
 def files_of(task: Task) -> list[TaskFile]:
-    """Every file that the task's steps and evaluator download."""
+    """Every file that the task's steps and evaluator download; none for an unsupported task."""
+    if task.unsupported:
+        return []
     steps = [step for step in _all_steps(task) if step["type"] == "download"]
     files = [setup_file(task.id, file["url"], file["path"]) for step in steps for file in step["parameters"]["files"]]
     for config in _getters(task):

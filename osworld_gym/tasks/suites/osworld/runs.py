@@ -47,9 +47,9 @@ HEAD = f"{'task':8} {'domain':20} {'nothing':>7} {'oracle':>6}  {'evaluator':10}
 
 
 def with_oracle(tasks: Sequence[Task]) -> list[tuple[Task, OfficialOracle]]:
-    """The tasks that have a written oracle and whose files are all in the cache, each with its oracle."""
+    """The supported tasks that have a written oracle and whose files are all in the cache, each with its oracle."""
     files = FileCache()
-    written = [(task, ORACLES[task.id[:8]]) for task in tasks if task.id[:8] in ORACLES]
+    written = [(task, ORACLES[task.id[:8]]) for task in tasks if task.id[:8] in ORACLES and not task.unsupported]
     return [pair for pair in written if all(files.find(file) is not None for file in files_of(pair[0]))]
 
 
