@@ -116,13 +116,12 @@ def test_an_environment_leaves_out_what_cannot_run_if_it_is_asked_to(
     write(tmp_path, "good")
     write(tmp_path, "step", config=[{"type": "dance"}])
     write(tmp_path, "metric", evaluator=EXACT | {"func": "compare_hologram"})
-    monkeypatch.setattr("osworld_gym.tasks.suites.osworld.requirements.find_official", lambda: None)
     monkeypatch.setattr("osworld_gym.factory.make_desktop", lambda *_, **__: ScriptedDesktop())
     with OSWorldGymnasiumEnv("local", suite=tmp_path, runnable=True) as env:
         assert {env.reset(seed=seed)[1]["task_id"] for seed in range(5)} == {"good"}
     assert "2 of 3 tasks of split 'all'" in caplog.text
     assert "1 × unknown setup step dance" in caplog.text
-    assert "1 × compare_hologram requires OSWorld's evaluators" in caplog.text
+    assert "1 × compare_hologram requires " in caplog.text  # OSWorld's evaluators, or newer ones than are installed
     with pytest.raises(ValueError, match="runnable=True requires a provider's name, got a function"):
         OSWorldGymnasiumEnv(ScriptedDesktop, suite=tmp_path, runnable=True)
 
