@@ -151,17 +151,19 @@ STALENESS = (
     ),
 )
 ANCHOR = Variant("bepa_anchor", "bepa", "cross-entropy on own successes (`loss.anchor`)", tuned_as="bepa_anchor")
+#: without a search: its self-rolls are prepared once for all trials, so that it has BEPA's settings
+HANDOVER = Variant(
+    "bepa_handover",
+    "bepa",
+    "self-rolls without the plan in the first step, trained on after it",
+    preparation=("expert.handover=1", "expert.handover_loss=after"),
+)
 #: rules that are not in the paper, first with the values of their sources or documentation: BEPA's other settings,
 #: and for ``prefix``, which injects nothing, GRPO's
 FURTHER = (
     Variant("prefix", "prefix", "groups of unsolved tasks start within a self-rolled success", tuned_as="grpo"),
     Variant("bepa_distill", "bepa", "gated plan distillation, weight 0.01 and beta 5", ("loss.distill_weight=0.01",)),
-    Variant(
-        "bepa_handover",
-        "bepa",
-        "self-rolls without the plan in the first step, trained on after it",
-        preparation=("expert.handover=1", "expert.handover_loss=after"),
-    ),
+    HANDOVER,
     Variant("bepa_kl", "bepa", "divergence from the base policy, weight 0.01", ("loss.kl_weight=0.01",)),
     Variant("bepa_entropy", "bepa", "entropy bonus, weight 0.01", ("loss.entropy_weight=0.01",)),
     Variant(
@@ -218,8 +220,7 @@ RATES = (
     Variant("grpo_as_bepa", "grpo", "GRPO with BEPA's learning rate and updates", tuned_as="bepa"),
     Variant("bepa_as_grpo", "bepa", "BEPA with GRPO's learning rate and updates", tuned_as="grpo"),
 )
-#: the rules of :data:`FURTHER` with rates and weights of a search of their own; but for the anchor, and for hand-overs,
-#: whose self-rolls are prepared once for all trials
+#: the rules of :data:`FURTHER` with rates and weights of a search of their own; but for the anchor and for hand-overs
 RULES_TUNED = (
     Variant("prefix_tuned", "prefix", "groups of unsolved tasks start within a self-rolled success"),
     Variant("bepa_distill_tuned", "bepa", "gated plan distillation, beta 5", tuned_as="bepa_distill"),
@@ -280,7 +281,7 @@ FREE_PARTS = {
         *(variant for variant in METHODS if variant.name not in (*_CORE, "grpo_16", "bound")),
         SELF_THEN_RL,
     ),
-    "rules": RULES_TUNED,
+    "rules": (*RULES_TUNED, HANDOVER),
 }
 VARIANTS = {variant.name: variant for parts in (PARTS, FREE_PARTS) for part in parts.values() for variant in part}
 _SELF_ROLLING = ("bepa", "level1", "sft_self", "sft_self_rl", "prefix")  #: methods that use LEVEL-1's traces
