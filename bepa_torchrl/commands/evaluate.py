@@ -310,8 +310,10 @@ def _write_record(out: Path, card: Mapping[str, Any], samples: Iterable[Sample])
 def _compare(options: argparse.Namespace) -> int:
     from bepa_torchrl.evaluation.comparison import compare, comparison_lines
     from bepa_torchrl.evaluation.outcomes import read_outcomes
+    from osworld_gym.commands.output import printable
 
     (first, facts), (second, other_facts) = (read_outcomes(folder) for folder in options.compare)
     comparison = compare(first, second, (facts, other_facts))
-    print(json.dumps(comparison, ensure_ascii=False) if options.json else "\n".join(comparison_lines(comparison)))
+    lines = map(printable, comparison_lines(comparison))
+    print(json.dumps(comparison, ensure_ascii=False) if options.json else "\n".join(lines))
     return 0

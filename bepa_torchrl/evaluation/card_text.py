@@ -156,18 +156,18 @@ def _conditions(card: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         about = f"tasks in the order {area['order']}, {area['max_steps']} steps at most"
         yield "efficiency-quality area", f"{area['area']:.3f} ({about})"
     for name, value in card.items():
-        if name not in derived and value is not None and (text := _plain(value)):
+        if name not in derived and value is not None and (text := plain(value)):
             yield name.replace("_", " "), text
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A fact as text; empty for an empty list or mapping."""
     if value is None:
         return "–"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(each)}" for key, each in value.items())
+        return ", ".join(f"{key} {plain(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(plain, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

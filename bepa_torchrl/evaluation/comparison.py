@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bepa_torchrl.evaluation.card_text import plain
 from bepa_torchrl.evaluation.outcomes import Outcome, by_task, successes
 from bepa_torchrl.evaluation.statistics import FEWEST_PAIRS, mcnemar, paired_difference, smallest_difference
+from osworld_gym.desktops.identity import NOT_KNOWN
 
 #: facts that two evaluations should share; a comparison names those that differ
 SAME = ("suite", "digest", "steps_budget", "temperature", "provider", "machine", "machine_hash", "evaluators", "judge")
+_BY_VERIFIERS = ("judge",)  #: facts that an evaluation is without, rather than that it does not state them
 
 
 def compare(
@@ -32,7 +35,8 @@ def compare(
         (scores on the common tasks), ``difference`` (second - first), ``interval`` (by
         :func:`~bepa_torchrl.evaluation.statistics.paired_difference`), ``mcnemar`` (``only_first``, ``only_second``,
         ``p``), ``smallest_difference`` (that these tasks and passes would show with a power of 80 %; None if nobody can
-        say), ``gained`` and ``lost`` tasks, and ``differing_facts``.
+        say), ``gained`` and ``lost`` tasks, ``differing_facts``, and ``unknown_facts``: those that only one of the two
+        states, as an evaluation of an earlier version, or one of another agent, has fewer (name → both values).
 
     Raises:
         ValueError: no task has a result in both.
@@ -49,6 +53,8 @@ def compare(
     lost = [task for task, a, b in zip(common, *solved, strict=True) if a and not b]
     gained = [task for task, a, b in zip(common, *solved, strict=True) if b and not a]
     difference = paired_difference(*scores)
+    pairs = {name: [each.get(name) for each in facts] for name in SAME}
+    differing = {name: values for name, values in pairs.items() if values[0] != values[1]}
     means = [sum(sum(values) / len(values) for values in side) / len(side) for side in scores]
     return {
         "tasks": len(common),
@@ -62,10 +68,14 @@ def compare(
         "smallest_difference": smallest_difference(*scores),
         "gained": gained,
         "lost": lost,
-        "differing_facts": {
-            name: [facts[0].get(name), facts[1].get(name)] for name in SAME if facts[0].get(name) != facts[1].get(name)
-        },
+        "differing_facts": {name: values for name, values in differing.items() if not _is_unknown(name, values)},
+        "unknown_facts": {name: values for name, values in differing.items() if _is_unknown(name, values)},
     }
+
+
+def _is_unknown(name: str, values: Sequence[Any]) -> bool:
+    """Whether one of two values of a fact is not known, so that nobody can say whether they differ."""
+    return name not in _BY_VERIFIERS and any(value in (None, NOT_KNOWN) for value in values)
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
@@ -84,8 +94,16 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     for name in ("gained", "lost"):
         lines += [f"{name}: {', '.join(comparison[name])}"] if comparison[name] else []
     for name, (one, other) in comparison["differing_facts"].items():
-        lines.append(f"not the same {name}: {one} and {other}")
+        lines.append(f"not the same {name}: {_stated(one)} and {_stated(other)}")
+    for name, values in comparison["unknown_facts"].items():
+        one, other = (NOT_KNOWN if value is None else _stated(value) for value in values)
+        lines.append(f"not known whether both had the same {name}: {one} and {other}")
     return lines
+
+
+def _stated(value: Any) -> str:
+    """A fact as text."""
+    return "none" if value is None or value == {} else plain(value)
 
 
 def _design(tasks: int, smallest: float | None) -> str:

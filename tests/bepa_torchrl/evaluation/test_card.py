@@ -150,6 +150,24 @@ def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
         compare([outcome("a", WIN)], [outcome("b", WIN)])
 
 
+def test_a_comparison_says_which_conditions_are_not_known() -> None:
+    """Cards of an earlier version name no evaluators; results of others no provider. Neither is a difference."""
+    tasks = [outcome("a", WIN)]
+    new = {"evaluators": "ours", "temperature": 0.0, "provider": "sim", "machine_hash": "not known", "machine": {}}
+    old = {"temperature": 1.0, "machine_hash": "sha256:a", "machine": {"size": [800, 600]}, "judge": "a model"}
+    found = compare(tasks, tasks, (old, new))
+    differing = {"temperature": [1.0, 0.0], "machine": [{"size": [800, 600]}, {}], "judge": ["a model", None]}
+    assert found["differing_facts"] == differing
+    unknown = {"provider": [None, "sim"], "machine_hash": ["sha256:a", "not known"], "evaluators": [None, "ours"]}
+    assert found["unknown_facts"] == unknown
+    lines = comparison_lines(found)
+    assert "not known whether both had the same evaluators: not known and ours" in lines
+    assert "not known whether both had the same machine_hash: sha256:a and not known" in lines
+    assert "not the same temperature: 1 and 0" in lines
+    assert "not the same machine: size 800, 600 and none" in lines
+    assert "not the same judge: a model and none" in lines
+
+
 def test_a_comparison_claims_no_difference_that_is_impossible() -> None:
     """Twenty equal tasks, then two: no width of 0, and neither 0.0 nor 140.1 points."""
     equal = [outcome(str(number), WIN) for number in range(20)]
