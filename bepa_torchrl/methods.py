@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bepa_torchrl.rollout.injection import Injection
+from osworld_gym.counts import check_count
 from osworld_gym.errors import did_you_mean
 from osworld_gym.extensions import Registry
 
@@ -65,8 +66,7 @@ class Method:
     def __post_init__(self) -> None:
         for key, kind in _KINDS.items():
             self._convert(key, kind)
-        if self.traces_per_task < 1:
-            raise ValueError(f"method {self.name}: traces_per_task must be >= 1; got {self.traces_per_task}")
+        check_count(f"method {self.name}: traces_per_task", self.traces_per_task)
         static = self.seed_source is SeedSource.self_rolled and not self.refresh
         if self.prefix and not (static and self.injection is Injection.never):
             raise ValueError(

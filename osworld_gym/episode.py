@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from time import perf_counter
 
 import numpy as np
 
 from osworld_gym.action_text import ACTION_TEXTS, action_text
+from osworld_gym.counts import check_count
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.errors import DesktopError, FailureReason, ParseError, TaskError
 from osworld_gym.tasks.evaluation.judging import History, Judge, is_judged
@@ -92,9 +92,7 @@ class EpisodeOptions:
     def __post_init__(self) -> None:
         action_text(self.action_text)
         for name in ("max_steps", "parse_errors", "call_user_tolerance"):
-            limit = getattr(self, name)
-            if not isinstance(limit, Integral) or limit < 1:
-                raise ValueError(f"EpisodeOptions.{name}: expected an integer of at least 1, got {limit!r}")
+            check_count(f"EpisodeOptions.{name}", getattr(self, name))
 
 
 def options_or_default(options: EpisodeOptions | None) -> EpisodeOptions:

@@ -6,11 +6,11 @@ import logging
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from osworld_gym.counts import check_count
 from osworld_gym.desktops.base import Desktop
 from osworld_gym.desktops.registry import make_desktop, provider_class
 from osworld_gym.errors import TaskError
@@ -117,8 +117,7 @@ def check_retries(name: str, given: int) -> None:
     Raises:
         ValueError: it is not an integer of at least 0; the message begins with ``name``.
     """
-    if not isinstance(given, Integral) or given < 0:
-        raise ValueError(f"{name}: expected an integer >= 0, the number of further attempts, got {given!r}")
+    check_count(name, given, 0, "the number of further attempts")
 
 
 def as_seed(name: str, given: object) -> int:

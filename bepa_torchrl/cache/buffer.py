@@ -21,6 +21,7 @@ from bepa_torchrl.cache.writer import WHEN_FULL, KeyedWriter
 from bepa_torchrl.data.seeding import Stream
 from bepa_torchrl.storage import FolderError
 from bepa_torchrl.torchrl_private import prefetched_discarded, read_lock, write_lock
+from osworld_gym.counts import check_count
 
 
 def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
@@ -76,7 +77,7 @@ class TaskTraceCache(ReplayBuffer):
         transform: as in ``ReplayBuffer``.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or a number is no integer.
     """
 
     def __init__(
@@ -91,16 +92,14 @@ class TaskTraceCache(ReplayBuffer):
         prefetch: int | None = None,
         transform: Transform | None = None,
     ) -> None:
-        if traces_per_task < 1:
-            raise ValueError(f"traces_per_task must be >= 1; got {traces_per_task}")
-        if max_tasks is not None and max_tasks < 1:
-            raise ValueError(f"max_tasks must be >= 1, or None; got {max_tasks}")
+        check_count("traces_per_task", traces_per_task)
+        if max_tasks is not None:
+            check_count("max_tasks", max_tasks, why="or None")
+        check_count("seed", seed, 0)
         if rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}; got {rule!r}")
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full must be one of {', '.join(WHEN_FULL)}; got {when_full!r}")
-        if seed < 0:
-            raise ValueError(f"seed must be >= 0; got {seed}")
         self.rule, self.seed = rule, seed
         self._refreshes: dict[str, int] = {}  # per task, including evicted ones
         self._injections: dict[str, int] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from osworld_gym.counts import check_count
+
 AGGREGATIONS = ("group", "token", "sequence", "sum_norm", "seq-mean-token-sum", "seq-mean-token-mean")
 UNITS = ("token", "step")
 
@@ -90,5 +92,5 @@ def check_aggregation(aggregation: str, unit: str, max_length: int | None) -> No
         raise ValueError(f"unit must be one of {', '.join(UNITS)}; got {unit!r}")
     if (aggregation == "sum_norm") != (max_length is not None):
         raise ValueError(f"sum_norm requires max_length, the others accept none; got {max_length} with {aggregation!r}")
-    if max_length is not None and max_length < 1:
-        raise ValueError(f"max_length must be >= 1; got {max_length}")
+    if max_length is not None:
+        check_count("max_length", max_length)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from osworld_gym.counts import check_count
+
 
 def probability_histogram(log_prob_L: Tensor, *, bins: int = 50) -> Tensor:
     """Share of tokens in each of ``bins`` equal parts of [0, 1] by probability. Paper figure "histogram".
@@ -20,8 +22,7 @@ def probability_histogram(log_prob_L: Tensor, *, bins: int = 50) -> Tensor:
         ValueError: no token, one that is not a log-probability, or fewer than one bin.
     """
     probability = _probabilities(log_prob_L)
-    if bins < 1:
-        raise ValueError(f"bins must be >= 1; got {bins}")
+    check_count("bins", bins)
     index = (probability * bins).floor().long().clamp_max(bins - 1)
     return torch.bincount(index, minlength=bins).to(torch.float64) / probability.numel()
 

@@ -28,6 +28,7 @@ from bepa_torchrl.rollout.prefix import PrefixLengths, prefix_metrics
 from bepa_torchrl.rollout.replay import Prefix
 from bepa_torchrl.rollout.task_schedule import TaskSchedule
 from bepa_torchrl.torchrl_private import WholeEpisodeCollector
+from osworld_gym.counts import check_count
 from osworld_gym.errors import DesktopError, FailureReason
 from osworld_gym.tasks.task import Task
 from osworld_gym.types import StopReason
@@ -160,8 +161,8 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         postproc: applied to each batch before it is yielded.
 
     Raises:
-        ValueError: a group size below 2, no task, no group, more groups than tasks, negative ``retries``, an unknown
-            ``env_seed``, or ``further`` without ``has_signal``.
+        ValueError: a group size below 2, no task, no group, more groups than tasks, negative ``retries``, ``further``
+            or ``seed``, a number that is no integer, an unknown ``env_seed``, or ``further`` without ``has_signal``.
     """
 
     def __init__(
@@ -184,14 +185,12 @@ class GroupRolloutCollector(WholeEpisodeCollector):
         close_env: bool = True,
         postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
-        if group_size < 2:
-            raise ValueError(
-                f"group_size must be at least 2, got {group_size}: one rollout has no group to compare with"
-            )
+        check_count("group_size", group_size, 2, "since one rollout has no group to compare with")
         if env_seed not in ("group", "slot"):
             raise ValueError(f"env_seed must be 'group' or 'slot', got {env_seed!r}")
-        if groups < 1 or retries < 0:
-            raise ValueError(f"a batch requires groups >= 1, and retries >= 0; got {groups} and {retries}")
+        check_count("groups", groups)
+        for name, given in (("retries", retries), ("further", further), ("seed", seed)):
+            check_count(name, given, 0)
         if groups > len(tasks) > 0:
             raise ValueError(
                 f"{groups} groups require {groups} different tasks, got {len(tasks)}; lower collect.groups"

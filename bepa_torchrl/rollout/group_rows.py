@@ -24,6 +24,7 @@ from torchrl.envs.transforms import Transform
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.prompt import Prompt, Response
 from bepa_torchrl.data.step_rows import Turn, episode_rows, int_entry, row_list, stack_rows
+from osworld_gym.counts import check_count
 from osworld_gym.types import Screenshot, StopReason
 
 _log = logging.getLogger(__name__)
@@ -76,13 +77,12 @@ class GroupRows(Transform):
         action_key: entry in which the policy stores the response text.
 
     Raises:
-        ValueError: (constructor) ``group_size`` below 2; (forward) a missing key, another environment's group size, a
-            step without its predecessor, or an episode that the collector truncated.
+        ValueError: (constructor) ``group_size`` below 2 or no integer; (forward) a missing key, another
+            environment's group size, a step without its predecessor, or an episode that the collector truncated.
     """
 
     def __init__(self, group_size: int, *, action_key: str = "action") -> None:
-        if group_size < 2:
-            raise ValueError(f"group_size must be at least 2, got {group_size}: one episode has no baseline")
+        check_count("group_size", group_size, 2, "since one episode has no baseline")
         super().__init__()
         self.group_size, self.action_key = group_size, action_key
         self.dropped_groups = 0

@@ -18,6 +18,7 @@ from bepa_torchrl.data.packing import MAX_TOKENS, pack_rows
 from bepa_torchrl.data.step_rows import contexts_of, episodes_of, int_entry, is_trained, row_list, stack_rows
 from bepa_torchrl.policies.base import Sampler
 from bepa_torchrl.policies.out_of_memory import token_budget_advice
+from osworld_gym.counts import check_count
 
 ROWS = ("injected", "sampled", "all", "none")
 
@@ -40,7 +41,8 @@ class OldLogProb(Transform):
             :meth:`bepa_torchrl.scale.sharding.leader.Leader.fill_old_log_probs`.
 
     Raises:
-        ValueError: an unknown ``rows``, or (from ``forward``) an injected episode that does not fit the model.
+        ValueError: an unknown ``rows``, a ``max_tokens`` that is no integer of at least 1, or (from ``forward``) an
+            injected episode that does not fit the model.
         TokenBudgetError: from ``forward``: a row is longer than ``max_tokens``, or the device is out of memory.
     """
 
@@ -55,6 +57,7 @@ class OldLogProb(Transform):
         super().__init__()
         if rows not in ROWS:
             raise ValueError(f"rows must be one of {', '.join(ROWS)}; got {rows!r}")
+        check_count("max_tokens", max_tokens)
         self._policy = (
             policy,
         )  # in a tuple, so that the transform does not register the module and save or move its weights

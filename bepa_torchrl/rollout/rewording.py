@@ -24,6 +24,7 @@ from bepa_torchrl.data.seeding import Stream, derive_seed
 from bepa_torchrl.data.step_rows import row_list, stack_rows, step_contexts
 from bepa_torchrl.policies.base import ModelSampler
 from osworld_gym.action_text import action_text
+from osworld_gym.counts import check_count
 from osworld_gym.errors import ParseError
 from osworld_gym.types import Action, Point, PromptContext
 from osworld_gym.uitars.coords import ImageScaling
@@ -95,8 +96,7 @@ class Rewording:
     ) -> None:
         if part not in PARTS:
             raise ValueError(f"part must be one of {', '.join(PARTS)}; got {part!r}")
-        if tries < 1:
-            raise ValueError(f"tries must be >= 1; got {tries}")
+        check_count("tries", tries)
         self.policy, self.part, self.tries, self.temperature = policy, part, tries, temperature
         self._text, self._seed = action_text(protocol), derive_seed(seed, Stream.REWORDING)
         self._plans = dict(plans or {}) if part == "actions" else {}

@@ -22,6 +22,7 @@ from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.rewording import Rewording
 from bepa_torchrl.rollout.whole_groups import check_whole_groups, whole_groups
+from osworld_gym.counts import check_count
 
 #: factors of an injected trace's advantage
 WEIGHTS = ("one", "need")
@@ -82,11 +83,11 @@ class TraceReplacement(Transform):
     After each call ``reports`` contains one :class:`GroupReport` per group.
 
     Raises:
-        ValueError: no cache although one is required, ``min_successes`` below 1, an unknown ``advantage``,
-            ``weight`` or ``kept``, ``need`` with another ``min_successes`` than 1, with ``kept="failures"``, or for a
-            method that does not both inject on failure and refresh, ``trace`` or ``failures`` for one that does not
-            inject on failure; from ``forward``: rows that are not complete groups, or were finalised before
-            (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
+        ValueError: no cache although one is required, ``min_successes`` that is no integer of at least 1, an unknown
+            ``advantage``, ``weight`` or ``kept``, ``need`` with another ``min_successes`` than 1, with
+            ``kept="failures"``, or for a method that does not both inject on failure and refresh, ``trace`` or
+            ``failures`` for one that does not inject on failure; from ``forward``: rows that are not complete groups,
+            or were finalised before (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
     def __init__(
@@ -112,8 +113,7 @@ class TraceReplacement(Transform):
                 f"cache.refresh={rewording.part} is for methods that refresh one trace per task, such as bepa; got "
                 f"refresh={refresh} and {'no cache' if cache is None else f'rule={cache.rule}'}"
             )
-        if min_successes < 1:
-            raise ValueError(f"min_successes must be >= 1, got {min_successes}")
+        check_count("min_successes", min_successes)
         if advantage not in ADVANTAGE_KINDS:
             raise ValueError(f"advantage must be one of {', '.join(ADVANTAGE_KINDS)}; got {advantage!r}")
         if weight not in WEIGHTS:

@@ -25,6 +25,7 @@ from bepa_torchrl.policies.out_of_memory import optimizer_advice, token_budget_a
 from bepa_torchrl.training.finite import STEPS_IN_A_ROW, FiniteSteps, optimizer_tensors, warn_not_taken
 from bepa_torchrl.training.rank_failures import rank_failures
 from bepa_torchrl.training.step_metrics import SUFFIX, over_all_rows, rows_with_signal
+from osworld_gym.counts import check_count
 
 if TYPE_CHECKING:
     from bepa_torchrl.training.trainer import BEPATrainer
@@ -233,6 +234,9 @@ class GroupStepper(OptimizationStepper):
         nonfinite_steps: optimiser steps in a row that may have a gradient that is not finite.
 
     ``outputs`` collects one dict of scalars per optimiser step since :meth:`drain`.
+
+    Raises:
+        ValueError: ``max_tokens`` is no integer of at least 1, or ``nonfinite_steps`` none of at least 0.
     """
 
     def __init__(
@@ -245,6 +249,8 @@ class GroupStepper(OptimizationStepper):
         passes: Passes = local_passes,
         nonfinite_steps: int = STEPS_IN_A_ROW,
     ) -> None:
+        check_count("max_tokens", max_tokens)
+        check_count("nonfinite_steps", nonfinite_steps, 0)
         self.finite_steps = FiniteSteps(nonfinite_steps)
         self.policy, self.optimizer = policy, optimizer
         self.max_tokens, self.clip_norm, self.passes = max_tokens, clip_norm, passes

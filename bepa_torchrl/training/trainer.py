@@ -22,6 +22,7 @@ from bepa_torchrl.rollout.group_collector import GroupRolloutCollector
 from bepa_torchrl.rollout.trace_replacement import GroupReport, TraceReplacement
 from bepa_torchrl.training.checkpoint import Checkpoints, LoadWith, PolicyWeights, RandomStates, components_in
 from bepa_torchrl.training.optimization_step import GroupStepper, minibatches
+from osworld_gym.counts import check_count
 
 _log = logging.getLogger(__name__)
 Metrics = dict[str, float]
@@ -52,6 +53,9 @@ class BEPATrainer(Trainer):
             (:class:`bepa_torchrl.scale.sharding.leader.ShardedState`); None: they are whole.
         on_iteration: called after each iteration with the trainer, its batch and its metrics; the dict that it returns
             is added to the metrics (evaluation, the run's record).
+
+    Raises:
+        ValueError: a number that is no integer, or below 1 (``iterations``: below 0).
     """
 
     loss_module: LossModule
@@ -75,6 +79,11 @@ class BEPATrainer(Trainer):
         state: Any | None = None,
         on_iteration: OnIteration | None = None,
     ) -> None:
+        check_count("iterations", iterations, 0)
+        for name, given in (("inner_epochs", inner_epochs), ("save_every", save_every), ("keep", keep)):
+            check_count(name, given)
+        if minibatch_groups is not None:
+            check_count("minibatch_groups", minibatch_groups, why="or None")
         self.iterations, self.iteration = iterations, 0
         self.stepper, self.replacement, self.minibatch_groups = stepper, replacement, minibatch_groups
         self.loggers, self.save_every, self.on_iteration = tuple(loggers), save_every, on_iteration

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from osworld_gym.assignment import Assignment, GroupedTasks, IndependentTasks, TaskAssigner
+from osworld_gym.counts import check_count
 from osworld_gym.episode import TRUNCATING, CrashRecord, EpisodeOptions, options_or_default
 from osworld_gym.errors import TaskError
 from osworld_gym.factory import Provider, as_seed, check_retries, choose_tasks, desktop_factory
@@ -129,8 +129,7 @@ class OSWorldEnv(EnvBase):
         if observation not in ("array", "png"):
             raise ValueError(f"observation must be 'array' or 'png', got {observation!r}")
         for name, given in (("num_envs", num_envs), ("group_size", group_size)):
-            if not isinstance(given, Integral) or given < 1:
-                raise ValueError(f"OSWorldEnv: {name}: expected an integer >= 1, got {given!r}")
+            check_count(f"OSWorldEnv: {name}", given)
         check_retries("episode_retries", episode_retries)
         check_retries("reset_retries", reset_retries)
         make = desktop_factory(provider, provider_options)

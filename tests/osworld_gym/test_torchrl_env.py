@@ -443,7 +443,7 @@ def test_misuse_is_refused() -> None:
         step(make(1), make(1).reset(), CLICK)
     with pytest.raises(TypeError, match="'action' of row 1 must be a str, got int"):
         env.step(env.reset().set("action", NonTensorStack(CLICK, 3)))
-    for size in (0, 2.5, "2", torch.tensor(2)):
+    for size in (0, 2.5, "2", True, torch.tensor(2)):
         with pytest.raises(ValueError, match="group_size: expected an integer >= 1, got"):
             make(1, group_size=size)
     with pytest.raises(ValueError, match="num_envs: expected an integer >= 1, got '2'"):

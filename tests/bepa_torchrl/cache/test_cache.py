@@ -224,11 +224,15 @@ def test_replay_buffer_methods():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"traces_per_task": 0}, "traces_per_task"),
-        ({"max_tasks": 0}, "max_tasks"),
+        ({"traces_per_task": 0}, "traces_per_task: expected an integer >= 1, got 0"),
+        ({"traces_per_task": 1.5}, "traces_per_task: expected an integer >= 1, got 1.5"),
+        ({"traces_per_task": True}, "traces_per_task: expected an integer >= 1, got True"),
+        ({"max_tasks": 0}, "max_tasks: expected an integer >= 1, or None, got 0"),
+        ({"max_tasks": "3"}, "max_tasks: expected an integer >= 1, or None, got '3'"),
         ({"rule": "best"}, "random, shortest, highest_logprob"),
         ({"when_full": "drop"}, "evict, error"),
-        ({"seed": -1}, "seed"),
+        ({"seed": -1}, "seed: expected an integer >= 0, got -1"),
+        ({"seed": 0.5}, "seed: expected an integer >= 0, got 0.5"),
     ],
 )
 def test_bad_settings(options, message):

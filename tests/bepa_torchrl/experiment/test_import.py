@@ -107,7 +107,7 @@ def test_values_of_a_method_may_be_text() -> None:
         ({"loss": "grpoo"}, "method own: loss: expected one of grpo, luffy, rl_sft; got 'grpoo'"),
         ({"seed_source": "self"}, "seed_source: expected one of nothing, converted, self_rolled; got 'self'"),
         ({"injection": True}, "injection: expected one of never, on_failure, always, additional; got True"),
-        ({"traces_per_task": 0}, "traces_per_task must be >= 1; got 0"),
+        ({"traces_per_task": 0}, "method own: traces_per_task: expected an integer >= 1, got 0"),
     ],
 )
 def test_a_method_with_an_unknown_value_is_refused(given: dict[str, Any], message: str) -> None:

@@ -161,7 +161,8 @@ def test_a_group_without_a_token_does_not_divide_by_zero():
         ({"unit": "word"}, "token, step"),
         ({"aggregation": "sum_norm"}, "requires max_length"),
         ({"max_length": 3}, "sum_norm"),
-        ({"aggregation": "sum_norm", "max_length": 0}, ">= 1"),
+        ({"aggregation": "sum_norm", "max_length": 0}, "max_length: expected an integer >= 1, got 0"),
+        ({"aggregation": "sum_norm", "max_length": 9.5}, "max_length: expected an integer >= 1, got 9.5"),
     ],
 )
 def test_row_denominators_refuses(options, message):

@@ -154,9 +154,14 @@ def test_postproc_gets_the_whole_batch() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group_size": 1}, "group_size must be at least 2, got 1"),
-        ({"groups": 0}, "groups >= 1, and retries >= 0; got 0 and 2"),
-        ({"retries": -1}, "groups >= 1, and retries >= 0; got 2 and -1"),
+        ({"group_size": 1}, "group_size: expected an integer >= 2, since one rollout has no group .*, got 1"),
+        ({"group_size": 2.0}, "group_size: expected an integer >= 2, .*, got 2.0"),
+        ({"groups": 0}, "groups: expected an integer >= 1, got 0"),
+        ({"groups": True}, "groups: expected an integer >= 1, got True"),
+        ({"retries": -1}, "retries: expected an integer >= 0, got -1"),
+        ({"retries": 1.5}, "retries: expected an integer >= 0, got 1.5"),
+        ({"further": 0.5}, "further: expected an integer >= 0, got 0.5"),
+        ({"seed": "1"}, "seed: expected an integer >= 0, got '1'"),
         ({"groups": 5}, "5 groups require 5 different tasks, got 4; lower collect.groups"),
         ({"env_seed": "task"}, "env_seed must be 'group' or 'slot', got 'task'"),
         ({"tasks": 0}, "no task left"),

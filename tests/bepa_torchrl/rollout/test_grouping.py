@@ -230,8 +230,9 @@ def test_an_update_between_batches_is_recorded_per_step() -> None:
 
 
 def test_misuse_is_refused_with_the_fix() -> None:
-    with pytest.raises(ValueError, match="group_size must be at least 2, got 1"):
-        GroupRows(1)
+    for size in (1, 2.5, "3", True):
+        with pytest.raises(ValueError, match="group_size: expected an integer >= 2, since one episode has no baseline"):
+            GroupRows(size)  # type: ignore[arg-type]
     pressing = ActingModule(ScriptedPolicy(lambda _: True, detour=lambda _: 2))
     batch = lamp_env(2).rollout(4, pressing, break_when_any_done=False)
     with pytest.raises(ValueError, match=r"without the step before it: pass every batch"):

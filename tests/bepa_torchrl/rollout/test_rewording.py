@@ -208,7 +208,7 @@ def test_what_cannot_be_reworded_is_refused() -> None:
             TraceReplacement(given.pop("cache"), rewording=words, **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="part must be one of wording, actions; got 'trace'"):
         rewording("trace", lambda *_: DONE)
-    with pytest.raises(ValueError, match="tries must be >= 1; got 0"):
+    with pytest.raises(ValueError, match="tries: expected an integer >= 1, got 0"):
         rewording("wording", lambda *_: DONE, tries=0)
 
 

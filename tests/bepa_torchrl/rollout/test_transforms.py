@@ -180,7 +180,8 @@ def test_a_part_of_a_group_with_an_injected_trace_keeps_its_advantages(kept: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_successes": 0}, "min_successes must be >= 1, got 0"),
+        ({"min_successes": 0}, "min_successes: expected an integer >= 1, got 0"),
+        ({"min_successes": 1.5}, "min_successes: expected an integer >= 1, got 1.5"),
         ({"advantage": "rloo"}, "advantage must be one of grpo, leave_one_out, maxrl; got 'rloo'"),
         ({"weight": "often"}, "weight must be one of one, need; got 'often'"),
         ({"weight": "need", "refresh": False}, "counts refreshes"),

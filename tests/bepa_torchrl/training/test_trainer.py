@@ -67,6 +67,23 @@ def trainer_of(
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save_every": 2.5}, "save_every: expected an integer >= 1, got 2.5"),
+        ({"keep": 0}, "keep: expected an integer >= 1, got 0"),
+        ({"inner_epochs": True}, "inner_epochs: expected an integer >= 1, got True"),
+        ({"minibatch_groups": 0}, "minibatch_groups: expected an integer >= 1, or None, got 0"),
+        ({"iterations": 1.5}, "iterations: expected an integer >= 0, got 1.5"),
+    ],
+)
+def test_a_number_that_is_no_count_is_refused(options: dict[str, Any], message: str) -> None:
+    """``save_every=2.5`` saved every fifth iteration, and ``minibatch_groups=0`` failed in the first one."""
+    given = {"collector": None, "loss_module": None, "stepper": None, "replacement": None, "iterations": 1, **options}
+    with pytest.raises(ValueError, match=message):
+        BEPATrainer(**given)
+
+
 def weights(trainer: BEPATrainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.stepper.policy.parameters()])
 
