@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-
 from bepa_torchrl.analysis.figures.cases import case_rows, case_size, draw_case, find_cases
 from bepa_torchrl.analysis.figures.domains import domain_rows, draw_domains, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_assimilation, draw_dynamics, dynamics_rows
 from bepa_torchrl.analysis.figures.files import Row, write_drawing, write_table
-from bepa_torchrl.analysis.figures.histogram import draw_histogram, histogram_rows, recorded_sets, summary_rows
+from bepa_torchrl.analysis.figures.histogram import (
+    TraceSets,
+    draw_histogram,
+    histogram_rows,
+    recorded_sets,
+    summary_rows,
+)
 from bepa_torchrl.analysis.figures.runs import MethodOfRun
 from bepa_torchrl.analysis.figures.scored import base_policy, scored_sets
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
@@ -71,7 +75,7 @@ def analyze(
     """
     done = Analysis()
     solved = None if split is None else Manifest.load(split / "manifest.json")
-    sets_of = partial(_scored, worker=worker) if score else recorded_sets
+    sets_of = partial(_scored, worker=worker) if score else _recorded
     _histograms(methods, folder, done, sets_of, tasks)
     lines = {method.label: method.lines for method in methods}
     _figure(folder, done, "training_dynamics", dynamics_rows(lines), (11, 2 * _HEIGHT), draw_dynamics)
@@ -106,26 +110,34 @@ def _histograms(
     methods: Sequence[MethodOfRun],
     folder: Path,
     done: Analysis,
-    sets_of: Callable[[MethodRecord, Collection[str] | None], dict[str, Tensor]],
+    sets_of: Callable[[MethodRecord, Collection[str] | None], TraceSets],
     tasks: Collection[str] | None,
 ) -> None:
     for method in methods:
         name = f"token_probabilities-{_safe(method.label)}"
-        sets = sets_of(method.record, tasks)
+        traces = sets_of(method.record, tasks)
+        sets = traces.log_probs
+        for origin, reasons in traces.left_out.items():
+            why = " and ".join(f"{count} {reason}" for reason, count in reasons.items())
+            done.missing.append(f"{name}: {sum(reasons.values())} steps of {origin}: {why}")
         if not sets:
             which = "" if tasks is None else f" of these {len(tasks)} tasks"
             done.missing.append(f"{name}: no episode{which} with its tokens; train with record.every >= 1")
             continue
         if len(sets) == 1:
             done.missing.append(f"{name}: one set only ({', '.join(sets)}), since no trace was injected")
-        histogram, summary = histogram_rows(sets), summary_rows(sets)
+        histogram, summary = histogram_rows(sets), summary_rows(sets, traces.left_out)
         done.files.append(write_table(folder, name, histogram))
         done.files.append(write_table(folder, f"{name}-summary", summary))
         size = (3.2 * (len(sets) + 1), _HEIGHT)
         done.files += write_drawing(folder, name, size, partial(draw_histogram, histogram=histogram, summary=summary))
 
 
-def _scored(record: MethodRecord, tasks: Collection[str] | None, *, worker: bool) -> dict[str, Tensor]:
+def _recorded(record: MethodRecord, tasks: Collection[str] | None) -> TraceSets:
+    return TraceSets(recorded_sets(record, tasks))
+
+
+def _scored(record: MethodRecord, tasks: Collection[str] | None, *, worker: bool) -> TraceSets:
     return scored_sets(record, base_policy(record), tasks, worker=worker)
 
 

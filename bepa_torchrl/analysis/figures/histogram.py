@@ -8,6 +8,8 @@ the paper (:func:`bepa_torchrl.analysis.figures.scored.scored_sets`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -20,6 +22,20 @@ from bepa_torchrl.functional import jensen_shannon, probability_histogram, tail_
 REFERENCE = "on_policy"  #: the set that the others are compared with
 ORDER = ("raw_expert", "converted", "self_rolled", "refreshed", REFERENCE)
 BINS = 20
+LEFT_OUT = "steps_left_out"  #: column of the summary, if a set lacks steps
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSets:
+    """The log-probs of trace sets, and the steps that they lack.
+
+    Args:
+        log_probs: origin → ``[L]`` in nats, without origins that have no token.
+        left_out: origin → reason → number of steps of its traces that are not in ``log_probs``.
+    """
+
+    log_probs: Mapping[str, Tensor]
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def recorded_sets(record: MethodRecord, tasks: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -64,10 +80,14 @@ def histogram_rows(sets: Mapping[str, Tensor]) -> list[Row]:
     return rows
 
 
-def summary_rows(sets: Mapping[str, Tensor]) -> list[Row]:
-    """Set, number of tokens, tail mass Pr(p < 0.2), and Jensen-Shannon divergence from the rollouts in nats."""
+def summary_rows(sets: Mapping[str, Tensor], left_out: Mapping[str, Mapping[str, int]] | None = None) -> list[Row]:
+    """Set, number of tokens, tail mass Pr(p < 0.2), and Jensen-Shannon divergence from the rollouts in nats.
+
+    With ``left_out`` (of :class:`TraceSets`) also the number of its steps that are not in these, and a row for each set
+    of which no step is left.
+    """
     reference = probability_histogram(sets[REFERENCE]) if REFERENCE in sets else None
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "set": name,
             "tokens": len(values),
@@ -76,10 +96,15 @@ def summary_rows(sets: Mapping[str, Tensor]) -> list[Row]:
         }
         for name, values in sets.items()
     ]
+    if not left_out:
+        return list[Row](rows)
+    rows += [{"set": name, "tokens": 0, "tail_mass": None, "js": None} for name in left_out if name not in sets]
+    return [row | {LEFT_OUT: sum(left_out.get(row["set"], {}).values())} for row in rows]
 
 
 def draw_histogram(figure: Figure, histogram: Sequence[Row], summary: Sequence[Row]) -> None:
     """The histograms, one panel per set, and the two measures beside them."""
+    summary = [row for row in summary if row["tokens"]]
     names = [str(row["set"]) for row in summary]
     axes = figure.subplots(1, len(names) + 1, squeeze=False)[0]
     for axis, name in zip(axes, names, strict=False):
@@ -87,7 +112,9 @@ def draw_histogram(figure: Figure, histogram: Sequence[Row], summary: Sequence[R
         edges = [*(row["from"] for row in rows), 1.0]
         axis.stairs([row["share"] for row in rows], edges, fill=True, alpha=0.7)
         axis.axvline(0.2, color="grey", linestyle="--", linewidth=1)
-        axis.set(title=name, xlabel="token probability", yscale="log", xlim=(0, 1))
+        without = next((row[LEFT_OUT] for row in summary if row["set"] == name and row.get(LEFT_OUT)), 0)
+        title = f"{name}, {without} steps left out" if without else name
+        axis.set(title=title, xlabel="token probability", yscale="log", xlim=(0, 1))
     axes[0].set_ylabel("share of tokens")
     places = range(len(names))
     axes[-1].bar([place - 0.2 for place in places], [row["tail_mass"] for row in summary], 0.4, label="Pr(p < 0.2)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from bepa_torchrl.analysis.figures.histogram import REFERENCE, whole_iterations
+from bepa_torchrl.analysis.figures.histogram import REFERENCE, TraceSets, whole_iterations
 from bepa_torchrl.analysis.prepared import prepared_folder
 from bepa_torchrl.analysis.records import MethodRecord
 from bepa_torchrl.cache import TaskTraceCache
@@ -27,6 +28,11 @@ from bepa_torchrl.experts.trace import ExpertTrace, TraceError
 from bepa_torchrl.policies.base import Policy, Renderer
 from bepa_torchrl.policies.transformers.renderer import ChatRenderer
 
+#: why steps of the raw traces are left out
+_CONTEXT, _SCREENSHOT = "beyond the policy's context", "of a trace without all screenshots"
+_TRACE_CONTEXT = "of a trace with a step beyond the policy's context"
+Turns = list[tuple[Prompt, Tensor]]  #: prompts, and int64 ``[L]`` tokens of their responses
+
 
 def base_policy(record: MethodRecord) -> Policy:
     """The policy that the method was trained from."""
@@ -36,11 +42,11 @@ def base_policy(record: MethodRecord) -> Policy:
 
 def scored_sets(
     record: MethodRecord, policy: Policy, tasks: Collection[str] | None = None, *, worker: bool = False
-) -> dict[str, Tensor]:
+) -> TraceSets:
     """Log-probs ``[L]`` in nats under a policy, by origin; those of the rollouts are as they were sampled.
 
     ``raw_expert`` are the expert's traces in its own text, ``refreshed`` the policy's own successes in the cache of the
-    newest checkpoint. Sets without a trace are left out.
+    newest checkpoint. Sets without a trace are left out; steps of raw traces that are left out are counted.
 
     Args:
         record: of a method.
@@ -58,7 +64,7 @@ def scored_sets(
     """
     prepared = load_preparation(prepared_folder(record))
     cached = _rows_of(_newest_cache(record), tasks)
-    raw = raw_turns(prepared_folder(record) / "experts", policy, tasks, worker=worker)
+    raw, left_out = raw_turns(prepared_folder(record) / "experts", policy, tasks, worker=worker)
     sets = {
         "converted": _rows_of(prepared.converted, tasks),
         "self_rolled": _rows_of(prepared.self_rolled, tasks),
@@ -67,7 +73,8 @@ def scored_sets(
     scored = {"raw_expert": turn_log_probs(policy, raw).clamp_max(0.0)} if raw else {}
     scored |= {name: token_log_probs(policy, rows).clamp_max(0.0) for name, rows in sets.items() if rows}
     sampled = version_0(record) if tasks is None else first_rollouts(record, tasks)
-    return scored | ({REFERENCE: torch.tensor(sampled).clamp_max(0.0)} if sampled else {})
+    scored |= {REFERENCE: torch.tensor(sampled).clamp_max(0.0)} if sampled else {}
+    return TraceSets(scored, {K.Source.raw_expert.value: left_out} if left_out else {})
 
 
 def version_0(record: MethodRecord) -> list[float]:
@@ -90,7 +97,7 @@ def first_rollouts(record: MethodRecord, tasks: Collection[str]) -> list[float]:
     return log_probs
 
 
-def worker_turns(renderer: Renderer, trace: ExpertTrace) -> list[tuple[Prompt, Tensor]]:
+def worker_turns(renderer: Renderer, trace: ExpertTrace) -> Turns:
     """The steps of an Agent S2 trace as single turns: the prompt of its worker, and the tokens of what it wrote.
 
     Paper, appendix "Log-Probability on S2 Raw Traces". Steps that exceed the policy's context are left out.
@@ -112,8 +119,10 @@ def worker_turns(renderer: Renderer, trace: ExpertTrace) -> list[tuple[Prompt, T
 
 def raw_turns(
     experts: Path, policy: Policy, tasks: Collection[str] | None, *, worker: bool
-) -> list[tuple[Prompt, Tensor]]:
-    """The steps of the raw traces that fit the policy's context.
+) -> tuple[Turns, Counter[str]]:
+    """The steps of the raw traces that fit the policy's context, and the numbers of the others by reason.
+
+    As single turns (``worker``) each step by itself is left out; otherwise the whole trace.
 
     Args:
         experts: folder of the traces.
@@ -121,21 +130,30 @@ def raw_turns(
         tasks: ids of the tasks that count; None: all.
         worker: as of :func:`scored_sets`.
     """
-    turns: list[tuple[Prompt, Tensor]] = []
+    turns: Turns = []
+    left_out: Counter[str] = Counter()
     for trace in load_traces(experts):
         if tasks is not None and trace.task_id not in tasks:
             continue
         try:
-            if worker and all(step.subtask and step.response is None for step in trace.steps):
-                turns += worker_turns(policy.renderer, trace)
-                continue
-            rows = trace_rows(policy, trace.task_id, trace.instruction, raw_pairs(trace), source=K.Source.raw_expert)
+            pairs = raw_pairs(trace)
         except TraceError:
+            left_out[_SCREENSHOT] += len(trace.steps)
+            continue
+        if worker and all(step.subtask and step.response is None for step in trace.steps):
+            fitting = worker_turns(policy.renderer, trace)
+            turns += fitting
+            left_out[_CONTEXT] += len(pairs) - len(fitting)
+            continue
+        try:
+            rows = trace_rows(policy, trace.task_id, trace.instruction, pairs, source=K.Source.raw_expert)
+        except TraceError:
+            left_out[_TRACE_CONTEXT] += len(pairs)
             continue
         turns += [
             (Prompt(row[K.PROMPT_TOKENS], tuple(row[K.IMAGES])), row[K.RESPONSE_TOKENS]) for row in row_list(rows)
         ]
-    return turns
+    return turns, +left_out
 
 
 def _rows_of(cache: TaskTraceCache, tasks: Collection[str] | None) -> list[TensorDictBase]:

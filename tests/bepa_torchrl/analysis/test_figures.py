@@ -21,7 +21,7 @@ from bepa_torchrl.analysis.figures.analyze import Analysis, analyze
 from bepa_torchrl.analysis.figures.cases import Case, ShownStep, case_rows, case_size, draw_case, shown
 from bepa_torchrl.analysis.figures.domains import domain_rows, solved_tasks
 from bepa_torchrl.analysis.figures.dynamics import assimilation_rows, draw_dynamics, dynamics_rows
-from bepa_torchrl.analysis.figures.histogram import histogram_rows, recorded_sets, summary_rows
+from bepa_torchrl.analysis.figures.histogram import TraceSets, histogram_rows, recorded_sets, summary_rows
 from bepa_torchrl.analysis.figures.runs import methods_of_runs
 from bepa_torchrl.analysis.figures.scored import first_rollouts, version_0
 from bepa_torchrl.analysis.figures.sensitivity import sensitivity_rows
@@ -53,6 +53,31 @@ def test_trace_sets_of_a_record_and_their_measures_by_hand(tmp_path: Path) -> No
     assert rows["refreshed"] == (1, 0.0, 0.0)
     shares = [row["share"] for row in histogram_rows(sets) if row["set"] == "self_rolled"]
     assert (shares[0], shares[-1], sum(shares)) == (0.5, 0.5, 1.0)
+
+
+def test_steps_that_no_figure_has_are_counted_in_the_files_and_in_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--score`` leaves out what is beyond the policy's context; without such the table has no further column."""
+    sets = {"raw_expert": torch.tensor([-3.0, 0.0]), "on_policy": torch.tensor([0.0])}
+    assert all("steps_left_out" not in row for row in summary_rows(sets))
+    left_out = {"raw_expert": {"beyond the policy's context": 2, "of a trace without all screenshots": 1}}
+    scored = iter((TraceSets(sets, left_out), TraceSets({"on_policy": sets["on_policy"]}, left_out)))
+    monkeypatch.setattr("bepa_torchrl.analysis.figures.analyze._scored", lambda *_, **__: next(scored))
+    methods = methods_of_runs([hand_record(tmp_path / "run")])
+    for expected in (
+        [("raw_expert", "2", "3"), ("on_policy", "1", "0")],
+        [("on_policy", "1", "0"), ("raw_expert", "0", "3")],
+    ):
+        out = tmp_path / expected[0][0]
+        out.mkdir()
+        done = analyze(methods, out, cases=0, score=True)
+        name = f"token_probabilities-{methods[0].label}"
+        rows = table(out / f"{name}-summary.csv")
+        assert [(row["set"], row["tokens"], row["steps_left_out"]) for row in rows] == expected
+        why = "2 beyond the policy's context and 1 of a trace without all screenshots"
+        assert f"{name}: 3 steps of raw_expert: {why}" in done.missing
+    assert "raw_expert, 3 steps left out" in (tmp_path / "raw_expert" / f"{name}.svg").read_text()
 
 
 def test_rollouts_of_iterations_that_are_not_kept_whole_are_left_out(tmp_path: Path) -> None:

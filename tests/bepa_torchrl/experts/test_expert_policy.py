@@ -76,12 +76,21 @@ def test_raw_traces_of_agent_s2_are_single_turns_under_its_worker_s_prompt(tmp_p
     for each in (trace, other):
         save_trace(each, tmp_path)
     for worker, expected in ((True, len(turns)), (False, 0)):
-        found = [decode(prompt.tokens) for prompt, _ in raw_turns(tmp_path, policy, [trace.task_id], worker=worker)]
+        kept, left_out = raw_turns(tmp_path, policy, [trace.task_id], worker=worker)
+        assert not left_out
+        found = [decode(prompt.tokens) for prompt, _ in kept]
         assert len(found) == 2 * len(turns)
         assert sum("executing the current subtask" in text for text in found) == expected
-    assert raw_turns(tmp_path, policy, ["another task"], worker=True) == []
+    assert raw_turns(tmp_path, policy, ["another task"], worker=True) == ([], {})
     policy.renderer.max_prompt_tokens = 1
     assert worker_turns(policy.renderer, trace) == []
+    lacking = replace(trace, expert="lacking", screenshots=(b"", *trace.screenshots[1:]))
+    save_trace(lacking, tmp_path)
+    steps = len(turns)
+    whole, single = "of a trace with a step beyond the policy's context", "beyond the policy's context"
+    without = {"of a trace without all screenshots": steps}
+    assert raw_turns(tmp_path, policy, None, worker=False) == ([], {whole: 2 * steps, **without})
+    assert raw_turns(tmp_path, policy, None, worker=True) == ([], {single: steps, whole: steps, **without})
 
 
 def test_a_random_policy_self_rolls_nothing_and_reports_it() -> None:
