@@ -14,7 +14,8 @@ from typing import Any
 
 from bepa_torchrl.storage.json_lines import RecordError, stream_lines
 from bepa_torchrl.storage.record_fields import GROUP, check_episode, check_fields, check_metrics
-from bepa_torchrl.storage.record_format import near_run, record_version
+from bepa_torchrl.storage.record_format import method_folders, near_run, record_version
+from bepa_torchrl.storage.run_folders import SETTINGS
 
 EPISODES, GROUPS = "episodes.jsonl", "groups.jsonl"
 
@@ -166,10 +167,15 @@ def find_records(run: Path) -> list[MethodRecord]:
     """The records of a run's methods, or of the one method whose folder this is.
 
     Raises:
-        RecordError: no record is there, or one is of a newer version.
+        RecordError: no record is there, also since no iteration is complete yet, or one is of a newer version.
     """
     folders = [run] if _is_method(run) else sorted(path for path in run.glob("*/") if _is_method(path))
     if not folders:
+        if (run / SETTINGS).is_file() or method_folders(run):
+            raise RecordError(
+                f"{run}: expected a run that has a record, which begins with the first iteration; none is complete "
+                "yet, see bepa status"
+            )
         said = "expected the folder of a run, with a folder per method, or of one method"
         raise RecordError(f"{run}: {said}; {near_run(run)}")
     return [MethodRecord(folder, record_version(folder)) for folder in folders]

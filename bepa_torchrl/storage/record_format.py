@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from bepa_torchrl.storage.json_lines import RecordError
+from bepa_torchrl.storage.run_folders import SETTINGS
 
 FORMAT = "bepa-record"
 FORMAT_FILE = "record.json"  #: in a method's folder
@@ -53,7 +54,9 @@ def method_folders(folder: Path) -> list[Path]:
 
 
 def near_run(folder: Path) -> str:
-    """Where to look instead of a folder that is no run: the run in ``runs`` that has its name, or that it is in."""
+    """Where to look instead of a folder that is no run: the run of this method, or one in ``runs`` of that name."""
+    if (folder / SETTINGS).is_file() and (folder.parent / SETTINGS).is_file():
+        return f"this is a method of {folder.parent}; name that"
     name = folder.name if folder.parent == Path() else folder.parent.name
     there = Path("runs", name)
     return f"did you mean {there}?" if name and method_folders(there) else "see runs/"

@@ -138,6 +138,25 @@ def test_the_command_prints_text_and_json(record: MethodRecord, capsys: pytest.C
     assert "no update 7" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["why", "--update", "1"], ["export", "--format", "jsonl", "--out", "out"]])
+def test_a_run_without_a_complete_iteration_is_told_from_another_folder(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its preparation may take hours; the commands said that it is no run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "bepa").mkdir(parents=True)
+    for folder in ("run", "run/bepa"):
+        (tmp_path / folder / "config.yaml").write_text("{}")
+        assert main([command[0], folder, *command[1:]]) == 2
+        assert f"{folder}: expected a run that has a record, which begins with the first" in capsys.readouterr().err
+    assert main([command[0], ".", *command[1:]]) == 2
+    assert ".: expected the folder of one run, got a folder of runs; name one, such as run" in capsys.readouterr().err
+    assert main(["status", "run/bepa"]) == 2
+    assert "run/bepa: expected the folder of a run, with a folder per method; this is a method of run; name that" in (
+        capsys.readouterr().err
+    )
+
+
 def test_control_characters_do_not_reach_the_terminal(record: MethodRecord, capsys: pytest.CaptureFixture[str]) -> None:
     write(record.folder, "episodes.jsonl", [line(0, 0, [], task_id="a\x1b[31m")])
     assert main(["why", str(record.folder), "--update", "1"]) == 0
