@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.storage.json_lines import RecordError, json_line, read_lines
+from bepa_torchrl.storage.record_fields import AMOUNT, COUNT, FLAG, NUMBER, TEXT, check_fields
 from osworld_gym.atomic import write_text
 from osworld_gym.tasks.task import Task
 
@@ -61,6 +62,20 @@ class Outcome:
     seconds: float = 0.0
 
 
+_KINDS = {
+    "task": TEXT,
+    "domain": TEXT,
+    "attempt": COUNT,
+    "score": NUMBER.or_null(),
+    "feasible": FLAG.optional(),
+    "stop": TEXT.optional(),
+    "reason": TEXT.optional(),
+    "retried": COUNT.optional(),
+    "steps": COUNT.optional(),
+    "seconds": AMOUNT.optional(),
+}
+
+
 def is_feasible(task: Task) -> bool:
     """Whether a task can be done: OSWorld's evaluator ``infeasible`` expects that the policy says that it cannot."""
     return task.evaluator.get("func") != "infeasible"
@@ -76,21 +91,33 @@ def read_outcomes(folder: Path) -> tuple[list[Outcome], dict[str, Any]]:
     """What :func:`write_outcomes` has written.
 
     Raises:
-        RecordError: the folder has no complete evaluation, or lines of another version.
+        RecordError: the folder has no complete evaluation, lines of another version, or a damaged one: a field of
+            another type, a pass of a task twice, an incomplete last line.
     """
     path = folder / RESULTS
     if not path.is_file():
         raise RecordError(f"{folder}: expected the folder of an evaluation, it has no {RESULTS}; see bepa eval --out")
     known = {field.name for field in fields(Outcome)}
-    outcomes = []
-    for number, line in enumerate(read_lines(path), start=1):
+    outcomes: list[Outcome] = []
+    passes: set[tuple[str, int]] = set()
+    lines = read_lines(path)
+    if len(lines) < len(path.read_bytes().splitlines()):  # it is written as a whole
+        raise RecordError(f"{path}: the last line is incomplete; restore the file")
+    for number, line in enumerate(lines, start=1):
         try:
             outcomes.append(Outcome(**{**line, "result": Result(line["result"])}))
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{path}:{number}: expected the keys {', '.join(sorted(known))}: {error}") from error
+        check_fields(f"{path}: line {number}", line, _KINDS)
+        if (of := (line["task"], line["attempt"])) in passes:
+            raise RecordError(
+                f"{path}: line {number}: expected each pass of a task once, got pass {of[1]} of {of[0]!r} twice; "
+                "restore the file"
+            )
+        passes.add(of)
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"{folder / FACTS} cannot be read ({error}); evaluate again with another --out") from error
     if not isinstance(facts, dict):
         got = type(facts).__name__

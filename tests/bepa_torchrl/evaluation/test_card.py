@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,6 +134,37 @@ def test_outcomes_are_read_back(tmp_path: Path) -> None:
         read_outcomes(tmp_path)
     with pytest.raises(RecordError, match=r"it has no results\.jsonl"):
         read_outcomes(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": ["a"]}, r"line 2: field 'task': expected a text, got \['a'\]; restore the file"),
+        ({"attempt": "x"}, "line 2: field 'attempt': expected an integer from 0, got 'x'"),
+        ({"score": float("nan")}, "line 2: field 'score': expected a finite number or null, got nan"),
+        ({"steps": -1}, "line 2: field 'steps': expected an integer from 0, got -1"),
+        ({"task": "a"}, "line 2: expected each pass of a task once, got pass 0 of 'a' twice; restore the file"),
+    ],
+)
+def test_a_damaged_line_of_an_evaluation_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A file that was appended to another counted its tasks as several passes."""
+    write_outcomes(tmp_path, [outcome("a", WIN)], {})
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write(json.dumps(asdict(outcome("b", WIN)) | changes) + "\n")
+    with pytest.raises(RecordError, match=message):
+        read_outcomes(tmp_path)
+
+
+def test_an_evaluation_whose_files_are_cut_off_is_refused(tmp_path: Path) -> None:
+    write_outcomes(tmp_path, [outcome("a", WIN), outcome("b", WIN)], {})
+    whole = (tmp_path / "results.jsonl").read_text()
+    (tmp_path / "results.jsonl").write_text(whole[:-20])
+    with pytest.raises(RecordError, match="the last line is incomplete; restore the file"):
+        read_outcomes(tmp_path)
+    (tmp_path / "results.jsonl").write_text(whole)
+    (tmp_path / "facts.json").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_outcomes(tmp_path)
 
 
 def test_two_evaluations_are_compared_on_the_tasks_that_both_have() -> None:
