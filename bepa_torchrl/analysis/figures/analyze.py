@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from bepa_torchrl.analysis.figures.cases import case_rows, case_size, draw_case, find_cases
@@ -114,11 +115,11 @@ def _histograms(
     tasks: Collection[str] | None,
 ) -> None:
     for method in methods:
-        name = f"token_probabilities-{_safe(method.label)}"
+        name = _new_name(done, f"token_probabilities-{_safe(method.label)}")
         traces = sets_of(method.record, tasks)
         sets = traces.log_probs
         for origin, reasons in traces.left_out.items():
-            why = " and ".join(f"{count} {reason}" for reason, count in reasons.items())
+            why = " and ".join(f"{steps} {reason}" for reason, steps in reasons.items())
             done.missing.append(f"{name}: {sum(reasons.values())} steps of {origin}: {why}")
         if not sets:
             which = "" if tasks is None else f" of these {len(tasks)} tasks"
@@ -206,7 +207,7 @@ def _cases(method: MethodOfRun, folder: Path, done: Analysis, limit: int) -> Non
     if not cases:
         done.missing.append(f"cases of {method.label}: no task has an expert's, a converted and a self-rolled trace")
     for case in cases:
-        name = f"case-{_safe(method.run)}-{_safe(case.task_id)}"
+        name = _new_name(done, f"case-{_safe(method.run)}-{_safe(case.task_id)}")
         done.files.append(write_table(folder, name, case_rows(case)))
         done.files += write_drawing(folder, name, case_size(case), partial(draw_case, case=case))
 
@@ -216,6 +217,12 @@ def report(folder: Path, done: Analysis) -> Iterator[str]:
     yield f"{folder}: {len(done.files)} files"
     yield from (f"  {name}" for name in done.files)
     yield from (f"not there: {sentence}" for sentence in done.missing)
+
+
+def _new_name(done: Analysis, name: str) -> str:
+    """The name, or with a number behind it if a file has it: names of runs or tasks may differ in other characters."""
+    tried = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(each for each in tried if f"{each}.csv" not in done.files)
 
 
 def _safe(name: str) -> str:

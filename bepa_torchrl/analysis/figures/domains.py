@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from bepa_torchrl.analysis.figures.files import Row
+from bepa_torchrl.analysis.figures.files import Row, shown
 
 PARTS = ("retained", "assimilated", "self_evolved")
 
@@ -63,6 +63,6 @@ def draw_domains(figure: Figure, rows: Sequence[Row]) -> None:
             below = [height + row[part] for height, row in zip(below, own, strict=True)]
         for shift, name, color in ((0.3, "base", "lightgrey"), (0.45, "expert", "grey")):
             axis.bar([place + shift for place in places], [row[name] for row in own], 0.15, label=name, color=color)
-        axis.set_xticks(list(places), [str(row["domain"]) for row in own], rotation=30)
-        axis.set(title=label, ylabel="solved tasks")
+        axis.set_xticks(list(places), [shown(str(row["domain"])) for row in own], rotation=30)
+        axis.set(title=shown(label), ylabel="solved tasks")
         axis.legend()

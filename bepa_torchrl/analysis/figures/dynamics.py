@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bepa_torchrl.analysis.figures.files import Row
+from bepa_torchrl.analysis.figures.files import Row, shown
 from bepa_torchrl.monitoring.curves import DOTS, WINDOW, series
 
 #: column → metrics, the first of which an iteration has
@@ -49,7 +49,9 @@ def draw_dynamics(figure: Figure, rows: Sequence[Row]) -> None:
         for label in dict.fromkeys(str(row["method"]) for row in rows):
             iterations, values = series([row for row in rows if row["method"] == label], name, WINDOW)
             if values:
-                axis.plot(iterations, values, label=label, marker="o" if len(values) < DOTS else None, markersize=4)
+                axis.plot(
+                    iterations, values, label=shown(label), marker="o" if len(values) < DOTS else None, markersize=4
+                )
         axis.set(title=f"{title}, mean of {WINDOW}", xlabel="iteration")
         axis.grid(alpha=0.3)
         if axis.lines:
@@ -87,7 +89,7 @@ def draw_assimilation(figure: Figure, rows: Sequence[Row]) -> None:
     for axis, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels, strict=True):
         own = [row for row in rows if row["method"] == label]
         axis.plot(*series(own, "expert_only"), color="tab:blue", marker="o", markersize=4)
-        axis.set(title=label, xlabel="iteration", ylim=(0, 1))
+        axis.set(title=shown(label), xlabel="iteration", ylim=(0, 1))
         axis.set_ylabel("success on expert-only tasks", color="tab:blue")
         other = axis.twinx()
         iterations, shares = series(own, "update_frequency", WINDOW)

@@ -16,6 +16,11 @@ from matplotlib.figure import Figure
 Row = Mapping[str, Any]  #: a table's row: column → number, text, or None
 
 
+def shown(name: str) -> str:
+    """A name of the user's in a drawing, in which ``$`` begins no formula."""
+    return name.replace("$", r"\$")
+
+
 def write_table(folder: Path, name: str, rows: Sequence[Row]) -> str:
     """Writes ``<name>.csv`` with the columns of the first row; returns the file's name. None is an empty cell."""
     path = folder / f"{name}.csv"

@@ -377,6 +377,20 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ]
 
 
+def test_runs_whose_names_are_alike_in_the_names_of_files_keep_their_figures(tmp_path: Path) -> None:
+    """The histogram of one took the place of the other's; and ``$`` in a name ended the command."""
+    runs = [made(tmp_path / name) for name in ("a$b_$", "a-b_-")]
+    for run, log_prob in zip(runs, (-1.0, -3.0), strict=True):
+        write(run / "bepa", "episodes.jsonl", [line(0, 0, [step(run / "bepa", "x", 1, (log_prob,))])])
+        write(run / "bepa", "iterations.jsonl", [{"iteration": 1, "phase": "rl", "collect/entropy": 1.0}])
+    out = tmp_path / "out"
+    out.mkdir()
+    done = analyze(methods_of_runs(runs), out, cases=0)
+    assert len(set(done.files)) == len(done.files) == len(list(out.iterdir()))
+    first, second = (table(out / f"token_probabilities-a-b_--bepa{end}-summary.csv") for end in ("", "-2"))
+    assert [(row["tokens"], row["tail_mass"]) for row in (*first, *second)] == [("1", "0.0"), ("1", "1.0")]
+
+
 def test_a_method_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     """It would count as two seeds, with a deviation of 0."""
     run = made(tmp_path / "run")
