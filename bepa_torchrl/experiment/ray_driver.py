@@ -22,7 +22,7 @@ import ray
 from bepa_torchrl.experiment.config import ConfigError
 from bepa_torchrl.experiment.method_handle import LAUNCHER, exit_text
 from bepa_torchrl.experiment.restarts import Restarts
-from bepa_torchrl.experiment.run_folder import run_folder
+from bepa_torchrl.experiment.run_folder import run_folder, runs_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.started_by import RAY_CLUSTER
 from bepa_torchrl.failures import INFRASTRUCTURE
@@ -127,7 +127,7 @@ def _hosts(ranks: RayRanks) -> str:
 
 def _check_folder(settings: Settings, ranks: RayRanks) -> None:
     """Raises ConfigError if a rank's node does not see the folder of the runs, or the current one."""
-    runs = Path(settings.runs).absolute()
+    runs = runs_folder(settings).absolute()
     while not runs.exists():
         runs = runs.parent
     with tempfile.NamedTemporaryFile("w", prefix=".bepa-", dir=runs, encoding="utf-8") as marker:

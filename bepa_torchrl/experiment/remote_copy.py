@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bepa_torchrl.experiment.config import ConfigError
+from bepa_torchrl.experiment.run_folder import runs_folder
 from bepa_torchrl.experiment.settings import Settings
 from bepa_torchrl.experiment.unfinished_beginning import other_entries, remove_beginning
 from bepa_torchrl.scale.store.mirror import RunStore, RunUploader, SnapshotError, restore, retried
@@ -133,7 +134,7 @@ def _run_store(config: Settings, name: str) -> RunStore | None:
     if config.storage is None:
         return None
     store = open_store(config.storage)
-    folder = (Path(config.runs) / name).resolve()
+    folder = (runs_folder(config) / name).resolve()
     if isinstance(store, LocalStore) and (store.root / name).resolve().is_relative_to(folder):
         raise ConfigError(
             f"storage={config.storage}: the copy of the run would be in its own folder, {folder}, and be copied again "

@@ -68,7 +68,12 @@ def run_folder(config: Settings) -> Path:
     name = config.name or f"{config.env.provider}-{config.algo.name}-{datetime.now():%Y%m%d-%H%M%S}"
     if Path(name).name != name or name == "..":
         raise ConfigError(f"name={name!r} must be one folder name; the folder it is in is given by runs=")
-    return Path(config.runs) / name
+    return runs_folder(config) / name
+
+
+def runs_folder(config: Settings) -> Path:
+    """The parent folder of all runs; ``~`` is the user's home, as in every other setting that names a folder."""
+    return Path(config.runs).expanduser()
 
 
 def begun(config: Settings) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from bepa_torchrl.experiment.config import load_config, settings_to_dict
 from bepa_torchrl.experiment.method_process import final_settings, finished
-from bepa_torchrl.experiment.run_folder import changed_settings
+from bepa_torchrl.experiment.run_folder import changed_settings, run_folder
 from bepa_torchrl.experiment.run_record import RecordError
 
 SAVED = {
@@ -100,3 +100,9 @@ def test_greedy_episodes_that_a_resume_asks_for_are_played(tmp_path: Path) -> No
     assert finished(tmp_path, without)  # what was played in addition does not matter
     (tmp_path / "results.json").write_text(json.dumps({"settings": final_settings(none), "success": {}}))
     assert finished(tmp_path, none)
+
+
+def test_the_folder_of_all_runs_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other setting with a folder; it was a folder of the name ``~`` in the current one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run_folder(load_config(["runs='~/runs'", "name=first"])) == tmp_path / "runs" / "first"
