@@ -30,7 +30,8 @@ from bepa_torchrl.scale.wire.errors import BrokenConnectionError, RunEndedError,
 _log = logging.getLogger(__name__)
 _PATIENCE = 15.0  #: seconds for a request that the expiry of its lease replaces
 _RESULT_PATIENCE = 45.0  #: for a result: its lease is about to expire then
-_WEIGHTS_PATIENCE = 600.0
+_WEIGHTS_PATIENCE = 600.0  #: for the run and its weights, at least; without a connection ``wait`` ends it
+_BEYOND_WAIT = 60.0  #: in addition to ``wait``: the last attempt to connect begins before it is over
 _RENEW_EVERY = 15.0  #: seconds between renewals of leases whose weights are not loaded yet
 _LOST = (BrokenConnectionError, TrainerGoneError, RunEndedError)  #: the loop that asks for weights raises the last two
 
@@ -57,6 +58,7 @@ class RolloutGateway:
 
     def __init__(self, access: Access, *, wait: float = 600.0, note: Callable[[str], None] = _log.info) -> None:
         self._link = TrainerLink(access, wait=wait, note=note)
+        self._patience = max(_WEIGHTS_PATIENCE, wait + _BEYOND_WAIT)
         self._name = f"{socket.gethostname()}-{secrets.token_hex(2)}"
         self._changed = threading.Condition()
         self._loaded: WeightsTag | None = None
@@ -139,7 +141,7 @@ class RolloutGateway:
 
     def run(self) -> Mapping[str, Any]:
         """The run's ``plan`` and ``settings``. Raises as :meth:`next_weights`."""
-        run: Mapping[str, Any] = json.loads(self._link.request("run", {}, patience=_WEIGHTS_PATIENCE)["run"])
+        run: Mapping[str, Any] = json.loads(self._link.request("run", {}, patience=self._patience)["run"])
         return run
 
     def next_weights(self, loaded: WeightsTag | None, held: Collection[bytes], timeout: float) -> Weights | None:
@@ -158,14 +160,14 @@ class RolloutGateway:
             self._loaded = loaded
             self._changed.notify_all()
         asked = {"loaded": None if loaded is None else list(loaded), "timeout": timeout}
-        reply = self._link.request("weights", asked, patience=_WEIGHTS_PATIENCE)
+        reply = self._link.request("weights", asked, patience=self._patience)
         if reply["weights"] is None:
             return None
         names, tensors = dict[str, bytes](), dict[bytes, bytes]()
         for name, key, size in reply["tensors"]:
             names[str(name)] = key
             if key not in held and key not in tensors:
-                tensor = self._link.download(key, int(size), patience=_WEIGHTS_PATIENCE)
+                tensor = self._link.download(key, int(size), patience=self._patience)
                 if tensor is None:  # newer weights have replaced these
                     return None
                 tensors[key] = tensor

@@ -105,12 +105,14 @@ class TrainerLink:
 
     def _run(self) -> None:
         connected, seen, pause, timeout = False, monotonic(), _FIRST_PAUSE, 0.0
+        lost = "no connection yet"  # noted once, and again after the next connection
         while self._problem is None:
             try:
                 self._client.watch(timeout)
             except BrokenConnectionError as error:
-                if connected and not self._closed.is_set():
-                    self._note(f"the connection to {self._client.url} is lost: {error}")
+                if lost and not self._closed.is_set():
+                    self._note(f"{lost}: {error}; tried again for up to {self._wait:g} s")
+                    lost = ""
                 connected, timeout = False, 0.0
                 if monotonic() - seen > self._wait:
                     where = f"no trainer at {self._client.url.partition('://')[2]} for {self._wait:g} s"
@@ -123,3 +125,4 @@ class TrainerLink:
                 if not connected:
                     self._note(f"connected to {self._client.url}")
                 connected, seen, pause, timeout = True, monotonic(), _FIRST_PAUSE, _WATCH_SECONDS
+                lost = f"the connection to {self._client.url} is lost"

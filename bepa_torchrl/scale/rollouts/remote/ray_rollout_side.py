@@ -16,7 +16,7 @@ from bepa_torchrl.scale.rollouts.remote.rollout_side import STOP_SECONDS, Weight
 from bepa_torchrl.scale.wire.access import Access
 from osworld_gym import __version__
 
-_WEIGHTS_SECONDS = 3600.0  #: for one version of the weights to arrive
+_WEIGHTS_SECONDS = 3600.0  #: for one version of the weights to arrive, in addition to the wait for a trainer
 
 
 class _Gateway(RolloutGateway):
@@ -55,7 +55,7 @@ def play_on_ray(
     services = rollouts.services()
     pool = rollouts.worker_pool(gateway, services, plan)
     try:
-        source = cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS, name="the gateway"))
+        source = cast(WeightsSource, ActorClient(gateway, _WEIGHTS_SECONDS + wait, name="the gateway"))
         follow(source, services.publish, check=pool.check, note=note)
     except RayTaskError as error:
         if isinstance(error.cause, Exception):

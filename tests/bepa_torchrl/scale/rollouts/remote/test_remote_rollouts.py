@@ -597,6 +597,20 @@ def test_the_end_of_the_run_and_a_trainer_that_is_gone(gateways: Gateways) -> No
         gone.next_weights(None, (), 1.0)
 
 
+def test_a_trainer_is_waited_for_as_long_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a request for the weights has time when there is a connection; a wrong address is noted at once."""
+    monkeypatch.setattr(gateway_module, "_WEIGHTS_PATIENCE", 0.1)
+    with Served() as served:
+        url = served.server.url
+    notes = list[str]()
+    gateway = RolloutGateway(Access(url, TOKEN), wait=2.0, note=notes.append)
+    with pytest.raises(TrainerGoneError, match=r"no trainer at 127\.0\.0\.1:\d+ for 2 s"):
+        gateway.run()
+    gateway.close()
+    (note,) = notes
+    assert re.fullmatch(rf"no connection yet: no answer from {url}: .*; tried again for up to 2 s", note)
+
+
 def test_weights_and_results_cross_with_tls_and_what_is_known_crosses_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
