@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bepa_torchrl.experiment.checks import ROLLOUT_SIDE
+from bepa_torchrl.experiment.checks.unread import changes_are_read
 from bepa_torchrl.experiment.config import (
     ConfigError,
     build_settings,
@@ -110,7 +111,9 @@ def merged_settings(shared: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
             f"the trainer's settings cannot be read ({error}); install the same version of this package on both sides"
         ) from error
     # an engine behind a URL serves one program: the trainer's is not this side's, nor are its GPUs
-    own = dict.fromkeys((*_ENGINE_SERVER, "policy.engine.devices"))
+    own: dict[str, Any] = dict.fromkeys((*_ENGINE_SERVER, "policy.engine.devices"))
+    if changes.get("policy.engine.url") is not None:  # nor is what an engine of the trainer's machine is started with
+        own |= {"policy.engine.arguments": {}, "policy.engine.weights": "auto"}
     settings = with_changes(theirs, own | dict(changes))
     return settings, scaling
 
@@ -131,7 +134,8 @@ def play_run(
         note: gets a line when something changes.
 
     Raises:
-        ConfigError: the settings contradict each other. ProtocolError: another token or version of the package.
+        ConfigError: the settings contradict each other, or one is not read. ProtocolError: another token or version of
+            the package.
         DesktopError, OSError: infrastructure; TrainerGoneError if there is no trainer.
     """
     import torch  # large packages, after what can be checked without them
@@ -147,7 +151,7 @@ def play_run(
         run = gateway.run()
         plan = decode_plan(run["plan"])
         settings, scaling = merged_settings(run["settings"], changes)
-        check(settings, ROLLOUT_SIDE)
+        check(settings, (*ROLLOUT_SIDE, partial(changes_are_read, keys=changes)))
         make_policy, make_vector = partial(make_sampler, settings), vector_maker(settings, scaling)
         note(f"plays {len(plan.tasks)} tasks on {settings.env.desktops} desktops ({settings.env.provider})")
         if settings.cluster.address is None:

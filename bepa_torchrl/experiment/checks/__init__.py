@@ -116,6 +116,7 @@ ROLLOUT_SIDE: tuple[Check, ...] = (
     old_log_probs,
     desktops_of_workers,
     one_engine,
+    engine_elsewhere,
     weight_transfer,
     preflight.engine_cache,
     preflight.cluster,

@@ -54,6 +54,11 @@ def overrides_are_read(settings: Settings, keys: Collection[str]) -> str | None:
     return _unread(settings, OF_FILES, lambda name: name in keys)
 
 
+def changes_are_read(settings: Settings, keys: Collection[str]) -> str | None:
+    """What `bepa rollouts` sets of the trainer's settings is read there; ``keys`` are the dotted names of that."""
+    return _unread(settings, READERS, lambda name: name in keys and _value(settings, name) != default_of(name))
+
+
 def settings_beside_seed(settings: Settings) -> str | None:
     """What is set is read although ``cache.seed`` has the run's self-rollouts."""
     return _unread(settings, BESIDE_SEED, lambda name: _value(settings, name) != default_of(name))

@@ -14,6 +14,8 @@ from listening_ports import free_ports
 from bepa_torchrl.cli import main
 from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks import MACHINE, ROLLOUT_SIDE
+from bepa_torchrl.experiment.checks.distribution import engine_elsewhere
+from bepa_torchrl.experiment.checks.unread import changes_are_read
 from bepa_torchrl.experiment.config import ConfigError, check, load_config, setting_names
 from bepa_torchrl.experiment.rollout_side import LOCAL, local_changes, merged_settings, shared_settings
 from bepa_torchrl.scale.wire.errors import ProtocolError
@@ -94,6 +96,42 @@ def test_the_trainers_engine_is_not_the_rollout_sides() -> None:
     settings, _ = merged_settings(trained, local_changes(["policy.rollout=vllm"], None))
     with pytest.raises(ConfigError, match=r"policy\.rollout=vllm requires the trainer's own old log-probs"):
         check(settings, ROLLOUT_SIDE)
+
+
+def test_an_engine_elsewhere_has_none_of_the_trainers_arguments() -> None:
+    engine = ["policy.rollout=vllm", "policy.engine.arguments.seed=1", "policy.engine.weights=folder"]
+    shared = shared_settings(
+        load_config(["train.old_log_probs=all", "collect.mode=async", *engine]), ImageScaling(28, 100, 2000)
+    )
+    for given, expected in (([], ({"seed": 1}, "folder")), (["policy.engine.url='http://b:1'"], ({}, "auto"))):
+        settings, _ = merged_settings(shared, local_changes(given, None))
+        assert (settings.policy.engine.arguments, settings.policy.engine.weights) == expected
+        assert engine_elsewhere(settings) is None
+    assert engine_elsewhere in ROLLOUT_SIDE
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["cluster.workers=8"], "cluster.workers=8 is read with cluster.address only; set it, or leave this out"),
+        (["cluster={replicas: 2}"], "cluster.replicas=2 is read with cluster.address only; set it, or leave this out"),
+        (
+            ["cluster.address=auto", "cluster.replica_slack=2"],
+            "cluster.replica_slack=2 is read with cluster.replicas above 1 only; set it, or leave this out",
+        ),
+        (
+            ["policy.engine.arguments.seed=1"],
+            'policy.engine.arguments={"seed": 1} is read with policy.rollout=vllm only; set it, or leave this out',
+        ),
+        (["cluster.address=auto", "cluster.workers=1", "policy.max_rows=4", "threads=2"], None),
+        (["policy.rollout=vllm", "policy.engine.kv_cache_gb=2"], None),
+    ],
+)
+def test_what_nothing_on_the_rollout_side_reads_is_refused(given: list[str], problem: str | None) -> None:
+    trained = load_config(["train.old_log_probs=all", "compare=[]", "collect.mode=async", "collect.max_staleness=1"])
+    changes = local_changes(given, None)
+    settings, _ = merged_settings(shared_settings(trained, ImageScaling(28, 100, 2000)), changes)
+    assert changes_are_read(settings, changes) == problem
 
 
 def test_an_engine_of_the_rollout_side_has_room_for_a_window() -> None:
