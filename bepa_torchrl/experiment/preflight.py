@@ -157,9 +157,12 @@ def engine(settings: Settings) -> None:
         engine_version()
         return
     require_extra("wire", "policy.engine.url")
-    from bepa_torchrl.scale.engine.http.client import EngineClient
+    from bepa_torchrl.scale.engine.http.client import EngineClient, EngineUnreachableError
 
-    EngineClient(engine_access(options)).state()
+    try:
+        EngineClient(engine_access(options)).state()
+    except EngineUnreachableError as error:
+        raise EngineUnreachableError(f"{error}; start `bepa engine` there, or correct policy.engine.url") from error
 
 
 def engine_cache(settings: Settings) -> str | None:

@@ -72,6 +72,11 @@ def engine_elsewhere(settings: Settings) -> str | None:
             f"policy.engine.weights={engine.weights} is for an engine of this machine, that of policy.engine.url gets "
             "its weights as files, by HTTP; leave it out"
         )
+    if engine.tls_ca is not None and not str(engine.url).lower().startswith("https://") and not settings.resume:
+        return (
+            f"policy.engine.tls_ca is for https, got policy.engine.url={engine.url}, without TLS; set "
+            "policy.engine.url=https://HOST:PORT, or leave policy.engine.tls_ca out"
+        )
     if given:
         return f"policy.engine.{given[0]}: the engine of policy.engine.url has those of its `bepa engine`; leave it out"
     return None

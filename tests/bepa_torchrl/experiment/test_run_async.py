@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from async_runs import ALGO, ASYNC, timeless, work
 from documented_keys import check_keys, documented, written_keys
+from listening_ports import free_ports
 
-from bepa_torchrl.experiment.config import ConfigError, load_config
+from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.run_record import read_lines
+from bepa_torchrl.scale.engine.errors import EngineError
 
 
 @pytest.mark.slow
@@ -71,6 +74,22 @@ def test_an_engine_by_http_serves_one_program(given: list[str], problem: str) ->
     load_config([*engines, url, "compare=[grpo]", "processes=1"])
     with pytest.raises(ConfigError, match=r"is read with policy\.rollout=vllm only"):
         load_config([url])
+
+
+def test_certificates_of_an_engine_are_for_https() -> None:
+    """By HTTP the token would be sent in plain text to whoever listens there."""
+    engine = ["compare=[]", "policy.rollout=vllm", "train.old_log_probs=all", "policy.engine.tls_ca=ca.pem"]
+    load_config([*engine, "policy.engine.url='https://host:7400'"])
+    with pytest.raises(ConfigError, match=r"tls_ca is for https, got policy\.engine\.url=http://host:7400, "):
+        load_config([*engine, "policy.engine.url='http://host:7400'"])
+
+
+def test_an_engine_that_does_not_answer_is_noticed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEPA_ENGINE_TOKEN", "a token of this test")
+    (port,) = free_ports(1)
+    engine = ["policy.rollout=vllm", "train.old_log_probs=all", f"policy.engine.url='http://127.0.0.1:{port}'"]
+    with pytest.raises(EngineError, match=rf"no answer from .*:{port}: .*; start `bepa engine` there, or correct"):
+        check(load_config(["compare=[]", *engine]), (preflight.engine,))
 
 
 @pytest.mark.parametrize(
