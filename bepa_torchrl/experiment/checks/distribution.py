@@ -92,6 +92,29 @@ def engine_while_rerolling(settings: Settings) -> str | None:
     )
 
 
+def gpus_of_services(settings: Settings) -> str | None:
+    """Rollout services on Ray have GPUs that Ray has given to them, if their policy computes on one.
+
+    Without, an actor of Ray's sees all GPUs of its node, the trainer's too, and may be on a node that has none. A run
+    that has begun goes on.
+    """
+    cluster, device = settings.cluster, settings.policy.device
+    on_ray = settings.collect.mode == "async" and cluster.address is not None and cluster.listen is None
+    if not on_ray or not device.startswith("cuda") or settings.resume:
+        return None
+    if not cluster.gpus_per_replica:
+        return (
+            f"cluster.address={cluster.address} with policy.device={device} requires GPUs for the copies of the policy "
+            "that sample, got cluster.gpus_per_replica=0; set cluster.gpus_per_replica=1"
+        )
+    if device.partition(":")[2] in ("", "0"):
+        return None
+    return (
+        f"policy.device={device}: the GPU that Ray gives to a copy of the policy is cuda:0 there; set "
+        "policy.device=cuda (CUDA_VISIBLE_DEVICES chooses the trainer's GPU)"
+    )
+
+
 def ranks(settings: Settings) -> str | None:
     """The other settings work on several ranks."""
     count, device = settings.train.ranks, settings.policy.device

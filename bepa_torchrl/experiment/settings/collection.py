@@ -56,7 +56,7 @@ class ClusterSettings:
         workers: actors with desktops, which share ``env.desktops``; None: one per node with Ray's resource
             ``desktops``. Each then has as many desktops as its node has of the resource, also on nodes that join.
         replicas: copies of the policy that sample.
-        gpus_per_replica: Ray's GPUs of each copy.
+        gpus_per_replica: Ray's GPUs of each copy, above 0 with ``policy.device=cuda``.
         replica_slack: requests by which the copy that has answered an episode's turns may be loaded beyond the least
             loaded copy before that one answers the next turn; 0: the least loaded always does.
         shrink_after: seconds after which workers on Ray close desktops that the trainer cannot keep up with; None:

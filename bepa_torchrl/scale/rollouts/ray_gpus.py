@@ -1,7 +1,8 @@
 """The GPUs of the trainer's ranks, which Ray on the same machine must not give to rollout services; requires ``ray``.
 
 Ray does not know of the ranks, which are no actors. It counts the GPUs of a node, and gives an actor with ``num_gpus``
-some of them by CUDA_VISIBLE_DEVICES, and one without ``num_gpus`` none.
+some of them by CUDA_VISIBLE_DEVICES. One without ``num_gpus`` sees all, so that the settings require
+``cluster.gpus_per_replica`` of services whose policy computes on a GPU.
 """
 
 from __future__ import annotations

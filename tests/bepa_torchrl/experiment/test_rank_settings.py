@@ -53,7 +53,7 @@ def test_an_engine_beside_ranks_that_train_has_other_gpus(
     "other",
     [
         "collect.mode=sync",
-        "cluster.address=auto",
+        "cluster={address: auto, gpus_per_replica: 1}",
         "cluster.listen=0.0.0.0:1",
         "policy.engine.url='http://h:1'",
         "train.ranks=1",

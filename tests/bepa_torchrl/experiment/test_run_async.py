@@ -10,6 +10,8 @@ from documented_keys import check_keys, documented, written_keys
 from listening_ports import free_ports
 
 from bepa_torchrl.experiment import preflight
+from bepa_torchrl.experiment.checks import ROLLOUT_SIDE
+from bepa_torchrl.experiment.checks.distribution import gpus_of_services
 from bepa_torchrl.experiment.config import ConfigError, check, load_config
 from bepa_torchrl.experiment.run_record import read_lines
 from bepa_torchrl.scale.engine.errors import EngineError
@@ -90,6 +92,22 @@ def test_an_engine_that_does_not_answer_is_noticed_before_the_run(monkeypatch: p
     engine = ["policy.rollout=vllm", "train.old_log_probs=all", f"policy.engine.url='http://127.0.0.1:{port}'"]
     with pytest.raises(EngineError, match=rf"no answer from .*:{port}: .*; start `bepa engine` there, or correct"):
         check(load_config(["compare=[]", *engine]), (preflight.engine,))
+
+
+def test_copies_of_the_policy_on_ray_have_gpus_of_their_own() -> None:
+    """Without ``num_gpus`` Ray lets an actor see all of its node's, also the trainer's, and places it on any node."""
+    on_ray = ["compare=[]", "policy.device=cuda", "collect.mode=async", "cluster.address=auto"]
+    with pytest.raises(ConfigError, match=r"got cluster\.gpus_per_replica=0; set cluster\.gpus_per_replica=1"):
+        load_config(on_ray)
+    for ranks in ([], ["train.ranks=2"], ["cluster.trainer=ray"]):
+        load_config([*on_ray, *ranks, "cluster.gpus_per_replica=0.5"])
+    with pytest.raises(ConfigError, match=r"policy\.device=cuda:1: .* is cuda:0 there; set policy\.device=cuda "):
+        load_config([*on_ray, "policy.device=cuda:1", "cluster.gpus_per_replica=1"])
+    check(load_config([*on_ray, "resume=true", "name=begun"]))  # a run that has begun goes on
+    load_config([*on_ray, "policy.device=cpu"])
+    load_config([*on_ray, "cluster.listen=127.0.0.1:0"])  # copies of the rollout side, which checks its own
+    load_config([*on_ray, "policy.device=cuda:1", "cluster.address=null"])  # threads share the trainer's
+    assert gpus_of_services in ROLLOUT_SIDE
 
 
 @pytest.mark.parametrize(

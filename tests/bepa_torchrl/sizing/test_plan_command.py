@@ -259,7 +259,6 @@ def test_an_engine_with_gpus_of_its_own_takes_none_of_the_trainers(capsys: pytes
         ("policy.engine.devices=2", "--gpus", "2"): 0,
         ("policy.engine.devices='0,1'", "policy.engine.arguments.tensor_parallel_size=2"): 1,
         (*asynchronous, "cluster.gpus_per_replica=1"): 0,
-        asynchronous: 1,
     }
     for arguments, beside in cases.items():
         choices = planned(capsys, "experiment=osworld_7b", *VLLM, *arguments, "--tune", "full")["choices"]
