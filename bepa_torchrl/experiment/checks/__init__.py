@@ -18,6 +18,7 @@ from bepa_torchrl.experiment import preflight
 from bepa_torchrl.experiment.checks.check import Check
 from bepa_torchrl.experiment.checks.credentials import no_credentials
 from bepa_torchrl.experiment.checks.distribution import (
+    desktops_of_nodes,
     desktops_of_workers,
     engine_elsewhere,
     engine_of_one_method,
@@ -79,6 +80,7 @@ SETTINGS: tuple[Check, ...] = (
     history,
     synchronous,
     one_method_listens,
+    desktops_of_nodes,
     desktops_of_workers,
     one_engine,
     engine_while_rerolling,

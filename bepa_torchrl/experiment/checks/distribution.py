@@ -37,6 +37,20 @@ def desktops_of_workers(settings: Settings) -> str | None:
     return f"cluster.workers={workers} is more than env.desktops={desktops}, which they share; lower it"
 
 
+def desktops_of_nodes(settings: Settings) -> str | None:
+    """Methods that train at the same time do not each have the desktops of Ray's nodes; a begun run goes on."""
+    methods = list(dict.fromkeys((settings.algo.name, *settings.compare)))
+    cluster = settings.cluster
+    by_node = cluster.address is not None and cluster.workers is None and settings.collect.mode == "async"
+    if not by_node or settings.processes == 1 or len(methods) == 1 or settings.resume:
+        return None
+    return (
+        "cluster.workers=null starts as many desktops on a node as its resource says, for each of the methods that "
+        f"train at the same time, got processes={settings.processes} for {', '.join(methods)}; set processes=1, or "
+        "compare=[]"
+    )
+
+
 def one_engine(settings: Settings) -> str | None:
     """Several rollout services do not share the engine of ``policy.engine.url``."""
     cluster = settings.cluster

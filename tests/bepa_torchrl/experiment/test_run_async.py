@@ -94,6 +94,15 @@ def test_an_engine_that_does_not_answer_is_noticed_before_the_run(monkeypatch: p
         check(load_config(["compare=[]", *engine]), (preflight.engine,))
 
 
+def test_the_desktops_of_a_node_are_those_of_one_method() -> None:
+    """Its resource ``desktops`` says how many it can have."""
+    on_nodes = ["collect.mode=async", "cluster.address=auto", "cluster.workers=null"]
+    with pytest.raises(ConfigError, match=r"got processes=2 for bepa, grpo; set processes=1, or compare=\[\]"):
+        load_config([*on_nodes, "compare=[grpo]"])
+    for changes in (["compare=[]"], ["compare=[grpo]", "processes=1"], ["compare=[grpo]", "cluster.workers=1"]):
+        load_config([*on_nodes, *changes])
+
+
 def test_copies_of_the_policy_on_ray_have_gpus_of_their_own() -> None:
     """Without ``num_gpus`` Ray lets an actor see all of its node's, also the trainer's, and places it on any node."""
     on_ray = ["compare=[]", "policy.device=cuda", "collect.mode=async", "cluster.address=auto"]
