@@ -198,10 +198,11 @@ def engine_cache(settings: Settings) -> str | None:
 
 
 def cluster(settings: Settings) -> str | None:
-    """Ray's head answers at ``cluster.address``; ``cluster.listen`` is an address, and has a token.
+    """Ray's head answers at ``cluster.address``; ``cluster.listen`` is a free address of this machine, and has a token.
 
     Raises:
-        MissingExtraError: no Ray. DesktopError: no cluster at the address. ValueError: no token.
+        MissingExtraError: no Ray. DesktopError: no cluster at the address. ValueError: no token. OSError: the address
+            is in use, or another machine's.
     """
     options = settings.cluster
     address = cluster_address(settings)
@@ -212,15 +213,16 @@ def cluster(settings: Settings) -> str | None:
         check_head(address)
     if options.listen is None:
         return None
-    from bepa_torchrl.scale.wire.access import parse_address, read_tls, read_token
+    from bepa_torchrl.scale.wire.access import listening_socket, parse_address, read_tls, read_token
 
     try:
-        parse_address(options.listen)
+        listens = parse_address(options.listen)
     except ValueError as error:
         return f"cluster.listen: {error}"
     require_extra("wire", "cluster.listen")
     read_token(None if options.token_file is None else Path(options.token_file))
     read_tls(options.tls_certificate, options.tls_key, TLS_SETTINGS)
+    listening_socket(listens, "cluster.listen").close()
     return None
 
 

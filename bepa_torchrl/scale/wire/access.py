@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,16 @@ def address_text(address: tuple[str, int]) -> str:
     """HOST:PORT, or [IPv6]:PORT."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listening_socket(address: tuple[str, int], option: str, *, backlog: int | None = None) -> socket.socket:
+    """A socket that listens at the address. Raises OSError, which names the option, if it cannot be used here."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        return socket.create_server(address, family=family, backlog=backlog)
+    except OSError as error:
+        where = address_text(address)
+        raise OSError(error.errno, f"cannot listen on {where} ({error.strerror}); set {option}") from error
 
 
 def check_url(url: str, option: str) -> str:

@@ -30,7 +30,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from bepa_torchrl.scale.wire.access import VERSION, VERSION_HEADER, Tls, address_text, check_tls, check_version
+from bepa_torchrl.scale.wire.access import (
+    VERSION,
+    VERSION_HEADER,
+    Tls,
+    address_text,
+    check_tls,
+    check_version,
+    listening_socket,
+)
 from bepa_torchrl.scale.wire.connections import Connection
 from bepa_torchrl.scale.wire.content import MAX_BODY, Blobs, BlobStore, pack, unpack
 from bepa_torchrl.scale.wire.errors import ProtocolError, Refusal
@@ -397,12 +405,7 @@ class WireServer:
 
 def _listener(address: tuple[str, int], option: str) -> socket.socket:
     """The socket that listens. Raises OSError if the address cannot be used."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        found = socket.create_server(address, family=family, backlog=_CONNECTIONS)
-    except OSError as error:
-        where = address_text(address)
-        raise OSError(error.errno, f"cannot listen on {where} ({error.strerror}); set {option}") from error
+    found = listening_socket(address, option, backlog=_CONNECTIONS)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit that
     return found
 

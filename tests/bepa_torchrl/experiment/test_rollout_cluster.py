@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_the_address_and_the_token_are_checked_before_the_run(monkeypatch: pytes
         check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem"]), MACHINE)
     with pytest.raises(ValueError, match=r"nowhere\.pem: expected a file in PEM"):
         check(load_config([*LISTENS, "cluster.tls_certificate=nowhere.pem", "cluster.tls_key=nowhere.key"]), MACHINE)
+
+
+def test_an_address_that_cannot_be_used_is_noticed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was after the preparation, which may take hours."""
+    monkeypatch.setenv("BEPA_CHANNEL_TOKEN", "a token of this test")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=rf"cannot listen on {where} \(Address already in use.*set cluster\.listen"):
+            check(load_config([*LISTENS, f"cluster.listen={where}"]), (preflight.cluster,))
+    check(load_config([*LISTENS, f"cluster.listen={where}"]), (preflight.cluster,))  # it is free again, and left free
+    socket.create_server(("127.0.0.1", int(where.rpartition(":")[2]))).close()
 
 
 def test_the_rollout_side_has_the_trainers_settings_but_for_its_machines() -> None:
