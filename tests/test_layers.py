@@ -38,7 +38,7 @@ LAYERS = {
         "desktops",
         "action_text",
         "opencua qwen3vl",
-        "uitars guest types errors exports extensions folders atomic extras",
+        "uitars guest types errors exports extensions folders atomic extras counts",
     ),
 }
 GUEST = {"pyautogui", "Xlib", "PIL", "gi", "osworld_gym"}
