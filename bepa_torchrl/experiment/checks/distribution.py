@@ -96,6 +96,17 @@ def engine_elsewhere(settings: Settings) -> str | None:
     return None
 
 
+def engine_loads_the_policy(settings: Settings) -> str | None:
+    """``policy.engine.arguments`` does not name a model: the engine loads what is trained."""
+    engine = settings.policy.engine
+    if "model" not in engine.arguments:
+        return None
+    return (
+        f"policy.engine.arguments.model={engine.arguments['model']}: the engine loads the policy; leave it "
+        "out, policy.checkpoint names the policy"
+    )
+
+
 def engine_while_rerolling(settings: Settings) -> str | None:
     """Self-rollouts during training do not use the engine of the rollouts."""
     if settings.collect.mode == "sync" or not has_url(settings) or not settings.expert.reroll_every:
@@ -120,6 +131,12 @@ def gpus_of_services(settings: Settings) -> str | None:
         return (
             f"cluster.address={cluster.address} with policy.device={device} requires GPUs for the copies of the policy "
             "that sample, got cluster.gpus_per_replica=0; set cluster.gpus_per_replica=1"
+        )
+    devices = settings.policy.engine.devices
+    if devices is not None:
+        return (
+            f"policy.engine.devices={devices} would be the GPU of every copy of the policy that samples, and Ray gives "
+            "each its own (cluster.gpus_per_replica); leave it out"
         )
     if device.partition(":")[2] in ("", "0"):
         return None

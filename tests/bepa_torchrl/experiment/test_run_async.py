@@ -86,6 +86,14 @@ def test_certificates_of_an_engine_are_for_https() -> None:
         load_config([*engine, "policy.engine.url='http://host:7400'"])
 
 
+def test_an_engine_loads_the_policy() -> None:
+    """Another model in ``policy.engine.arguments`` would only be noticed when vLLM starts."""
+    engine = ["compare=[]", "policy.rollout=vllm", "train.old_log_probs=all"]
+    load_config([*engine, "policy.engine.arguments.seed=1"])
+    with pytest.raises(ConfigError, match=r"policy\.engine\.arguments\.model=other/7b: .* policy\.checkpoint names"):
+        load_config([*engine, "policy.engine.arguments.model=other/7b"])
+
+
 def test_an_engine_that_does_not_answer_is_noticed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEPA_ENGINE_TOKEN", "a token of this test")
     (port,) = free_ports(1)
@@ -112,6 +120,9 @@ def test_copies_of_the_policy_on_ray_have_gpus_of_their_own() -> None:
         load_config([*on_ray, *ranks, "cluster.gpus_per_replica=0.5"])
     with pytest.raises(ConfigError, match=r"policy\.device=cuda:1: .* is cuda:0 there; set policy\.device=cuda "):
         load_config([*on_ray, "policy.device=cuda:1", "cluster.gpus_per_replica=1"])
+    vllm = ["policy.rollout=vllm", "train.old_log_probs=all", "policy.engine.devices=1", "cluster.gpus_per_replica=1"]
+    with pytest.raises(ConfigError, match=r"policy\.engine\.devices=1 would be the GPU of every copy .*; leave it out"):
+        load_config([*on_ray, *vllm])
     check(load_config([*on_ray, "resume=true", "name=begun"]))  # a run that has begun goes on
     load_config([*on_ray, "policy.device=cpu"])
     load_config([*on_ray, "cluster.listen=127.0.0.1:0"])  # copies of the rollout side, which checks its own
