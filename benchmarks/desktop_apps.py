@@ -9,9 +9,9 @@ in brackets, the files are in the page cache.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,4 +77,8 @@ def main(runs: int, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", metavar="RUNS", type=int, nargs="?", default=3)
+    parser.add_argument("names", metavar="APPLICATION", nargs="*", default=[])
+    given = parser.parse_args()
+    main(given.runs, given.names)
