@@ -99,12 +99,12 @@ def interval_text(found: Estimate | None) -> str:
     """``mean (low to high)`` in percent or points; a dash for None."""
     if found is None:
         return "–"
-    return f"{100 * found.mean:.1f} ({_bound(100 * found.low)} to {_bound(100 * found.high)})"
+    return f"{100 * found.mean:z.1f} ({_bound(100 * found.low)} to {_bound(100 * found.high)})"
 
 
 def _bound(value: float) -> str:
     """Without decimals, but for a value that would look like 0 without being it: its sign is what matters."""
-    return f"{value:.0f}" if abs(value) >= 0.5 or abs(value) < 0.05 else f"{value:.1f}"
+    return f"{value:z.0f}" if abs(value) >= 0.5 or abs(value) < 0.05 else f"{value:.1f}"
 
 
 def rate_text(found: Rates | None) -> str:

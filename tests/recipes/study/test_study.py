@@ -13,7 +13,7 @@ from bepa_torchrl.evaluation.statistics import Estimate
 from bepa_torchrl.experiment.config import load_config, with_changes
 from recipes.study import runner
 from recipes.study.claims import verdict
-from recipes.study.estimates import paired
+from recipes.study.estimates import interval_text, paired
 from recipes.study.figures import CURVES, DYNAMICS, Panel, curve
 from recipes.study.further_page import further_section
 from recipes.study.long_page import long_section
@@ -324,6 +324,10 @@ def test_no_interval_of_staleness_excludes_the_loss_that_the_pages_name() -> Non
     assert bounds == [-8.7, -13.4, -17.4, -5.8]
     for page in (HISTORY, ROOT / "docs" / "cluster.md"):
         assert "none excludes a loss of five points" in page.read_text(encoding="utf-8")
+
+
+def test_a_mean_that_rounds_to_zero_has_no_sign() -> None:
+    assert interval_text(Estimate(-0.0004, -0.09, 0.0004)) == "0.0 (-9 to 0)"
 
 
 def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
