@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -24,16 +26,26 @@ def group_advantage(returns_G: Tensor, *, std: str = "population", eps: float = 
         ``[G]`` of the returns' floating type (float32 for integers and booleans); its sum is 0 up to rounding.
 
     Raises:
-        ValueError: not one-dimensional, empty, a return that is not finite, a negative eps, or an unknown ``std``.
+        ValueError: not one-dimensional, empty, a return that is not finite, an eps that is negative or not finite, or
+            an unknown ``std``.
     """
-    if std not in STD_RULES:
-        raise ValueError(f"std must be one of {', '.join(STD_RULES)}; got {std!r}")
-    if eps < 0:
-        raise ValueError(f"eps must be >= 0; got {eps}")
+    check_scale(std, eps)
     centred = _centred(returns_G)
     if std != "none" and centred.any():
         centred = centred / (returns_G.to(torch.float64).std(correction=1 if std == "bessel" else 0) + eps)
     return centred.to(_dtype(returns_G))
+
+
+def check_scale(std: str, eps: float) -> None:
+    """Checks the settings of :func:`group_advantage`, which calls this too.
+
+    Raises:
+        ValueError: an unknown ``std``, or an ``eps`` that is negative or not finite.
+    """
+    if std not in STD_RULES:
+        raise ValueError(f"std must be one of {', '.join(STD_RULES)}; got {std!r}")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps must be a finite number >= 0; got {eps}")
 
 
 def leave_one_out_advantage(returns_G: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def clipped_surrogate(
 
 def check_dual_clip(dual_clip: float | None) -> None:
     """Raises ValueError if the bound of :func:`clipped_surrogate` is not above 1."""
-    if dual_clip is not None and dual_clip <= 1:
+    if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip must be above 1, or None; got {dual_clip}")
 
 
@@ -111,7 +111,7 @@ def luffy_shaping(probability: Tensor, *, gamma: float = 0.1) -> Tensor:
 
 def check_gamma(gamma: float) -> None:
     """Raises ValueError if gamma of :func:`luffy_shaping` is not above 0."""
-    if gamma <= 0:
+    if not gamma > 0:
         raise ValueError(f"gamma must be above 0; got {gamma}")
 
 

@@ -23,6 +23,8 @@ from bepa_torchrl.losses.output import METRICS, ROLLOUT_METRICS, BEPALossOutput,
 from bepa_torchrl.losses.rows import (
     at_least_single,
     check_batch,
+    check_lengths,
+    denominators_of,
     entry,
     entry_on_cpu,
     padded,
@@ -260,15 +262,14 @@ class BEPALoss(LossModule):
         Raises:
             KeyError: a key is missing in the rows.
             ValueError: no rows, or a batch other than a lazy stack ``[B]``; an advantage that is not ``[1, 1]`` per
-                row or not finite, an old log-probability or one of the sampler that is not finite, a denominator that
-                is not positive, or an actor with mismatching shapes.
+                row or not finite, an old log-probability or one of the sampler that is not finite, log-probabilities
+                of another number than response tokens, a denominator that is not positive, or an actor with
+                mismatching shapes.
             NotImplementedError: in ``torch.vmap``.
         """
         check_batch(tensordict, self.tensor_keys.action)
         rows = tensordict.copy()
-        denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
-        if not (denominator > 0).all():
-            raise ValueError(f"denominators must be positive; got {denominator.min().item()}")
+        denominator = denominators_of(rows, self.tensor_keys.denominator)
         inputs = self._inputs(rows)
         denominator = denominator.to(inputs.log_prob.device)
         objective, weight = self._objective(inputs), self._rollout_weight(inputs)
@@ -401,6 +402,7 @@ class BEPALoss(LossModule):
 
     def _stored(self, rows: TensorDictBase, key: NestedKey, log_prob: Tensor) -> Tensor:
         """An entry of the rows as ``[B, T]`` nats, on the device of ``log_prob``."""
+        check_lengths(rows, key, self.tensor_keys.action)
         values = padded(rows, key, fill=0.0).to(log_prob.device)
         if values.shape != log_prob.shape:
             raise ValueError(f"{key!r} is {list(values.shape)}, the actor's log_prob {list(log_prob.shape)}")

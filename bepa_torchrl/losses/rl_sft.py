@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from bepa_torchrl.losses import terms
 from bepa_torchrl.losses.bepa import BEPALoss
 from bepa_torchrl.losses.inputs import LossInputs, Objective
 from bepa_torchrl.losses.rows import entry_on_cpu, response_lengths
@@ -27,15 +28,14 @@ class RLSFTLoss(BEPALoss):
         **options: settings of :class:`BEPALoss`.
 
     Raises:
-        ValueError: a negative weight, or as :class:`BEPALoss` raises.
+        ValueError: a weight that is negative or not finite, or as :class:`BEPALoss` raises.
     """
 
     off_policy_has_ratio = False
     loss_keys = ("loss_objective", "loss_sft")
 
     def __init__(self, actor_network: TensorDictModuleBase, *, sft_weight: float = 1.0, **options: Any) -> None:
-        if sft_weight < 0:
-            raise ValueError(f"sft_weight must be >= 0; got {sft_weight}")
+        terms.check_weight("sft_weight", sft_weight)
         super().__init__(actor_network, **options)
         self.sft_weight = sft_weight
 

@@ -94,6 +94,35 @@ def per_row(rows: TensorDictBase, key: NestedKey, shape: tuple[int, ...], fix: s
     return torch.stack([value.to(values[0].device) for value in values])
 
 
+def denominators_of(rows: TensorDictBase, key: NestedKey) -> Tensor:
+    """The rows' denominators, ``[B, 1]``.
+
+    Raises:
+        KeyError: the rows do not have the key.
+        ValueError: a row's value has another shape, or is not positive.
+    """
+    values = per_row(rows, key, (1,), "set it to loss.denominators(all rows)")
+    if not (values > 0).all():
+        raise ValueError(f"denominators must be positive; got {values.min().item()}")
+    return values
+
+
+def check_lengths(rows: TensorDictBase, key: NestedKey, tokens: NestedKey) -> None:
+    """Checks that an entry has one value per response token, since padding would hide another number.
+
+    Raises:
+        KeyError: a row lacks one of both keys.
+        ValueError: a row with another number of values.
+    """
+    for row in rows.unbind(0):
+        given, expected = entry(row, key).shape, entry(row, tokens).shape
+        if given != expected:
+            raise ValueError(
+                f"{key!r} must have one value per response token, {list(expected)}; got {list(given)} on "
+                f"{row_name(row)}; score the row again"
+            )
+
+
 def at_least_single(log_prob: Tensor) -> Tensor:
     """Half-precision log-probabilities as float32, others as they are: their sum over a row has 8 bits in bfloat16."""
     return log_prob.float() if log_prob.dtype in (torch.bfloat16, torch.float16) else log_prob

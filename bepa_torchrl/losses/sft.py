@@ -16,8 +16,8 @@ from bepa_torchrl.losses.output import SFTLossOutput
 from bepa_torchrl.losses.rows import (
     at_least_single,
     check_batch,
+    denominators_of,
     padded,
-    per_row,
     response_lengths,
     response_mask,
     scoring_keys,
@@ -67,12 +67,13 @@ class SFTLoss(LossModule):
 
         Raises:
             KeyError: the response tokens or the denominator are missing.
-            ValueError: no rows, a batch other than a lazy stack ``[B]``, or an actor with mismatching shapes.
+            ValueError: no rows, a batch other than a lazy stack ``[B]``, a denominator that is not positive, or an
+                actor with mismatching shapes.
             NotImplementedError: in ``torch.vmap``.
         """
         check_batch(tensordict, self.tensor_keys.action)
         rows = tensordict.copy()
-        denominator = per_row(rows, self.tensor_keys.denominator, (1,), "set it to loss.denominators(all rows)")
+        denominator = denominators_of(rows, self.tensor_keys.denominator)
         dist = self.actor_network.get_dist(rows, logits_key="logits")
         log_prob = at_least_single(dist.log_prob(padded(rows, self.tensor_keys.action, fill=-100)))
         mask = response_mask(dist, log_prob)

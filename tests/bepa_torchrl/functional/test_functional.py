@@ -114,6 +114,7 @@ def test_integer_and_boolean_returns():
         (torch.tensor([0.0, float("nan")]), {}, "finite"),
         (torch.zeros(2), {"std": "sample"}, "population"),
         (torch.zeros(2), {"eps": -1.0}, "eps"),
+        (torch.zeros(2), {"eps": float("nan")}, "eps must be a finite number >= 0; got nan"),
     ],
 )
 def test_group_advantage_refuses(returns, options, message):
@@ -229,10 +230,12 @@ def test_golden_shaping(p, f, df):
 
 
 def test_bad_settings_of_the_surrogates():
-    with pytest.raises(ValueError, match="dual_clip"):
-        F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=1.0)
-    with pytest.raises(ValueError, match="gamma"):
-        F.luffy_shaping(torch.ones(1), gamma=0.0)
+    for bound in (1.0, float("nan")):
+        with pytest.raises(ValueError, match="dual_clip"):
+            F.clipped_surrogate(torch.zeros(1), torch.zeros(1), dual_clip=bound)
+    for gamma in (0.0, float("nan")):
+        with pytest.raises(ValueError, match="gamma"):
+            F.luffy_shaping(torch.ones(1), gamma=gamma)
 
 
 def test_log_ratio_lets_nothing_through_the_mask():

@@ -11,6 +11,7 @@ from torchrl.objectives.llm import GRPOLoss
 
 from bepa_torchrl import functional as F
 from bepa_torchrl.data import keys
+from bepa_torchrl.data.step_rows import row_list
 from bepa_torchrl.losses import BEPALoss, LUFFYLoss, RLSFTLoss, SFTLoss, merge_outputs
 
 VOCABULARY = 7
@@ -617,8 +618,9 @@ def test_bad_settings_of_the_others(actor):
         LUFFYLoss(actor, preset="released", max_length=8, dual_clip=3.0)
     with pytest.raises(TypeError, match="aggregate"):
         LUFFYLoss(actor, aggregate="token")
-    with pytest.raises(ValueError, match="sft_weight"):
-        RLSFTLoss(actor, sft_weight=-1.0)
+    for weight in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="sft_weight must be a finite number"):
+            RLSFTLoss(actor, sft_weight=weight)
 
 
 def damaged(actor, loss, key, value):
@@ -645,13 +647,30 @@ def damaged(actor, loss, key, value):
             ValueError,
             "must be finite on responses; it is not on task task-0 group",
         ),
-        (keys.OLD_LOG_PROB, lambda _: torch.zeros(9), ValueError, "actor's log_prob"),
+        (keys.OLD_LOG_PROB, lambda _: torch.zeros(9), ValueError, "one value per response token, .2.; got .9. on task"),
     ],
 )
 def test_bad_rows(actor, key, value, error, message):
     loss = BEPALoss(actor)
     with pytest.raises(error, match=message):
         loss(damaged(actor, loss, key, value))
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_log_probs_of_another_number_than_tokens_are_not_padded(actor, kept):
+    """The longest row has three tokens: with 1 or 3 values, the row of two has the same padded width."""
+    loss = BEPALoss(actor)
+    rows = damaged(actor, loss, keys.OLD_LOG_PROB, lambda row: row[keys.OLD_LOG_PROB])
+    row_list(rows)[0].set(keys.OLD_LOG_PROB, torch.zeros(kept))
+    with pytest.raises(ValueError, match=rf"must have one value per response token, \[2\]; got \[{kept}\]"):
+        loss(rows)
+
+
+def test_a_denominator_that_is_not_positive_is_refused_by_sft(actor):
+    loss = SFTLoss(actor)
+    for value in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="denominators must be positive"):
+            loss(damaged(actor, loss, keys.DENOMINATOR, lambda _, value=value: torch.tensor([value])))
 
 
 def test_an_actor_without_a_mask_is_refused(actor):
