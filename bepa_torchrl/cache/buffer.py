@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
+import torch
 from tensordict import TensorDictBase, lazy_stack
 from torch import Tensor
 from torchrl.data import RandomSampler, ReplayBuffer, Storage, Writer
 from torchrl.envs.transforms import Transform
 
-from bepa_torchrl.cache.metadata import TraceMetadata
+from bepa_torchrl.cache.metadata import TraceMetadata, describe
 from bepa_torchrl.cache.rules import RULES, choose, draw
 from bepa_torchrl.cache.saving import CacheState, check_state, read_state, write_state
 from bepa_torchrl.cache.storage import TraceStorage, trace_from_plain
@@ -30,13 +32,24 @@ def stack_traces(traces: Sequence[TensorDictBase]) -> TensorDictBase:
 
 
 def _check_task(task_id: str, trace: TensorDictBase) -> None:
-    """Raises ValueError for another task's trace; :func:`describe` checks the rest."""
-    owner = trace[0]["task_id"] if trace.batch_dims == 1 and len(trace) else task_id
+    """Raises ValueError for another task's trace, or as :func:`describe`."""
+    owner = describe(trace, 0).task_id
     if owner != task_id:
         raise ValueError(
             f"expected a trace of task {task_id!r}, got one of {owner!r}; put it under {owner!r}, or use add, which "
             "reads the task from its rows"
         )
+
+
+def _slot(index: Any) -> int:
+    """An integer index as int. Raises TypeError for anything else, a bool and several indices included."""
+    try:
+        if isinstance(index, bool) or getattr(index, "dtype", None) == torch.bool:
+            raise TypeError
+        return operator.index(index)
+    except TypeError:
+        problem = f"cache[i] = trace requires an integer slot, got {index!r:.80}; use put(task_id, trace)"
+        raise TypeError(problem) from None
 
 
 def _one_by_one(call: str) -> TypeError:
@@ -96,6 +109,10 @@ class TaskTraceCache(ReplayBuffer):
         if max_tasks is not None:
             check_count("max_tasks", max_tasks, why="or None")
         check_count("seed", seed, 0)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, why="or None")
+        if prefetch is not None:
+            check_count("prefetch", prefetch, 0, "or None")
         if rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}; got {rule!r}")
         if when_full not in WHEN_FULL:
@@ -117,15 +134,14 @@ class TaskTraceCache(ReplayBuffer):
         """Replaces the trace in a slot by another success of the same task, with new metadata; -1 is the last slot.
 
         Raises:
-            TypeError: the index is not an integer.
+            TypeError: the index is not an integer, which NumPy's and torch's are too; or as :meth:`put`.
             IndexError: there is no such slot.
             ValueError: a trace of another task, or one that did not succeed; nothing is changed.
         """
-        if isinstance(index, bool) or not isinstance(index, (int, Tensor)):
-            raise TypeError(f"cache[i] = trace requires an integer slot, got {index!r}; use put(task_id, trace)")
+        slot = _slot(index)
         trace = self.transform.inv(value) if self.transform is not None and len(self.transform) else value
         with write_lock(self):
-            self._index.write_at(int(index), trace)
+            self._index.write_at(slot, trace)
 
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
         """Raises TypeError: the cache's index is only valid for its own storage."""
@@ -183,7 +199,8 @@ class TaskTraceCache(ReplayBuffer):
             (a later trace of the same task, or an eviction).
 
         Raises:
-            TypeError: a tensordict instead of a list.
+            TypeError: a tensordict instead of a list, or in it something else than a tensordict.
+            KeyError: as :meth:`put`.
             ValueError: one of the traces did not succeed or is of several tasks; none is put.
             CacheFullError: not all of their tasks fit, see ``when_full``; none is put.
             NotImplementedError: ``update_priority`` is given.
@@ -212,15 +229,19 @@ class TaskTraceCache(ReplayBuffer):
             successes: traces ``[S]`` of that task, in slot order; may be empty.
 
         Raises:
+            TypeError: a tensordict instead of a list, or in it something else than a tensordict.
+            KeyError: a trace's rows lack a key that describes their origin, or that the rule reads.
             ValueError: a trace of another task, or one that did not succeed; none is put.
             CacheFullError: see ``when_full``.
         """
+        if isinstance(successes, TensorDictBase):
+            raise TypeError("refresh takes a list of traces; a single trace [S] goes to put or add")
         if not successes:
             return False
+        for trace in successes:
+            _check_task(task_id, trace)
         with write_lock(self):
             chosen = list(successes) if self.rule == "all" else [self.chosen(task_id, successes)]
-            for trace in chosen:
-                _check_task(task_id, trace)
             self.sampler.extend(self.writer.extend(chosen))
             self._refreshes[task_id] = self._refreshes.get(task_id, 0) + 1
         return True
@@ -245,6 +266,8 @@ class TaskTraceCache(ReplayBuffer):
         """Puts a trace ``[S]`` of this task (a LEVEL-1 seed, a converted trace) as its newest.
 
         Raises:
+            TypeError: no tensordict, as a list of rows.
+            KeyError: its rows lack a key that describes their origin.
             ValueError: a trace of another task, or one that did not succeed.
             CacheFullError: see ``when_full``.
         """
@@ -372,6 +395,7 @@ class TaskTraceCache(ReplayBuffer):
         Raises:
             FolderError: ``path`` is something else, writing failed, or the sampler has a state that a folder cannot
                 hold; ``path`` is unchanged.
+            TypeError: an entry of a trace that is not a tensor, text, bytes or number; so in :meth:`state_dict`.
         """
         with write_lock(self):
             state = self._state()

@@ -43,10 +43,15 @@ def describe(trace: TensorDictBase, serial: int) -> TraceMetadata:
         serial: number of traces put into the cache before it.
 
     Raises:
+        TypeError: no tensordict, as a list of rows.
         ValueError: not ``[S]`` with S >= 1, rows of several tasks, other than the whole episode, or one that did not
             succeed.
         KeyError: a row lacks one of the keys that describe its origin.
     """
+    if not isinstance(trace, TensorDictBase):
+        raise TypeError(
+            f"a trace is a tensordict [S], got {type(trace).__name__}; stack the rows of an episode: lazy_stack(rows)"
+        )
     if trace.batch_dims != 1 or len(trace) == 0:
         raise ValueError(f"a trace is a non-empty stack of rows [S]; got batch size {list(trace.batch_size)}")
     rows = trace.unbind(0)

@@ -41,5 +41,11 @@ def draw(n: int, *, seed: int, task_id: str, stream: Stream, count: int) -> int:
 
 
 def mean_log_prob(trace: TensorDictBase) -> float:
-    """Mean log-probability of the trace's response tokens as sampled, in nats."""
+    """Mean log-probability of the trace's response tokens as sampled, in nats.
+
+    Raises:
+        KeyError: a row has none.
+    """
+    if any(row.get(keys.ROLLOUT_LOG_PROB, None) is None for row in trace.unbind(0)):
+        raise KeyError(f"rule=highest_logprob requires {keys.ROLLOUT_LOG_PROB!r} in every row; set it, or another rule")
     return float(torch.cat([row.get(keys.ROLLOUT_LOG_PROB) for row in trace.unbind(0)]).mean())

@@ -64,6 +64,9 @@ def test_rule_highest_logprob_is_a_mean_over_tokens():
     cache = TaskTraceCache(rule="highest_logprob")
     cache.refresh("a", [make_trace("a", 1, mark=0, log_prob=-0.1), make_trace("a", 3, mark=3, log_prob=-0.05)])
     assert mark_of(cache.get_trace("a")) == 3
+    with pytest.raises(KeyError, match=r"rule=highest_logprob requires .* in every row"):
+        cache.refresh("a", [make_trace("a").exclude(keys.ROLLOUT_LOG_PROB), make_trace("a")])
+    assert cache.counts("a") == (0, 1)
 
 
 def picks(seed, rounds=40, task_id="a"):
@@ -233,6 +236,9 @@ def test_replay_buffer_methods():
         ({"when_full": "drop"}, "evict, error"),
         ({"seed": -1}, "seed: expected an integer >= 0, got -1"),
         ({"seed": 0.5}, "seed: expected an integer >= 0, got 0.5"),
+        ({"batch_size": 0}, "batch_size: expected an integer >= 1, or None, got 0"),
+        ({"batch_size": 1.5}, "batch_size: expected an integer >= 1, or None, got 1.5"),
+        ({"batch_size": 2, "prefetch": -1}, "prefetch: expected an integer >= 0, or None, got -1"),
     ],
 )
 def test_bad_settings(options, message):
@@ -261,6 +267,20 @@ def test_bad_traces_leave_the_cache_as_it_was():
         cache.put("a", make_trace("a")[0])
     with pytest.raises(KeyError, match="missing: policy_version"):
         cache.put("a", make_trace("a").exclude(keys.POLICY_VERSION))
+    with pytest.raises(KeyError, match="missing: task_id"):
+        cache.put("a", make_trace("a").exclude(keys.TASK_ID))
+    with pytest.raises(ValueError, match="only successes"):
+        cache.refresh("a", [make_trace("a"), make_trace("a", ret=0.0)])  # of which the rule chooses one
+    rows = list(make_trace("a").unbind(0))
+    writes = (cache.add, lambda trace: cache.put("a", trace), lambda trace: cache.__setitem__(0, trace))
+    for write in (*writes, lambda trace: cache.extend([trace]), lambda trace: cache.refresh("a", [trace])):
+        for wrong in (rows, None, {"task_id": "a"}):
+            with pytest.raises(
+                TypeError, match=r"a trace is a tensordict \[S\], got .*; stack the rows .*: lazy_stack"
+            ):
+                write(wrong)
+    with pytest.raises(TypeError, match="refresh takes a list of traces"):
+        cache.refresh("a", make_trace("a"))
     assert_same_rows(cache.get_trace("a"), make_trace("a", mark=1))
     assert cache.stats()["refreshes"] == 0
 

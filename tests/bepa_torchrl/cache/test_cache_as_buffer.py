@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from cache_traces import assert_same_rows, make_trace
@@ -32,12 +33,17 @@ def test_a_slot_takes_another_success_of_its_task_only():
         cache[0] = make_trace("a", mark=5, ret=0.0)
     with pytest.raises(IndexError, match="slot 7 is not in the cache, which has 2 traces"):
         cache[7] = make_trace("a")
-    with pytest.raises(TypeError, match="requires an integer slot"):
-        cache[:] = make_trace("a")
+    wrong = (slice(None), True, 0.0, torch.tensor(0.0), torch.tensor(False), torch.tensor([0, 1]), np.bool_(False))
+    for index in wrong:
+        with pytest.raises(TypeError, match="requires an integer slot"):
+            cache[index] = make_trace("a")
     assert (mark_of(cache.get_trace("a")), mark_of(cache.get_trace("b"))) == (1, 2)
     cache[0] = make_trace("a", 4, mark=5, version=7)
     assert_same_rows(cache.get_trace("a"), make_trace("a", 4, mark=5, version=7))
     assert (cache.metadata("a").steps, cache.metadata("a").policy_version) == (4, 7)
+    for version, index in enumerate((np.int64(0), torch.tensor(0), torch.tensor([0]))):
+        cache[index] = make_trace("a", version=version)
+        assert cache.metadata("a").policy_version == version
 
 
 def test_a_slot_that_is_written_has_its_tasks_newest_trace():
