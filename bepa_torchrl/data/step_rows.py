@@ -79,7 +79,16 @@ def episode_rows(
 
 
 def row_list(rows: TensorDictBase) -> list[TensorDictBase]:
-    """The rows of a batch ``[R]`` as a list; the same objects when it is a lazy stack."""
+    """The rows of a batch ``[R]`` as a list; the same objects when it is a lazy stack.
+
+    Raises:
+        ValueError: another number of batch dimensions.
+    """
+    if rows.batch_dims != 1:
+        raise ValueError(
+            f"expected rows [R], got batch size {list(rows.batch_size)}; GroupRows makes rows of a collector's batch, "
+            "stack_rows([row]) a batch of a single row"
+        )
     if not len(rows):
         return []
     if isinstance(rows, LazyStackedTensorDict):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.envs.transforms import Transform
 
@@ -30,7 +30,8 @@ from osworld_gym.types import Screenshot, StopReason
 _log = logging.getLogger(__name__)
 
 _PADDING_MASK = ("collector", "mask")
-_FROM_ENV = (K.TASK_ID, K.INSTRUCTION, K.GROUP_ID, K.SLOT, "step_count", "retries_left")
+_ENDS = tuple(("next", key) for key in ("done", "reward", K.STOP_REASON))
+_FROM_ENV: tuple[NestedKey, ...] = (K.TASK_ID, K.INSTRUCTION, K.GROUP_ID, K.SLOT, "step_count", "retries_left", *_ENDS)
 _FROM_POLICY = (K.PROMPT_TOKENS, K.RESPONSE_TOKENS, K.ROLLOUT_LOG_PROB, K.IMAGES, K.POLICY_VERSION)
 
 
@@ -128,7 +129,12 @@ class GroupRows(Transform):
             self._close(episode, step)
 
     def _check_keys(self, step: TensorDictBase) -> None:
-        for wanted, writer in ((_FROM_ENV, "OSWorldEnv(group_size=...)"), (_FROM_POLICY, "the policy's forward")):
+        sources = (
+            (_FROM_ENV, "OSWorldEnv(group_size=...)"),
+            (_FROM_POLICY, "the policy's forward"),
+            ((self.action_key,), "the policy's forward as its action_key"),
+        )
+        for wanted, writer in sources:
             missing = [key for key in wanted if step.get(key, None) is None]
             if missing:
                 got = sorted(map(str, step.keys()))
@@ -223,5 +229,7 @@ def _screenshot(step: TensorDictBase) -> bytes:
     """PNG bytes of the step's frame."""
     if step.get(K.SCREENSHOT, None) is not None:
         return cast(bytes, step[K.SCREENSHOT])
+    if step.get("screenshot", None) is None:
+        raise ValueError(f"GroupRows requires {K.SCREENSHOT!r} or 'screenshot'; got {sorted(map(str, step.keys()))}")
     pixels = cast(Tensor, step["screenshot"])
     return Screenshot(pixels=pixels.permute(1, 2, 0).cpu().numpy()).png

@@ -18,6 +18,7 @@ from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
 from bepa_torchrl.data.step_rows import EpisodeRows, int_entry, row_list, stack_rows
 from bepa_torchrl.functional import ADVANTAGE_KINDS
+from bepa_torchrl.functional.advantage import check_scale
 from bepa_torchrl.rollout.advantages import set_advantages
 from bepa_torchrl.rollout.injection import Injection
 from bepa_torchrl.rollout.rewording import Rewording
@@ -84,10 +85,11 @@ class TraceReplacement(Transform):
 
     Raises:
         ValueError: no cache although one is required, ``min_successes`` that is no integer of at least 1, an unknown
-            ``advantage``, ``weight`` or ``kept``, ``need`` with another ``min_successes`` than 1, with
-            ``kept="failures"``, or for a method that does not both inject on failure and refresh, ``trace`` or
-            ``failures`` for one that does not inject on failure; from ``forward``: rows that are not complete groups,
-            or were finalised before (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
+            ``advantage``, ``std``, ``weight`` or ``kept``, an ``eps`` that is negative or not finite, ``need`` with
+            another ``min_successes`` than 1, with ``kept="failures"``, or for a method that does not both inject on
+            failure and refresh, ``trace`` or ``failures`` for one that does not inject on failure; from ``forward``:
+            rows that are not complete groups, or were finalised before
+            (:func:`~bepa_torchrl.rollout.whole_groups.whole_groups`).
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class TraceReplacement(Transform):
         check_count("min_successes", min_successes)
         if advantage not in ADVANTAGE_KINDS:
             raise ValueError(f"advantage must be one of {', '.join(ADVANTAGE_KINDS)}; got {advantage!r}")
+        check_scale(std, eps)
         if weight not in WEIGHTS:
             raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}; got {weight!r}")
         if weight == "need" and self.injection not in (Injection.never, Injection.on_failure):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isclose
+from math import isclose, isfinite
 from typing import cast
 
 from tensordict import TensorDictBase
@@ -22,8 +22,9 @@ def whole_groups(batch: TensorDictBase) -> list[list[EpisodeRows]]:
 
     Raises:
         KeyError: a row without one of the entries that identify it.
-        ValueError: a group with several tasks, an episode whose steps are not 0..N_STEPS-1, rows of one episode with
-            different returns or stop reasons, or rows with an advantage (the batch was finalised before).
+        ValueError: a batch of another shape, a group with several tasks, a return that is not finite, an
+            episode whose steps are not 0..N_STEPS-1, rows of one episode with different returns or stop reasons, or
+            rows with an advantage (the batch was finalised before).
     """
     for row in row_list(batch):
         missing = [key for key in _REQUIRED if key not in row]
@@ -60,6 +61,10 @@ def _check_episode(episode: EpisodeRows) -> None:
         raise ValueError(
             f"{where}: expected the whole episode, steps 0 to n_steps - 1 once each; got steps {steps} with n_steps "
             f"{counts}; pass whole episodes with unique slots (GroupRows collects them)"
+        )
+    if not isfinite(episode.reward):
+        raise ValueError(
+            f"{where}: expected a finite return, got {episode.reward}; drop the episode, or score it again"
         )
     if len({(float(row.get(K.RETURN)), str(row[K.STOP_REASON])) for row in episode.rows}) > 1:
         raise ValueError(f"{where}: rows of one episode must have the same return and stop reason; got several")

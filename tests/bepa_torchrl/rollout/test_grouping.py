@@ -243,6 +243,12 @@ def test_misuse_is_refused_with_the_fix() -> None:
         GroupRows(SIZE)(batch.exclude("group_id"))
     with pytest.raises(ValueError, match=r"requires \[\('tokens', 'prompt'\).*the policy's forward writes"):
         GroupRows(SIZE)(batch.exclude("tokens"))
+    with pytest.raises(ValueError, match=r"requires \['text'\], which the policy's forward as its action_key writes"):
+        GroupRows(SIZE, action_key="text")(batch)
+    with pytest.raises(ValueError, match=r"requires \[\('next', 'done'\), .*which OSWorldEnv"):
+        GroupRows(SIZE)(batch.exclude("next"))  # its episodes would never end
+    with pytest.raises(ValueError, match="requires 'screenshot_png' or 'screenshot'; got"):
+        GroupRows(SIZE)(batch.exclude("screenshot_png"))
 
 
 def test_buffers_are_off_by_default_and_forcing_them_names_the_setting() -> None:

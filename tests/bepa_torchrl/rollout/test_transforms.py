@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, lazy_stack
 
 from bepa_torchrl.cache import TaskTraceCache
 from bepa_torchrl.data import keys as K
@@ -183,6 +183,8 @@ def test_a_part_of_a_group_with_an_injected_trace_keeps_its_advantages(kept: str
         ({"min_successes": 0}, "min_successes: expected an integer >= 1, got 0"),
         ({"min_successes": 1.5}, "min_successes: expected an integer >= 1, got 1.5"),
         ({"advantage": "rloo"}, "advantage must be one of grpo, leave_one_out, maxrl; got 'rloo'"),
+        ({"std": "sample"}, "std must be one of population, bessel, none; got 'sample'"),
+        ({"eps": -1.0}, "eps must be a finite number >= 0; got -1"),
         ({"weight": "often"}, "weight must be one of one, need; got 'often'"),
         ({"weight": "need", "refresh": False}, "counts refreshes"),
         ({"weight": "need", "min_successes": 2}, "cache.min_successes=2 leaves out"),
@@ -195,6 +197,23 @@ def test_a_part_of_a_group_with_an_injected_trace_keeps_its_advantages(kept: str
 def test_refused_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TraceReplacement(seeded(0), **options)
+
+
+def test_wrong_rows_leave_the_cache_as_it_was() -> None:
+    """Groups before a wrong one do not refresh the cache; a single row is no batch, and was dropped without a word."""
+    rows, cache = groups({0: "+-", 1: "--"}), TaskTraceCache()
+    transform = TraceReplacement(cache)
+    for wrong in (row_list(rows)[0], lazy_stack([rows, rows])):
+        with pytest.raises(ValueError, match=r"expected rows \[R\], got batch size .*; GroupRows makes rows"):
+            transform(wrong)
+        with pytest.raises(ValueError, match=r"expected rows \[R\]"):
+            OldLogProb(ScriptedLearner(lambda _: False), rows="all")(wrong)
+    for row in row_list(rows):
+        if int(row[K.GROUP_ID]) == 1 and int(row[K.SLOT]) == 0:
+            row.set(K.RETURN, torch.tensor([float("nan")]))
+    with pytest.raises(ValueError, match="group 1, slot 0: expected a finite return, got nan"):
+        transform(rows)
+    assert len(cache) == cache.stats()["refreshes"] == 0
 
 
 def test_total_failure_without_a_trace_stays_and_has_no_advantage() -> None:
