@@ -64,12 +64,9 @@ def bootstrap(rates: Rates, *, seed: int = 0) -> Estimate:
         seed: the seed of the resampling.
 
     Raises:
-        ValueError: another shape, NaN, or a single seed.
+        ValueError: another shape, a rate that is not finite, or a single seed.
     """
-    if rates.ndim != 2 or rates.shape[0] < 2 or rates.shape[1] < 1:
-        raise ValueError(f"an interval requires rates [S, K] of at least 2 seeds and 1 task, got {rates.shape}")
-    if np.isnan(rates).any():
-        raise ValueError("a success rate is NaN: every task needs at least one valid episode")
+    _check_rates(rates)
     generator = np.random.default_rng(seed)
     seeds, tasks = rates.shape
     draws_s = generator.integers(seeds, size=(RESAMPLES, seeds))
@@ -84,8 +81,12 @@ def t_interval(rates: Rates) -> Estimate:
     """The mean over seeds of each seed's mean, and Student's interval over the seeds, with these tasks.
 
     Args:
-        rates: ``[S, K]``, at least two seeds.
+        rates: ``[S, K]``, at least two seeds and one task.
+
+    Raises:
+        ValueError: as :func:`bootstrap`.
     """
+    _check_rates(rates)
     means = rates.mean(axis=1)
     quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(means) - 1))
     half = quantile * float(means.std(ddof=1)) / sqrt(len(means))
@@ -121,7 +122,7 @@ def success_interval(passes: Passes) -> Estimate:
     never succeeds. A single success in several passes shows that they do not, so that its interval may be narrower.
 
     Raises:
-        ValueError: there is no task, or a task has no episode.
+        ValueError: there is no task, a task has no episode, or a score is not in [0, 1].
     """
     _check(passes)
     means = np.array([np.mean(scores) for scores in passes])
@@ -148,15 +149,15 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
     """Probability that at least one of k episodes, drawn without replacement, succeeds (the unbiased estimator).
 
     Raises:
-        ValueError: fewer than k episodes.
+        ValueError: fewer than k episodes, k below 1, or successes that are not 0 to the number of episodes.
     """
-    _check_k(episodes, k)
+    _check_k(successes, episodes, k)
     return 1.0 - comb(episodes - successes, k) / comb(episodes, k)
 
 
 def all_pass_at_k(successes: int, episodes: int, k: int) -> float:
     """Probability that all of k episodes, drawn without replacement, succeed. Raises as :func:`pass_at_k`."""
-    _check_k(episodes, k)
+    _check_k(successes, episodes, k)
     return comb(successes, k) / comb(episodes, k)
 
 
@@ -255,14 +256,28 @@ def smallest_difference(first: Passes, second: Passes, *, power: float = 0.8) ->
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
+def _check_rates(rates: Rates) -> None:
+    if rates.ndim != 2 or rates.shape[0] < 2 or rates.shape[1] < 1:
+        raise ValueError(f"an interval requires rates [S, K] of at least 2 seeds and 1 task, got {rates.shape}")
+    if not np.isfinite(rates).all():
+        raise ValueError("a success rate is NaN or infinite: every task needs at least one valid episode")
+
+
 def _check(passes: Passes) -> None:
-    if not passes or not all(len(scores) for scores in passes):
+    if not len(passes) or not all(len(scores) for scores in passes):
         raise ValueError("an interval requires at least one task, and an episode of each; leave tasks without one out")
+    outside = [score for scores in passes for score in scores if not 0.0 <= score <= 1.0]
+    if outside:
+        raise ValueError(f"a score is in [0, 1], got {outside[0]}; leave episodes without a score out")
 
 
-def _check_k(episodes: int, k: int) -> None:
-    if not 1 <= k <= episodes:
+def _check_k(successes: int, episodes: int, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"pass@k requires k >= 1, got {k}")
+    if k > episodes:
         raise ValueError(f"pass@{k} requires at least {k} episodes of each task, got {episodes}")
+    if not 0 <= successes <= episodes:
+        raise ValueError(f"pass@k requires 0 to {episodes} successes of {episodes} episodes, got {successes}")
 
 
 def _wilson(proportion: float, number: float) -> Estimate:

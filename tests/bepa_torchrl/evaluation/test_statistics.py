@@ -103,13 +103,20 @@ def test_noise_alone_has_no_sign() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 5), (3, 0), (5,)])
 def test_too_few_seeds_or_tasks_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="at least 2 seeds"):
-        estimate(np.zeros(shape))
+    for function in (estimate, t_interval):
+        with pytest.raises(ValueError, match="at least 2 seeds"):
+            function(np.zeros(shape))
 
 
 def test_a_missing_rate_and_unpaired_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         estimate(np.array([[0.0, np.nan], [0.0, 0.0]]))
+    for function in (bootstrap, t_interval):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            function(np.array([[0.0, np.inf], [0.0, 0.0]]))
+    for score in (float("nan"), -0.1, 2.0):
+        with pytest.raises(ValueError, match=f"a score is in .0, 1., got {score}"):
+            success_interval([[0.0, score], [1.0]])
     with pytest.raises(ValueError, match="one shape"):
         difference(np.zeros((2, 3)), np.zeros((2, 4)))
 
@@ -169,6 +176,12 @@ def test_pass_at_k_by_hand() -> None:
     assert pass_at_k(2, 4, 1) == all_pass_at_k(2, 4, 1) == 0.5
     with pytest.raises(ValueError, match="pass@3 requires at least 3 episodes"):
         pass_at_k(1, 2, 3)
+    for function in (pass_at_k, all_pass_at_k):
+        with pytest.raises(ValueError, match="k >= 1, got 0"):
+            function(1, 2, 0)
+        for successes in (-1, 3):
+            with pytest.raises(ValueError, match=f"0 to 2 successes of 2 episodes, got {successes}"):
+                function(successes, 2, 1)
 
 
 def test_mcnemar_counts_the_pairs_that_differ() -> None:
