@@ -32,9 +32,11 @@ def desktop_factory(provider: Provider, options: Mapping[str, Any] | None) -> Ca
         options: keyword arguments of the named provider's class.
 
     Raises:
-        TypeError: the provider is neither a name nor a function.
+        TypeError: the provider is neither a name nor a function, or the options are no mapping.
         ValueError: unknown provider, or options together with a function (bind them to it instead).
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"provider_options must be a mapping of the provider's arguments, or None; got {options!r:.80}")
     if isinstance(provider, str):
         provider_class(provider)
         return partial(make_desktop, provider, **(options or {}))

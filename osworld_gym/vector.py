@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from time import monotonic
 from types import TracebackType
 from typing import NoReturn
@@ -49,6 +50,11 @@ class Slot:
 CALL_DEADLINE = 240.0
 
 
+def _check_seconds(deadline: object) -> None:
+    if isinstance(deadline, bool) or not isinstance(deadline, Real):
+        raise TypeError(f"DesktopVector: deadline must be a number of seconds, got {deadline!r}")
+
+
 class DesktopVector:
     """``num`` desktops, each running its own episode. Used by one thread, except :meth:`wake` and :meth:`close`.
 
@@ -65,7 +71,7 @@ class DesktopVector:
 
     Raises:
         ValueError: ``num``, ``deadline`` or ``warm`` is out of range.
-        TypeError: ``options`` are something else.
+        TypeError: ``options`` are something else, ``deadline`` is no number, or ``make`` returned no desktop.
         DesktopError: the first desktop cannot be created.
     """
 
@@ -78,6 +84,7 @@ class DesktopVector:
         deadline: float = CALL_DEADLINE,
         warm: int = 0,
     ) -> None:
+        _check_seconds(deadline)
         if num < 1 or not deadline > 0 or warm < 0:
             raise ValueError(
                 f"DesktopVector requires num >= 1, deadline > 0 s, warm >= 0, got {num}, {deadline}, {warm}"
@@ -98,6 +105,11 @@ class DesktopVector:
         self._closed = False
         self._process = os.getpid()
         first = self._make()
+        if not isinstance(first, Desktop):
+            raise TypeError(
+                f"expected a provider that returns a Desktop, got {first!r:.80}; return it from the function, and "
+                "derive its class from osworld_gym.desktops.base.Desktop"
+            )
         self.screen_size = first.screen_size  #: (width, height) in pixels, the same for all desktops
         self.blocking, self._reset_limit = first.blocking, first.reset_limit
         self._slots = [Slot(self._worker(i, first if i == 0 else None)) for i in range(num)]

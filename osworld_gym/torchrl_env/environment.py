@@ -188,6 +188,8 @@ class OSWorldEnv(EnvBase):
         """Resets the rows set in ``_reset``, by default all. ``tasks`` and ``seeds``: one per row being reset."""
         rows = self._masked(tensordict, "_reset")
         for name, given in (("tasks", tasks), ("seeds", seeds)):
+            if given is not None and (isinstance(given, str) or not hasattr(given, "__len__")):
+                raise TypeError(f"reset: {name}: expected a list of one per row being reset, got {given!r:.80}")
             if given is not None and len(given) != len(rows):
                 raise ValueError(f"reset: {name}: expected one per row being reset, {len(rows)}, got {len(given)}")
         if seeds is not None and tasks is None and self._group_size > 1:

@@ -459,6 +459,8 @@ def test_misuse_is_refused() -> None:
     [
         ({"tasks": [3, 4]}, TypeError, "tasks: expected a task's id or a Task for each row being reset, got 3"),
         ({"tasks": [None, None]}, TypeError, "got None"),
+        ({"tasks": "count-2"}, TypeError, "tasks: expected a list of one per row being reset, got 'count-2'"),
+        ({"seeds": 3}, TypeError, "seeds: expected a list of one per row being reset, got 3"),
         ({"seeds": [0, -1]}, ValueError, "seeds: expected an integer >= 0, got -1"),
         ({"seeds": [0, 1.0]}, TypeError, "seeds: expected an integer >= 0, got 1.0"),
         ({"seeds": ["0", 1]}, TypeError, "seeds: expected an integer >= 0, got '0'"),

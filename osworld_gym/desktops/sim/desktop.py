@@ -54,7 +54,11 @@ class SimDesktop(Desktop):
         shuffle_labels: bool = False,
         seed: int = 0,
     ) -> None:
-        columns, rows = tiles
+        try:
+            columns, rows = tiles
+        except (TypeError, ValueError) as error:
+            least = f"({MIN_COLUMNS}, {MIN_ROWS})"
+            raise ValueError(f"tiles: expected (columns, rows), at least {least}, got {tiles!r}") from error
         if columns < MIN_COLUMNS or rows < MIN_ROWS:
             raise ValueError(f"tiles: expected at least ({MIN_COLUMNS}, {MIN_ROWS}), got {tiles}")
         if not 0 <= popup_probability <= 1:

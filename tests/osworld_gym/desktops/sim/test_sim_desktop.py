@@ -147,7 +147,7 @@ def test_screen_of_other_size():
     desktop = SimDesktop(tiles=(12, 9), popup_probability=0.0)
     assert desktop.screen_size == (192, 144)
     assert desktop.screenshot().pixels.shape == (144, 192, 3)
-    for bad in ((7, 8), (8, 7)):
+    for bad in ((7, 8), (8, 7), 8, (8,), (8, 8, 3)):
         with pytest.raises(ValueError, match="at least"):
             SimDesktop(tiles=bad)
     with pytest.raises(ValueError, match="popup_probability"):
