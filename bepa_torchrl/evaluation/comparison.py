@@ -84,13 +84,13 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     test = comparison["mcnemar"]
     lines = [
         f"first   {100 * comparison['first']:.1f} %",
-        f"second  {100 * comparison['second']:.1f} %, on the {comparison['tasks']} tasks that both have a result of",
+        f"second  {100 * comparison['second']:.1f} %, on the tasks that both have a result of: {comparison['tasks']}",
         f"difference {100 * comparison['difference']:+.1f} points, 95 % interval {low} to {high} (paired)",
-        f"McNemar: {test['only_second']} tasks gained, {test['only_first']} lost, p = {test['p']:.3g}",
+        f"McNemar: tasks gained {test['only_second']}, lost {test['only_first']}, p = {test['p']:.3g}",
         _design(comparison["tasks"], comparison["smallest_difference"]),
     ]
     left = comparison["only_first"] + comparison["only_second"]
-    lines += [f"{left} tasks have a result in one of them only, and are left out"] if left else []
+    lines += [f"left out, with a result in one of them only: {left}"] if left else []
     for name in ("gained", "lost"):
         lines += [f"{name}: {', '.join(comparison[name])}"] if comparison[name] else []
     for name, (one, other) in comparison["differing_facts"].items():

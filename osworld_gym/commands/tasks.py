@@ -74,7 +74,7 @@ def _show_options(sub: Parser) -> None:
 def _official_options(sub: Parser) -> None:
     _chosen(sub)
     sub.add_argument("--provider", default="local", help="default: local")
-    sub.add_argument("--task", action="append", help="first eight characters of an id; may be given again")
+    sub.add_argument("--task", action="append", help="an id, or the beginning of one; may be given again")
     sub.add_argument(
         "--screen", type=screen_size, default=(1920, 1080), metavar="WxH", help="pixels (default: OSWorld's 1920x1080)"
     )
@@ -212,8 +212,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _official(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
-    chosen = [task for task in _choose(suite, arguments) if not arguments.task or task.id[:8] in arguments.task]
-    chosen = _supported(suite, chosen)
+    wanted = {suite.find(task).id for task in arguments.task or ()}
+    chosen = _supported(suite, [task for task in _choose(suite, arguments) if not wanted or task.id in wanted])
     pairs = with_oracle(chosen)
     if not pairs:
         raise TaskError(f"suite {suite.name!r} has none of the tasks that need no network and that we can solve")

@@ -154,7 +154,10 @@ def _read_list(path: Path, known: set[str]) -> list[str]:
     ids = task_ids(path)
     missing = [i for i in ids if i not in known]
     if missing:
-        raise TaskError(f"{path}: {len(missing)} listed tasks have no file, the first is {missing[0]!r}")
+        raise TaskError(
+            f"{path}: {len(missing)} listed tasks have no file, the first is {missing[0]!r}; add their files, or take "
+            "them from the list"
+        )
     return ids
 
 

@@ -132,6 +132,7 @@ def test_without_a_home_folder_the_error_names_the_variable(
             ["tasks", "show", "sim-choose-0"],
             "10 tasks of suite 'sim' begin with 'sim-choose-0', expected one: sim-choose-00, sim-choose-01, ",
         ),
+        (["tasks", "official", "--suite", "sim", "--task", "no-such-task"], "no task 'no-such-task' in suite 'sim'"),
         (["desktop", "--provider", "sim", "--width", "800"], "has no option width, got --width=800; leave it out"),
         (["doctor", "--provider", "recorded"], "provider 'recorded' requires folder=..."),
         (["doctor", "--provider", "sym"], "unknown provider 'sym' (did you mean 'sim'?); known: "),
